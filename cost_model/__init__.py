@@ -1,0 +1,1 @@
+"""Predict latencies, with intervals, from records alone."""

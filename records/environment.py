@@ -1,0 +1,37 @@
+"""On what a program was run: the device, its threads, its driver and the versions of what ran it.
+
+Two environments are interchangeable for an exact look-up only where every field is equal. What the model
+leaves out (clock speed at the moment, other load) shows in the spread of a measurement's samples instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+
+class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The machine and software that a measurement belongs to.
+
+    Attributes:
+        device_kind: `cpu` or `cuda`.
+        device_model: the processor's or GPU's own name.
+        num_cores: cores (CPU) or multiprocessors (GPU) of the device.
+        num_threads: threads that the measured program was allowed; 1 for a GPU.
+        driver: the GPU driver's version, or the operating system's kernel release for a CPU.
+        versions: (distribution, version) pairs of what compiles and runs programs, sorted by name.
+    """
+
+    device_kind: str
+    device_model: str
+    num_cores: int
+    num_threads: int
+    driver: str
+    versions: tuple[tuple[str, str], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Name the environment by 32 hexadecimal digits."""
+        text = msgspec.json.encode(self, order="sorted")
+        return hashlib.blake2b(text, digest_size=16).hexdigest()

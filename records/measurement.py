@@ -1,0 +1,80 @@
+"""What came out of running a workload once: samples, or why there are none.
+
+A failed measurement is a measurement: it has a status and a message and no samples, never an infinite
+latency. Latencies are wall-clock microseconds of one execution, one sample a repeat.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+
+import msgspec
+
+from records.environment import Environment
+
+
+class Status(enum.StrEnum):
+    """How a measurement ended."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One workload, run by one backend for one target in one environment.
+
+    Attributes:
+        workload_fingerprint: names the `records.Workload`.
+        backend: what lowered it, such as `tvm` or `blas`.
+        settings: what else changes the result for this backend, such as `trials=64`; empty if nothing.
+        target: canonical text of the target.
+        environment: where it ran.
+        status: how it ended.
+        samples_us: wall-clock microseconds, one a repeat, in the order taken; empty unless the status is ok.
+        message: why it failed, in one line; empty if it did not.
+        peak_memory_bytes: most memory the program held beside its arguments, where it was measured.
+        measured_at: seconds since 1970-01-01 UTC.
+        seed: seed of the random inputs.
+    """
+
+    workload_fingerprint: str
+    backend: str
+    target: str
+    environment: Environment
+    status: Status
+    samples_us: tuple[float, ...] = ()
+    settings: str = ""
+    message: str = ""
+    peak_memory_bytes: int | None = None
+    measured_at: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.status is Status.OK and not self.samples_us:
+            raise ValueError("a measurement with status ok has no samples; give at least one, or its failure")
+        if self.status is not Status.OK and self.samples_us:
+            raise ValueError(f"a measurement with status {self.status} has samples; a failure has none")
+        if any(not 0 < sample < float("inf") for sample in self.samples_us):
+            raise ValueError("a sample is not a positive finite number of microseconds")
+
+    @property
+    def latency_us(self) -> float:
+        """Median of the samples.
+
+        Raises:
+            ValueError: the measurement failed, so it has no latency.
+        """
+        if not self.samples_us:
+            raise ValueError(f"measurement failed ({self.status}: {self.message}); it has no latency")
+        return statistics.median(self.samples_us)
+
+    @property
+    def quartiles_us(self) -> tuple[float, float]:
+        """First and third quartile of the samples (both the sample itself where there is one)."""
+        if len(self.samples_us) == 1:
+            return self.samples_us[0], self.samples_us[0]
+        first, _, third = statistics.quantiles(self.samples_us, n=4, method="inclusive")
+        return first, third

@@ -1,0 +1,1 @@
+"""Hand-written schedules, one a module, built from per-device instruction streams."""

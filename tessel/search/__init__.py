@@ -1,0 +1,1 @@
+"""Search for schedules: bounds, repetends, ramps and whole schedules."""

@@ -1,0 +1,1 @@
+"""What can run a sub-graph: TVM itself, tuned TVM, and libraries."""

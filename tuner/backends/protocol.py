@@ -1,0 +1,64 @@
+"""What a backend is: a source of candidate partitions, and a way to lower the ones that were chosen.
+
+A partition is a private Relax function that carries the attribute `PARTITION_ATTRIBUTE`, the name of the
+backend that runs it. Lowering visits each backend once with all of its functions; a single candidate is
+measured through exactly the same path as a whole model. A backend of one's own is one module that satisfies
+`Backend` (docs/backends.md); every backend passes tests/tuner/backends/test_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+from tuner.rules.protocol import Rule
+from tuner.target import Target
+
+PARTITION_ATTRIBUTE = "tessel.backend"
+"""Relax function attribute that names the backend of a partition."""
+
+IRModule: TypeAlias = Any
+"""A `tvm.IRModule`; TVM ships no types."""
+
+RelaxFunction: TypeAlias = Any
+"""A `tvm.relax.Function`."""
+
+
+class Backend(Protocol):
+    """Runs sub-graphs on a target."""
+
+    @property
+    def name(self) -> str:
+        """Short name, unique among backends, as records and `--backends` use it."""
+        ...
+
+    @property
+    def settings(self) -> str:
+        """What changes this backend's results beside its name, such as `trials=64`; part of a record's key."""
+        ...
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Distributions beside TVM that decide how fast it is, with versions; sorted by name."""
+        ...
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        """Say in one sentence why it cannot run on the target with this installation; None where it can."""
+        ...
+
+    def rule(self, target: Target) -> Rule:
+        """Return the rule that proposes its candidate partitions."""
+        ...
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        """Say why it cannot run an extracted function (shapes, dtypes, attributes); None where it can."""
+        ...
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        """Return the module with its functions replaced by code that TVM's default pipeline accepts.
+
+        Args:
+            module: Relax module in which the named private functions carry this backend's name.
+            functions: names of the functions to lower, all of this backend.
+            target: what to build for.
+        """
+        ...

@@ -1,0 +1,24 @@
+"""A sub-graph together with who would run it: what the partition search chooses among."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.graph.subgraph import SubGraph
+
+
+@dataclass(frozen=True, slots=True)
+class CandidatePartition:
+    """One way to run one sub-graph.
+
+    Two candidates with the same sub-graph and different backends are different candidates.
+
+    Attributes:
+        sub_graph: what is run.
+        backend: name of the backend (or of the host, which runs what needs no lowering).
+        rule: name of the rule that proposed it.
+    """
+
+    sub_graph: SubGraph
+    backend: str
+    rule: str

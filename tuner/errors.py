@@ -1,0 +1,17 @@
+"""Errors of the tuner."""
+
+
+class TunerError(Exception):
+    """Say that a model could not be imported, partitioned, cut, built or measured."""
+
+
+class UnknownNameError(TunerError):
+    """Say that a name is none of those that exist; the message lists them."""
+
+
+class UnsupportedOperatorError(TunerError):
+    """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
+
+
+class UnpriceableError(TunerError):
+    """Name the operator that no backend at hand can run, with each backend's reason."""

@@ -1,0 +1,1 @@
+"""Bring models into Relax: the zoo, ONNX files, torch programs."""

@@ -1,0 +1,1 @@
+"""The data-flow graph of a Relax function, sets over it, and sub-graphs."""

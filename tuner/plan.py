@@ -1,0 +1,152 @@
+"""What tuning a model found, as plain data: the only part of the tuner that `tessel` sees.
+
+Every latency is a `Figure` that says where it comes from. Documents are JSON with sorted keys and a
+`schema_version`; unknown keys are refused by name. Checked in tests/tuner/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A latency and where it comes from.
+
+    Attributes:
+        latency_us: microseconds of one execution; the median where it was measured.
+        source: `measured` on the target, `predicted` by the cost model, `derived` by arithmetic on measured
+            figures (a sum of parts, say), or `given` by the user.
+        record_ids: the measurements it rests on.
+        interval_us: where predicted, the interval that holds the latency with probability 0.9; where
+            measured, the first and third quartile of the samples.
+    """
+
+    latency_us: float
+    source: Literal["measured", "predicted", "derived", "given"]
+    record_ids: tuple[int, ...] = ()
+    interval_us: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_us < float("inf"):
+            raise ValueError(f"latency {self.latency_us} us is not a finite number >= 0; measure it again")
+
+
+class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A named tensor of a stage's interface."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+
+
+class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One distinct sub-graph, the backend that runs it, and how often it occurs.
+
+    Attributes:
+        operators: names in order.
+        backend: the backend chosen.
+        figure: latency of one occurrence.
+        occurrences: how many times the model runs this sub-graph.
+        workload_fingerprint: names the workload in the records.
+        functions: which functions hold it, such as `stage1.forward`.
+        runner_up: the next best backend and its latency in microseconds, where another could run it.
+    """
+
+    operators: tuple[str, ...]
+    backend: str
+    figure: Figure
+    occurrences: int
+    workload_fingerprint: str
+    functions: tuple[str, ...] = ()
+    runner_up: tuple[str, float] | None = None
+
+
+class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One pipeline stage: its interface, its costs and its memory.
+
+    `backward` is the joint backward, measured as one function; `backward_input` and `backward_weight` are the
+    two halves of a split backward, measured apart, because splitting is not free. All three are absent for
+    inference; the first stage has no `backward_input` where its inputs need no gradient.
+
+    Attributes:
+        name: `stage0`, `stage1`, …
+        layers: the modules it holds, in order.
+        inputs: tensors it takes from earlier stages or the user.
+        outputs: tensors it makes for later stages or the user.
+        relayed: names of the tensors that it only passes on.
+        parameters: names of its weights.
+        weight_bytes: bytes of its weights.
+        saved_bytes: bytes kept from its forward to its joint backward, weights excluded, each micro-batch.
+        saved_for_weight_bytes: bytes kept from the input half to the weight half of a split backward.
+        boundary_bytes: bytes sent to the next stage each micro-batch (the gradient coming back is as large).
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    relayed: tuple[str, ...]
+    parameters: tuple[str, ...]
+    forward: Figure
+    backward: Figure | None
+    backward_input: Figure | None
+    backward_weight: Figure | None
+    weight_bytes: int
+    saved_bytes: int
+    saved_for_weight_bytes: int
+    boundary_bytes: int
+
+
+class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One place where a shared parameter lives."""
+
+    name: str
+    stage: int
+
+
+class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the tuner found for one model on one target, before any schedule.
+
+    Attributes:
+        model: the model as the user named it.
+        model_fingerprint: names its structure and shapes, not its weights' values.
+        training: whether stages have a backward.
+        target: canonical text of the target.
+        device_model: the processor or GPU measured on.
+        num_threads: threads each measurement used.
+        partitions: the distinct sub-graphs and their backends.
+        end_to_end: latency of the whole forward function by variant: `mix` and each single backend.
+        sum_of_parts: what the search added up for `mix`.
+        launch_penalty_us: what one more partition costs, measured.
+        max_relative_error: largest error of the partitioned module against the unpartitioned one.
+        max_gradient_error: largest relative error of the stages' gradients against the uncut model's.
+        stages: the stages in order.
+        tied: groups of parameters that are one and the same.
+        hop_latency_us: time from the end of a block to when its result is on the next device, each stage
+            boundary.
+        hop_source: how the hop latency was found.
+        new_measurements: measurements made by this run.
+        reused_measurements: measurements found in the records.
+    """
+
+    model: str
+    model_fingerprint: str
+    training: bool
+    target: str
+    device_model: str
+    num_threads: int
+    partitions: tuple[PartitionPlan, ...]
+    end_to_end: dict[str, Figure]
+    sum_of_parts: Figure
+    launch_penalty_us: float
+    max_relative_error: float
+    max_gradient_error: float | None
+    stages: tuple[StagePlan, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+    hop_latency_us: tuple[float, ...]
+    hop_source: Literal["measured", "given"]
+    new_measurements: int
+    reused_measurements: int

@@ -1,0 +1,1 @@
+"""Rules that propose candidate partitions, and combinators that build rules from rules."""

@@ -1,0 +1,1 @@
+"""Cut a model into pipeline stages and find what each stage costs."""
