@@ -34,7 +34,7 @@ class Backend(Protocol):
 
     @property
     def settings(self) -> str:
-        """What changes this backend's results beside its name, such as `trials=64`; part of a record's key."""
+        """What changes its results beside its name, such as `trials=64`; part of a record's key."""
         ...
 
     def versions(self) -> tuple[tuple[str, str], ...]:
