@@ -117,7 +117,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         target: canonical text of the target.
         device_model: the processor or GPU measured on.
         num_threads: threads each measurement used.
-        partitions: the distinct sub-graphs and their backends.
+        partition: the distinct sub-graphs and their backends.
         end_to_end: latency of the whole forward function by variant: `mix` and each single backend.
         sum_of_parts: what the search added up for `mix`.
         launch_penalty_us: what one more partition costs, measured.
@@ -138,7 +138,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     target: str
     device_model: str
     num_threads: int
-    partitions: tuple[PartitionPlan, ...]
+    partition: tuple[PartitionPlan, ...]
     end_to_end: dict[str, Figure]
     sum_of_parts: Figure
     launch_penalty_us: float

@@ -1,0 +1,97 @@
+"""What users write on the command line, turned into values: bytes, durations, limits, shapes of tensors.
+
+Each parser raises `typer.BadParameter` with what was found and what is expected.
+"""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+_BYTES_BY_SUFFIX = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40} | {
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_SECONDS_BY_SUFFIX = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_bytes(text: str) -> int:
+    """Return bytes from `16GiB`, `512MiB`, `2GB` or a plain number of bytes."""
+    value = _quantity(text, _BYTES_BY_SUFFIX, "a size such as 16GiB, 512MiB or 1000000")
+    if value < 1:
+        raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
+    return int(value)
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds from `10s`, `500ms`, `2m` or a plain number of seconds."""
+    seconds = _quantity(text, _SECONDS_BY_SUFFIX, "a duration such as 10s, 500ms or 2m")
+    if seconds <= 0:
+        raise typer.BadParameter(f"{text!r} is not a positive duration; give one such as 10s")
+    return seconds
+
+
+def parse_limits(text: str, num_devices: int) -> tuple[int, ...]:
+    """Return a memory limit in units for each device from one number or one a device (`6` or `6,6,4,4`)."""
+    try:
+        limits = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"memory {text!r} is not a whole number, nor one a device; write 6 or 6,6,4,4"
+        ) from error
+    if len(limits) == 1:
+        limits *= num_devices
+    if len(limits) != num_devices:
+        raise typer.BadParameter(
+            f"memory {text!r} has {len(limits)} numbers for {num_devices} devices; give one, or one a device"
+        )
+    if min(limits) < 0:
+        raise typer.BadParameter(f"memory {text!r} has a negative number; limits are units >= 0")
+    return tuple(limits)
+
+
+def parse_spans(text: str) -> int | tuple[int, ...]:
+    """Return one span, or one a stage, from `3` or `3,4,4,5`."""
+    try:
+        spans = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"span {text!r} is not a whole number of steps; write 3 or 3,4,4,5"
+        ) from error
+    if min(spans) < 0:
+        raise typer.BadParameter(f"span {text!r} has a negative number; spans are steps >= 0")
+    return spans[0] if len(spans) == 1 else spans
+
+
+def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Return static shapes by input name from texts such as `input_ids=1,128`."""
+    shapes = {}
+    for text in texts:
+        name, equals, extents = text.partition("=")
+        if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", extents):
+            raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
+        shapes[name] = tuple(int(extent) for extent in extents.split(","))
+        if min(shapes[name]) < 1:
+            raise typer.BadParameter(f"shape {text!r} has an extent of 0; extents are at least 1")
+    return shapes
+
+
+def parse_names(text: str | None) -> tuple[str, ...] | None:
+    """Return names from a comma-separated list; None where none was given."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise typer.BadParameter("the list of names is empty; give at least one, separated by commas")
+    return names
+
+
+def _quantity(text: str, factors: dict[str, float] | dict[str, int], expected: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    factor = factors.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise typer.BadParameter(f"{text!r} is not {expected}")
+    return float(match.group(1)) * factor

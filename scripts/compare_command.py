@@ -1,0 +1,67 @@
+"""`tessel compare`: the searched schedule beside every hand-written one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+
+
+def compare(
+    file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why a hand-written schedule does not apply.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Show a schedule beside every hand-written one on the same placement and limits.
+
+    Example: `tessel compare out/gpt2/plan.json`.
+    """
+    comparison, is_plan = _load(file)
+    if json:
+        console.print_json({"schedules": comparison.rows, "not_applicable": dict(comparison.not_applicable)})
+        return
+    print_comparison(comparison, in_bytes=is_plan)
+    if explain:
+        for name, reason in comparison.not_applicable:
+            console.print_line(f"{name}: {reason}")
+
+
+def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
+    """Print the table of a comparison; milliseconds and bytes for a plan, steps and units else."""
+    rows = []
+    for row in comparison.rows:
+        length = f"{row.makespan_ms:.1f}" if row.makespan_ms is not None else f"{row.makespan}"
+        if in_bytes and row.peak_memory_bytes is not None:
+            memory = console.format_bytes(max(row.peak_memory_bytes))
+        else:
+            memory = ",".join(map(str, row.peak_memory))
+        ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
+        fits = "yes" if row.fits else "no"
+        rows.append([row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
+    unit = "ms" if in_bytes else "steps"
+    peak = "peak memory" if not in_bytes else "peak memory, fullest device"
+    console.print_table(
+        "", ["schedule", f"makespan ({unit})", "bubble ratio", peak, "fits", "ratio to 1F1B"], rows
+    )
+
+
+def _load(file: Path) -> tuple[Comparison, bool]:
+    from tessel.comparison import compare_schedules
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.plan import load_plan
+
+    if detect_kind(file) is DocumentKind.PLAN:
+        plan = load_plan(file)
+        return (
+            compare_schedules(plan.schedule, step_us=plan.step_us, static_bytes=plan.static_bytes),
+            True,
+        )
+    return compare_schedules(load_schedule(file)), False

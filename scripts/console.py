@@ -1,0 +1,117 @@
+"""How the commands speak: results on stdout, everything else on stderr.
+
+Tables fit 100 columns; colours obey NO_COLOR and are left out where the output is no terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+MAX_WIDTH = 100
+
+_state = {"quiet": False, "verbose": False}
+
+
+def set_verbosity(*, quiet: bool, verbose: bool) -> None:
+    """Choose how much is said on stderr for the rest of the process."""
+    _state.update(quiet=quiet, verbose=verbose)
+
+
+def is_verbose() -> bool:
+    """Whether errors show their traceback."""
+    return _state["verbose"]
+
+
+def stderr() -> Console:
+    """Return a console on stderr; silent with --quiet."""
+    return Console(stderr=True, quiet=_state["quiet"], highlight=False)
+
+
+def stdout() -> Console:
+    """Return a console on stdout that fits 100 columns."""
+    console = Console(highlight=False)
+    if not console.is_terminal or console.width > MAX_WIDTH:
+        console = Console(highlight=False, width=MAX_WIDTH)
+    return console
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on stdout, keys sorted, and nothing else."""
+    text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def print_line(text: str = "") -> None:
+    """Print a line on stdout as it is, without markup."""
+    stdout().print(text, markup=False, soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """Print a line on stderr as it is, without markup; nothing with --quiet."""
+    stderr().print(text, markup=False, soft_wrap=True)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1
+) -> None:
+    """Print a table on stdout: the first `text_columns` columns left-aligned, figures right-aligned."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_text = index < text_columns
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    for row in rows:
+        table.add_row(*(_escaped(cell) for cell in row))
+    stdout().print(table)
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Any]:
+    """Show a progress bar on stderr while the body runs; yields `update(description, completed, total)`."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = stderr()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(description, total=None)
+
+        def update(text: str, completed: int | None = None, total: int | None = None) -> None:
+            progress.update(task, description=text, completed=completed, total=total)
+
+        yield update
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size in the unit that leaves one to four digits before the point."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"
+
+
+def format_us(latency_us: float) -> str:
+    """Return a latency in microseconds or milliseconds."""
+    return f"{latency_us:.1f} us" if latency_us < 1000 else f"{latency_us / 1000:.2f} ms"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

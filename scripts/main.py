@@ -1,0 +1,134 @@
+"""The `tessel` command: one module a sub-command, and one place where errors become a line and a status.
+
+Exit status: 0 done, 1 could not be done, 2 wrong usage or an unreadable file, 130 interrupted. The modules of
+the sub-commands import nothing heavy before their function runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from scripts import (
+    backends_command,
+    compare_command,
+    console,
+    doctor_command,
+    draw_command,
+    partition_command,
+    records_command,
+    schedule_command,
+    stages_command,
+    targets_command,
+    tune_command,
+)
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
+"""Flags of the whole command, which may stand after the sub-command too."""
+
+app = typer.Typer(
+    name="tessel",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Find how to run a model fast across several devices, and prove it against hand-written 1F1B.",
+)
+app.command("tune")(tune_command.tune)
+app.command("partition")(partition_command.partition)
+app.command("stages")(stages_command.stages)
+app.command("schedule")(schedule_command.schedule)
+app.command("compare")(compare_command.compare)
+app.command("draw")(draw_command.draw)
+app.add_typer(records_command.app, name="records")
+app.command("targets")(targets_command.targets)
+app.command("backends")(backends_command.backends)
+app.command("doctor")(doctor_command.doctor)
+
+
+@app.callback()
+def _global_options(
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show log lines and tracebacks."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
+) -> None:
+    console.set_verbosity(quiet=quiet, verbose=verbose)
+
+
+def run() -> None:
+    """Run the command with the process's arguments and exit with its status."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: what stands after `tessel` on the command line.
+
+    Returns:
+        The exit status; nothing is raised for bad input, failures or Ctrl-C.
+    """
+    try:
+        status = typer.main.get_command(app).main(
+            _flags_first(arguments), prog_name="tessel", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except TyperException as error:
+        return _fail(error.format_message(), EXIT_USAGE)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; finished measurements are kept", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        status = _status_of(error)
+        if status is None:
+            raise
+        return _fail(str(error), status)
+
+
+def _flags_first(arguments: Sequence[str]) -> list[str]:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    flags = [_FLAGS_ANYWHERE[argument] for argument in own if argument in _FLAGS_ANYWHERE]
+    return flags + [argument for argument in arguments if argument not in _FLAGS_ANYWHERE]
+
+
+def _status_of(error: Exception) -> int | None:
+    """Return the exit status of an error that a user can act on; None for one that is a fault of ours."""
+    for error_type in type(error).__mro__:
+        if (error_type.__module__, error_type.__name__) in _STATUS_BY_ERROR:
+            return _STATUS_BY_ERROR[error_type.__module__, error_type.__name__]
+    return None
+
+
+# By name, so that reporting an error of one package does not import the others.
+_STATUS_BY_ERROR = {
+    ("tessel.errors", "DocumentError"): EXIT_USAGE,
+    ("tessel.errors", "ScheduleError"): EXIT_FAILED,
+    ("tuner.errors", "UnknownNameError"): EXIT_USAGE,
+    ("tuner.errors", "ModelFileError"): EXIT_USAGE,
+    ("tuner.errors", "TunerError"): EXIT_FAILED,
+    ("records.errors", "RecordFileError"): EXIT_USAGE,
+    ("records.errors", "RecordError"): EXIT_FAILED,
+    ("cost_model.errors", "CostModelError"): EXIT_FAILED,
+    ("builtins", "ValueError"): EXIT_USAGE,
+    ("builtins", "OSError"): EXIT_FAILED,
+}
+
+
+def _fail(message: str, status: int) -> int:
+    if console.is_verbose():
+        traceback.print_exc()
+    line = " ".join(message.split())
+    sys.stderr.write(f"tessel: {line}\n")
+    return status

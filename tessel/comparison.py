@@ -1,0 +1,101 @@
+"""The searched schedule beside every hand-written one, on the same placement, limits and micro-batches.
+
+A hand-written schedule that breaks the memory limit still has its row, marked as not fitting; one whose shape
+does not apply is listed with the reason. Ratios are makespan over 1F1B's makespan, so smaller is faster.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tessel.handwritten import HANDWRITTEN
+from tessel.schedule import Schedule
+
+BASELINE = "1f1b"
+
+
+class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One schedule's figures.
+
+    Attributes:
+        schedule: its name; `searched` for ours.
+        makespan: steps.
+        makespan_ms: milliseconds, where a step has a length; simulated from measured blocks.
+        bubble_ratio: idle share of all devices' time.
+        peak_memory: most units held, one a device.
+        peak_memory_bytes: bytes, static memory included, where units are bytes.
+        fits: whether it keeps the memory limit.
+        ratio_to_1f1b: makespan over 1F1B's; None where 1F1B does not apply.
+    """
+
+    schedule: str
+    makespan: int
+    bubble_ratio: float
+    peak_memory: tuple[int, ...]
+    fits: bool
+    makespan_ms: float | None = None
+    peak_memory_bytes: tuple[int, ...] | None = None
+    ratio_to_1f1b: float | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows, fastest first, the schedules behind them, and the reasons of those that do not apply."""
+
+    rows: tuple[ComparisonRow, ...]
+    schedules: tuple[tuple[str, Schedule], ...]
+    not_applicable: tuple[tuple[str, str], ...]
+
+
+def compare_schedules(
+    searched: Schedule, *, step_us: float | None = None, static_bytes: tuple[int, ...] | None = None
+) -> Comparison:
+    """Return the comparison of a schedule with every hand-written one that applies to its placement.
+
+    Args:
+        searched: the schedule found; its placement, micro-batches and memory limit are the others' too.
+        step_us: microseconds of a step, where rows are to have milliseconds.
+        static_bytes: bytes each device holds throughout, where memory is counted in bytes.
+    """
+    schedules = [("searched", searched)]
+    not_applicable = []
+    for rule in HANDWRITTEN:
+        reason = rule.why_not(searched.placement, searched.micro_batches, None)
+        if reason is not None:
+            not_applicable.append((rule.name, reason))
+            continue
+        built = rule.build(searched.placement, micro_batches=searched.micro_batches, memory=None)
+        schedules.append((rule.name, built))
+    baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
+    rows = [
+        _row(name, schedule, searched.memory, baseline, step_us=step_us, static_bytes=static_bytes)
+        for name, schedule in schedules
+    ]
+    # A stable sort keeps the searched schedule first among equals.
+    rows.sort(key=lambda row: row.makespan)
+    return Comparison(rows=tuple(rows), schedules=tuple(schedules), not_applicable=tuple(not_applicable))
+
+
+def _row(
+    name: str,
+    schedule: Schedule,
+    memory: tuple[int, ...] | None,
+    baseline: int | None,
+    *,
+    step_us: float | None,
+    static_bytes: tuple[int, ...] | None,
+) -> ComparisonRow:
+    fits = memory is None or all(
+        peak <= limit for peak, limit in zip(schedule.peak_memory, memory, strict=True)
+    )
+    return ComparisonRow(
+        schedule=name,
+        makespan=schedule.makespan,
+        makespan_ms=None if step_us is None else schedule.makespan * step_us / 1000,
+        bubble_ratio=schedule.bubble_ratio,
+        peak_memory=schedule.peak_memory,
+        peak_memory_bytes=None
+        if static_bytes is None
+        else tuple(a + b for a, b in zip(schedule.peak_memory, static_bytes, strict=True)),
+        fits=fits,
+        ratio_to_1f1b=None if not baseline else schedule.makespan / baseline,
+    )

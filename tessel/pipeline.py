@@ -1,0 +1,191 @@
+"""From measured stages to a pipeline: placement in steps and bytes, searched schedule, plan.
+
+Stage `i` runs on device `i` (a V: forward down, backward up). Real latencies become whole steps, rounded
+up, so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's
+backward is a choice, joint or split into input and weight halves, since splitting costs what it was
+measured to cost. Weights, gradients and optimizer state are static; what a forward saves is held until the
+backward half that needs it starts. What the model leaves out: contention between hops, and memory that a
+block needs only while it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tessel.comparison import compare_schedules
+from tessel.errors import InfeasibleError
+from tessel.placement import Block, BlockKind, Choice, Edge, Placement
+from tessel.plan import Plan
+from tessel.search import Progress, find_schedule
+from tuner.plan import Figure, ModelPlan, StagePlan
+
+OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
+"""Tensors as large as the weights that an optimizer keeps beside weights and gradients."""
+
+STEPS_IN_SHORTEST_BLOCK = 200
+"""Rounding a block up to whole steps then costs at most half a percent."""
+
+
+def build_plan(
+    tuned: ModelPlan,
+    *,
+    micro_batches: int,
+    memory_limit_bytes: int | None,
+    optimizer: str = "sgd",
+    step_us: float | None = None,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Plan:
+    """Place the stages, search the order of all blocks, and compare it with hand-written schedules.
+
+    Args:
+        tuned: stages with measured or predicted costs.
+        micro_batches: micro-batches of one training step.
+        memory_limit_bytes: memory of one device; None for no limit.
+        optimizer: a key of `OPTIMIZER_STATES`; decides the static bytes when training.
+        step_us: length of a step; chosen from the shortest block if None.
+        time_limit_s: limit of the schedule search.
+        seed: seed of the schedule search.
+        on_progress: told each time the search improves.
+
+    Raises:
+        InfeasibleError: a stage cannot fit its device; names the device and what it needs.
+    """
+    step_us = step_us or choose_step_us(tuned.stages)
+    placement = place_stages(tuned, step_us=step_us)
+    static_bytes = tuple(_static_bytes(stage, tuned.training, optimizer) for stage in tuned.stages)
+    schedule = find_schedule(
+        placement,
+        micro_batches=micro_batches,
+        memory=_activation_limits(tuned.stages, static_bytes, memory_limit_bytes),
+        time_limit_s=time_limit_s,
+        seed=seed,
+        on_progress=on_progress,
+    )
+    comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static_bytes)
+    return Plan(
+        **{name: getattr(tuned, name) for name in ModelPlan.__struct_fields__},
+        step_us=step_us,
+        memory_limit_bytes=memory_limit_bytes,
+        static_bytes=static_bytes,
+        optimizer=optimizer,
+        placement=placement,
+        schedule=schedule,
+        comparison=comparison.rows,
+    )
+
+
+def choose_step_us(stages: Sequence[StagePlan]) -> float:
+    """Return a step of 1, 2 or 5 times a power of ten microseconds, fine enough for the shortest block."""
+    shortest = min(figure.latency_us for stage in stages for figure in _figures(stage))
+    wanted = max(shortest / STEPS_IN_SHORTEST_BLOCK, 0.1)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= wanted * (1 + 1e-9))
+
+
+def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
+    """Return the V placement of the stages.
+
+    ```
+    device 0   f0 . . b0            with choices, `b0` may instead run as `b0_input` and `b0_weight`
+    device 1   . f1 b1 .
+    ```
+
+    Args:
+        tuned: the stages and their hop latencies.
+        step_us: microseconds of a step; spans and lags are rounded up to whole steps.
+    """
+    lags = [math.ceil(latency / step_us) for latency in tuned.hop_latency_us]
+    blocks: list[Block] = []
+    choices: list[Choice] = []
+    for index, stage in enumerate(tuned.stages):
+        blocks.append(
+            _block(f"f{index}", BlockKind.FORWARD, index, stage.forward, step_us, stage.saved_bytes)
+        )
+        if not tuned.training:
+            blocks[-1] = msgspec.structs.replace(blocks[-1], memory=0)
+            continue
+        backward, choice = _backward_blocks(index, stage, step_us)
+        blocks += backward
+        choices += choice
+    return Placement(
+        devices=len(tuned.stages),
+        blocks=tuple(blocks),
+        edges=tuple(_edges(len(tuned.stages), {block.name for block in blocks}, lags)),
+        choices=tuple(choices),
+    )
+
+
+def _figures(stage: StagePlan) -> list[Figure]:
+    figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+    return [figure for figure in figures if figure is not None]
+
+
+def _block(name: str, kind: BlockKind, device: int, figure: Figure, step_us: float, memory: int) -> Block:
+    span = math.ceil(figure.latency_us / step_us)
+    return Block(name=name, kind=kind, devices=(device,), span=span, memory=memory)
+
+
+def _backward_blocks(index: int, stage: StagePlan, step_us: float) -> tuple[list[Block], list[Choice]]:
+    blocks, choices = [], []
+    if stage.backward is not None:
+        blocks.append(
+            _block(f"b{index}", BlockKind.BACKWARD, index, stage.backward, step_us, -stage.saved_bytes)
+        )
+    if stage.backward_input is not None and stage.backward_weight is not None:
+        released = stage.saved_for_weight_bytes - stage.saved_bytes
+        halves = (f"b{index}_input", f"b{index}_weight")
+        blocks.append(
+            _block(halves[0], BlockKind.BACKWARD_INPUT, index, stage.backward_input, step_us, released)
+        )
+        blocks.append(
+            _block(
+                halves[1],
+                BlockKind.BACKWARD_WEIGHT,
+                index,
+                stage.backward_weight,
+                step_us,
+                -stage.saved_for_weight_bytes,
+            )
+        )
+        choices.append(Choice(f"b{index}", ((f"b{index}",), halves)))
+    return blocks, choices
+
+
+def _edges(num_stages: int, names: set[str], lags: Sequence[int]) -> list[Edge]:
+    """Return forward edges down, backward edges up (from either form to either form), and B before W."""
+    edges = [Edge(f"f{i}", f"f{i + 1}", lags[i]) for i in range(num_stages - 1)]
+    for index in range(num_stages):
+        starts = [name for name in (f"b{index}", f"b{index}_input") if name in names]
+        edges += [Edge(f"f{index}", name) for name in starts]
+        if f"b{index}_weight" in names:
+            edges.append(Edge(f"b{index}_input", f"b{index}_weight"))
+        if index + 1 < num_stages:
+            above = [name for name in (f"b{index + 1}", f"b{index + 1}_input") if name in names]
+            edges += [Edge(source, target, lags[index]) for source in above for target in starts]
+    return edges
+
+
+def _static_bytes(stage: StagePlan, training: bool, optimizer: str) -> int:
+    if not training:
+        return stage.weight_bytes
+    return stage.weight_bytes * (2 + OPTIMIZER_STATES[optimizer])
+
+
+def _activation_limits(
+    stages: Sequence[StagePlan], static_bytes: Sequence[int], memory_limit_bytes: int | None
+) -> tuple[int, ...] | None:
+    if memory_limit_bytes is None:
+        return None
+    for index, (stage, static) in enumerate(zip(stages, static_bytes, strict=True)):
+        needed = static + stage.saved_bytes
+        if needed > memory_limit_bytes:
+            raise InfeasibleError(
+                f"device {index} needs {needed / 2**30:.2f} GiB for {stage.name} and one micro-batch in "
+                f"flight, the limit is {memory_limit_bytes / 2**30:.2f} GiB; add devices or raise --memory"
+            )
+    return tuple(memory_limit_bytes - static for static in static_bytes)

@@ -1,0 +1,74 @@
+"""The plan: what was tuned, where and when each block runs, and how that compares with hand-written rules.
+
+A plan is one JSON document: the tuner's `ModelPlan` with the placement, the schedule and the comparison
+beside. Everything a reader needs to rebuild or check it stands inside; latencies say where they come from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tessel.comparison import ComparisonRow
+from tessel.documents import save_document
+from tessel.errors import DocumentError, ScheduleError
+from tessel.placement import Placement
+from tessel.schedule import Schedule
+from tuner.plan import ModelPlan
+
+SCHEMA_VERSION = 1
+
+
+class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tuned model with its pipeline.
+
+    Attributes:
+        step_us: microseconds of one schedule step.
+        memory_limit_bytes: memory of one device, or None where it was not limited.
+        static_bytes: bytes each device holds throughout: weights, gradients and optimizer state.
+        optimizer: what the static bytes count beside weights and gradients.
+        placement: blocks of one micro-batch; spans in steps, memory in bytes.
+        schedule: the searched schedule.
+        comparison: the searched schedule and every hand-written one, fastest first.
+    """
+
+    step_us: float
+    memory_limit_bytes: int | None
+    static_bytes: tuple[int, ...]
+    optimizer: str
+    placement: Placement
+    schedule: Schedule
+    comparison: tuple[ComparisonRow, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write the plan; the file appears whole or not at all.
+
+    Raises:
+        DocumentError: the folder cannot be written.
+    """
+    save_document(path, msgspec.json.format(msgspec.json.encode(plan, order="sorted"), indent=1))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        DocumentError: the file cannot be read or is not a plan; the message names the key.
+    """
+    try:
+        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as error:
+        raise DocumentError(
+            f"{path} cannot be read ({error.strerror}); give the path of a plan.json"
+        ) from error
+    except (msgspec.MsgspecError, ScheduleError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{path} is not a plan: {error}; make one with `tessel tune`") from error
+    if plan.schema_version != SCHEMA_VERSION:
+        raise DocumentError(
+            f"{path} has schema_version {plan.schema_version}, this installation reads {SCHEMA_VERSION}; "
+            "tune again, or use the version that wrote it"
+        )
+    return plan
