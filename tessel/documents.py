@@ -1,0 +1,199 @@
+"""Placements and schedules on disk: files are read whole and checked, and appear whole or not at all.
+
+Each kind of document is told by its keys, so that giving one in place of another is answered by name. What a
+file says about itself is not believed: a schedule is validated when it is loaded. Every refusal is one line
+that names the file and, where there is one, the key. Checked in tests/tessel/test_documents.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tessel.errors import DocumentError, ScheduleError
+from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule, decode_schedule
+from tessel.validation import check_schedule
+
+MAX_DOCUMENT_BYTES = 256 * 2**20
+"""Largest document that is read: a schedule of a million blocks has about 60 MiB."""
+
+
+class DocumentKind(enum.StrEnum):
+    """What a JSON document is."""
+
+    PLACEMENT = "placement"
+    SCHEDULE = "schedule"
+    PLAN = "plan"
+
+
+def load_placement(path: str | os.PathLike[str]) -> Placement:
+    """Read a placement from a placement document, or the one inside a schedule or plan.
+
+    Raises:
+        DocumentError: the file cannot be read or is no such document; the message names the key.
+    """
+    text = read_document(path)
+    if _kind(text, path) is DocumentKind.PLACEMENT:
+        return _decode(text, Placement, path)
+    return _load_schedule(text, path).placement
+
+
+def load_schedule(path: str | os.PathLike[str]) -> Schedule:
+    """Read a schedule from a schedule document or from a plan, and validate it.
+
+    Raises:
+        DocumentError: the file cannot be read, is no such document, or claims what its starts do not show.
+    """
+    return _load_schedule(read_document(path), path)
+
+
+def save_document(path: str | os.PathLike[str], document: bytes) -> None:
+    """Write a document so that the file appears whole or stays as it was.
+
+    Raises:
+        DocumentError: the folder is missing or cannot be written, or the disk is full.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise DocumentError(f"{path} is a folder, and a document is a file; name a file in it")
+    try:
+        _replace(target, document)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be written, {_reason(error)}; {_remedy(error)}") from error
+
+
+def detect_kind(path: str | os.PathLike[str]) -> DocumentKind:
+    """Return what a file is, told by its keys.
+
+    Raises:
+        DocumentError: it cannot be read, is no JSON object, or has the keys of no known document.
+    """
+    return _kind(read_document(path), path)
+
+
+def read_document(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a document, not yet decoded.
+
+    Raises:
+        DocumentError: the file is missing, unreadable, empty, too large or not UTF-8.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be read, {_reason(error)}; {_remedy(error)}") from error
+    if not text.strip():
+        raise DocumentError(f"{path} is empty, and a document is a JSON object; write it again")
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise DocumentError(
+            f"{path} is larger than {MAX_DOCUMENT_BYTES // 2**20} MiB, more than any schedule needs; "
+            "check that it is the right file"
+        )
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(
+            f"{path} has byte {text[error.start]:#04x} at {error.start}, which is not UTF-8; "
+            "save the document as UTF-8 JSON"
+        ) from error
+    return text
+
+
+_Document = TypeVar("_Document")
+
+
+def _kind(text: bytes, path: str | os.PathLike[str]) -> DocumentKind:
+    keys = _decode(text, dict[str, msgspec.Raw], path).keys()
+    if "starts" in keys:
+        return DocumentKind.SCHEDULE
+    if "schedule" in keys:
+        return DocumentKind.PLAN
+    if "blocks" in keys:
+        return DocumentKind.PLACEMENT
+    found = ", ".join(sorted(keys)[:5]) or "no keys"
+    raise DocumentError(
+        f"{path} has {found}, which is no placement, schedule or plan; "
+        'a placement has "blocks", a schedule "starts", a plan "schedule" (docs/formats.md)'
+    )
+
+
+def _load_schedule(text: bytes, path: str | os.PathLike[str]) -> Schedule:
+    kind = _kind(text, path)
+    if kind is DocumentKind.PLACEMENT:
+        raise DocumentError(
+            f"{path} is a placement, and a schedule is wanted; "
+            f'make one with "tessel schedule {path} --save FILE"'
+        )
+    if kind is DocumentKind.PLAN:
+        text = bytes(_decode(text, dict[str, msgspec.Raw], path)["schedule"])
+    try:
+        schedule = decode_schedule(text)
+        check_schedule(schedule)
+    except ScheduleError as error:
+        raise DocumentError(f"{path}: {error}") from error
+    return schedule
+
+
+def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) -> _Document:
+    try:
+        return msgspec.json.decode(text, type=wanted)
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"{path}: {error}; see docs/formats.md for what stands where") from error
+    except msgspec.DecodeError as error:
+        raise DocumentError(f"{path} is not whole JSON, {error}; write it again") from error
+    except RecursionError as error:
+        raise DocumentError(
+            f"{path} is nested deeper than any document; check that it is the right file"
+        ) from error
+    except ScheduleError as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+def _replace(target: Path, document: bytes) -> None:
+    """Write beside the target, force to disk, then rename over it: a reader sees the old file or the new."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(document)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(_file_mode(target))
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _file_mode(target: Path) -> int:
+    """The mode the target has, or what the process's umask gives a new file."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _remedy(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return "check the path, or make the folder first"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "choose a place you may use, or change its permissions"
+        case errno.EISDIR:
+            return "name a file in it"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free some space or choose another disk"
+        case _:
+            return "check the path and the disk"

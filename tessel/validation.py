@@ -1,0 +1,223 @@
+"""Whether a schedule is what it says, found out from its placement and its starts alone.
+
+Everything is computed again here, in the plainest way and without the code that made the schedule: who holds
+a device when, what came before what, what was held in memory, how long it took. Nothing is trusted but the
+placement's blocks, edges and choices. A bound cannot be checked from a schedule, only that the makespan does
+not break it. Checked in tests/tessel/test_validation.py, which breaks valid schedules in every way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tessel.errors import ScheduleError
+from tessel.placement import Block, Placement
+from tessel.schedule.schedule import Repetend, Schedule
+
+BUBBLE_TOLERANCE = 1e-6
+"""Largest difference of a bubble ratio that counts as rounding: six printed decimals."""
+
+
+def find_violations(schedule: Schedule) -> tuple[str, ...]:
+    """Return one line for each thing that is wrong with the schedule; none if it is valid."""
+    malformed = tuple(_malformed_starts(schedule))
+    if malformed:
+        return malformed
+    runs = _runs(schedule)
+    return (
+        *_wrong_counts(schedule, runs),
+        *_overlaps(schedule.placement, runs),
+        *_broken_edges(schedule.placement, runs),
+        *_memory_violations(schedule, runs),
+        *_wrong_figures(schedule, runs),
+        *_repetend_violations(schedule, runs),
+    )
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise an error that names the first violations.
+
+    Raises:
+        ScheduleError: the schedule is invalid.
+    """
+    violations = find_violations(schedule)
+    if violations:
+        more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
+        raise ScheduleError(f"schedule is invalid: {'; '.join(violations[:3])}{more}; make it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One block of one micro-batch in time."""
+
+    block: Block
+    micro_batch: int
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.block.span
+
+    def __str__(self) -> str:
+        return f"{self.block.name} of micro-batch {self.micro_batch}"
+
+
+def _malformed_starts(schedule: Schedule) -> Iterator[str]:
+    names = {block.name for block in schedule.placement.blocks}
+    if schedule.micro_batches < 1:
+        yield f"it has {schedule.micro_batches} micro-batches, but needs at least 1"
+    if schedule.memory is not None and len(schedule.memory) != schedule.placement.devices:
+        yield f"it has {len(schedule.memory)} memory limits for {schedule.placement.devices} devices"
+    for start in schedule.starts:
+        if start.block not in names:
+            yield f"a start names block {start.block!r}, which the placement does not have"
+        if not 0 <= start.micro_batch < schedule.micro_batches:
+            yield f"{start.block} starts for micro-batch {start.micro_batch}, which does not exist"
+        if start.start < 0:
+            yield f"{start.block} of micro-batch {start.micro_batch} starts at step {start.start}, before 0"
+
+
+def _runs(schedule: Schedule) -> list[_Run]:
+    blocks = {block.name: block for block in schedule.placement.blocks}
+    return [_Run(blocks[start.block], start.micro_batch, start.start) for start in schedule.starts]
+
+
+def _wrong_counts(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
+    """Each micro-batch runs each block once, and exactly one option of each choice."""
+    placement = schedule.placement
+    count = Counter((run.block.name, run.micro_batch) for run in runs)
+    for (name, micro_batch), times in count.items():
+        if times > 1:
+            yield f"{name} of micro-batch {micro_batch} starts {times} times"
+    optional = {name for choice in placement.choices for option in choice.options for name in option}
+    for micro_batch in range(schedule.micro_batches):
+        for block in placement.blocks:
+            if block.name not in optional and not count[block.name, micro_batch]:
+                yield f"{block.name} of micro-batch {micro_batch} never starts"
+        for choice in placement.choices:
+            started = {name for option in choice.options for name in option if count[name, micro_batch]}
+            if all(started != set(option) for option in choice.options):
+                yield (
+                    f"micro-batch {micro_batch} runs {sorted(started)} of choice {choice.name}, "
+                    "which is not exactly one option"
+                )
+
+
+def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
+    """Two blocks overlap when each starts before the other ends; a block of span 0 may stand at an edge."""
+    for device in range(placement.devices):
+        here = sorted(
+            (run for run in runs if device in run.block.devices), key=lambda run: (run.start, run.end)
+        )
+        latest: _Run | None = None
+        for run in here:
+            if latest is not None and latest.start < run.end and run.start < latest.end:
+                yield f"{latest} and {run} overlap on device {device} at step {run.start}"
+            if latest is None or run.end >= latest.end:
+                latest = run
+
+
+def _broken_edges(placement: Placement, runs: list[_Run]) -> Iterator[str]:
+    start_of: dict[str, dict[int, _Run]] = defaultdict(dict)
+    for run in runs:
+        start_of[run.block.name][run.micro_batch] = run
+    for edge in placement.edges:
+        targets = start_of[edge.target]
+        for micro_batch, source in start_of[edge.source].items():
+            target = targets.get(micro_batch)
+            if target is not None and target.start < source.end + edge.lag:
+                yield (
+                    f"{target} starts at step {target.start}, but {edge.source} ends at {source.end}"
+                    + (f" and its lag is {edge.lag}" if edge.lag else "")
+                )
+
+
+def _memory_violations(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
+    peaks = _peaks(schedule.placement, runs)
+    if schedule.peak_memory != peaks:
+        yield f"it says peak_memory {list(schedule.peak_memory)}, its starts give {list(peaks)}"
+    if schedule.memory is None:
+        return
+    for device, (peak, limit) in enumerate(zip(peaks, schedule.memory, strict=True)):
+        if peak > limit:
+            yield f"device {device} holds {peak} units, its limit is {limit}"
+
+
+def _peaks(placement: Placement, runs: list[_Run]) -> tuple[int, ...]:
+    change: list[Counter[int]] = [Counter() for _ in range(placement.devices)]
+    for run in runs:
+        for device in run.block.devices:
+            change[device][run.start] += run.block.memory
+    peaks = []
+    for by_step in change:
+        held = peak = 0
+        for step in sorted(by_step):
+            held += by_step[step]
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def _wrong_figures(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
+    makespan = max((run.end for run in runs), default=0)
+    if schedule.makespan != makespan:
+        yield f"it says makespan {schedule.makespan}, its last block ends at {makespan}"
+    if schedule.lower_bound > makespan:
+        yield f"it says lower_bound {schedule.lower_bound}, but its own makespan {makespan} is less"
+    busy = sum(run.block.span * len(run.block.devices) for run in runs)
+    capacity = schedule.placement.devices * makespan
+    bubble_ratio = (capacity - busy) / capacity if capacity else 0.0
+    if abs(schedule.bubble_ratio - bubble_ratio) > BUBBLE_TOLERANCE:
+        yield f"it says bubble_ratio {schedule.bubble_ratio:.6f}, its starts give {bubble_ratio:.6f}"
+
+
+def _repetend_violations(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
+    """Inside the window, what starts at t starts again at t + period, a period's micro-batches later."""
+    repetend = schedule.repetend
+    if repetend is None:
+        return
+    if not _is_sane(repetend, schedule.makespan):
+        yield (
+            f"its repetend runs from {repetend.start} to {repetend.end} with period {repetend.period}, "
+            f"{repetend.micro_batches} micro-batches and lower_bound {repetend.lower_bound}, which cannot be"
+        )
+        return
+    inside = {
+        (run.block.name, run.micro_batch, run.start)
+        for run in runs
+        if repetend.start <= run.start < repetend.end
+    }
+    for name, micro_batch, start in sorted(inside, key=lambda item: (item[2], item[0], item[1])):
+        later = (name, micro_batch + repetend.micro_batches, start + repetend.period)
+        earlier = (name, micro_batch - repetend.micro_batches, start - repetend.period)
+        if later[2] < repetend.end and later not in inside:
+            yield f"its repetend does not repeat: {name} starts at {start}, but not at {later[2]}"
+        if earlier[2] >= repetend.start and earlier not in inside:
+            yield f"its repetend does not repeat: {name} starts at {start}, but not at {earlier[2]}"
+    yield from _wrong_repetend_counts(schedule.placement, repetend, inside)
+
+
+def _is_sane(repetend: Repetend, makespan: int) -> bool:
+    return (
+        repetend.period >= 1
+        and repetend.micro_batches >= 1
+        and repetend.lower_bound <= repetend.period
+        and repetend.start >= 0
+        and repetend.start + repetend.period <= repetend.end <= makespan
+    )
+
+
+def _wrong_repetend_counts(
+    placement: Placement, repetend: Repetend, inside: set[tuple[str, int, int]]
+) -> Iterator[str]:
+    """In one period, each block starts as often as there are micro-batches in it."""
+    optional = {name for choice in placement.choices for option in choice.options for name in option}
+    started = Counter(name for name, _, start in inside if start < repetend.start + repetend.period)
+    for block in placement.blocks:
+        if block.name not in optional and started[block.name] != repetend.micro_batches:
+            yield (
+                f"{block.name} starts {started[block.name]} times in the first period of the repetend, "
+                f"which has {repetend.micro_batches} micro-batches"
+            )
