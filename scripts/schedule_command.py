@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,101 +11,163 @@ from scripts import console
 from scripts.arguments import parse_duration, parse_limits, parse_spans
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tessel.placement import Placement
     from tessel.schedule import Schedule
-    from tessel.search import RepetendResult
+    from tessel.search import FrontierPoint, RepetendResult
 
-_SHAPE_ONLY = "only with a shape; a file says it itself"
+_SHAPE = "Shape options"
+_SEARCH = "Search options"
+_OUTPUT = "Output options"
 
 
 def schedule(
     shape: Annotated[str, typer.Argument(metavar="SHAPE|FILE", help="A shape's name or a placement file.")],
-    devices: Annotated[int | None, typer.Option(help=f"Number of devices ({_SHAPE_ONLY}).")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices.", rich_help_panel=_SHAPE, show_default=False)
+    ] = None,
     micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 8,
-    memory: Annotated[str | None, typer.Option(help="Limit in units: one number, or one a device.")] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Leave out the backward and all memory.")] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="Limit in units: one number, or one a device (`6,6,4,4`).")
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="Leave out the backward and all memory.", rich_help_panel=_SHAPE)
+    ] = False,
     split_backward: Annotated[
-        bool, typer.Option("--split-backward", help="Split each backward into input and weight halves.")
+        bool,
+        typer.Option(
+            "--split-backward",
+            help="Split each backward into its input and weight halves.",
+            rich_help_panel=_SHAPE,
+        ),
     ] = False,
     choose_backward: Annotated[
-        bool, typer.Option("--choose-backward", help="Leave joint or split to the search, block by block.")
+        bool,
+        typer.Option(
+            "--choose-backward",
+            help="Leave joint or split to the search, block by block.",
+            rich_help_panel=_SHAPE,
+        ),
     ] = False,
-    forward_span: Annotated[str, typer.Option(help="Steps of a forward block; one, or one a stage.")] = "1",
-    backward_span: Annotated[str, typer.Option(help="Steps of a joint backward; one, or one a stage.")] = "3",
-    tensor_parallel_span: Annotated[int, typer.Option(help="Steps of a tensor-parallel block.")] = 1,
-    chunks: Annotated[int, typer.Option(help="Chunks a device, for `interleaved`.")] = 2,
-    lag: Annotated[int, typer.Option(help="Steps between devices.")] = 0,
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Recompute before each backward.", rich_help_panel=_SHAPE),
+    ] = False,
+    forward_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of a forward block; one, or one a stage.", rich_help_panel=_SHAPE),
+    ] = None,
+    backward_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of a joint backward; one, or one a stage.", rich_help_panel=_SHAPE),
+    ] = None,
+    backward_input_span: Annotated[
+        str | None, typer.Option(help="Steps of the input half; one, or one a stage.", rich_help_panel=_SHAPE)
+    ] = None,
+    backward_weight_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of the weight half; one, or one a stage.", rich_help_panel=_SHAPE),
+    ] = None,
+    tensor_parallel_span: Annotated[
+        int | None, typer.Option(help="Steps of a tensor-parallel block.", rich_help_panel=_SHAPE)
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(help="Stages a device, for `interleaved` and `zbv`.", rich_help_panel=_SHAPE)
+    ] = None,
+    lag: Annotated[
+        str | None, typer.Option(help="Steps between devices; one, or one a hop.", rich_help_panel=_SHAPE)
+    ] = None,
     period_only: Annotated[
-        bool, typer.Option("--period-only", help="Find the repetend alone, without warm-up and cool-down.")
+        bool,
+        typer.Option(
+            "--period-only",
+            help="Find the repetend alone, without warm-up and cool-down.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = False,
     frontier: Annotated[
-        bool, typer.Option("--frontier", help="Show the least period for every memory limit.")
+        bool,
+        typer.Option(
+            "--frontier", help="Show the least period for each memory limit.", rich_help_panel=_SEARCH
+        ),
     ] = False,
-    time_limit: Annotated[str, typer.Option(help="Time for the search, such as 10s.")] = "10s",
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    save: Annotated[Path | None, typer.Option(help="Write the schedule to this file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    time_limit: Annotated[
+        str, typer.Option(help="Time for the search, such as 10s.", rich_help_panel=_SEARCH)
+    ] = "10s",
+    seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=_SEARCH)] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=_OUTPUT)
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
+    ] = False,
 ) -> None:
-    """Search the order of all blocks of all micro-batches.
+    """Search the order of all blocks of all micro-batches, under a memory limit.
 
-    Examples: `tessel schedule vshape --devices 4 --micro-batches 16 --memory 4`,
-    `tessel schedule my_placement.json --micro-batches 8 --save schedule.json`.
+    Examples:
+
+    `tessel schedule vshape --devices 4 --micro-batches 16 --memory 4`
+
+    `tessel schedule my_placement.json --micro-batches 8 --save schedule.json`
     """
     from tessel.search import find_frontier, find_repetend, find_schedule
 
     if micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
-    placement = _placement(
-        shape,
-        devices,
-        infer=infer,
-        split_backward=split_backward,
-        choose_backward=choose_backward,
-        forward_span=forward_span,
-        backward_span=backward_span,
-        tensor_parallel_span=tensor_parallel_span,
-        chunks=chunks,
-        lag=lag,
-    )
+    options = {
+        "infer": infer,
+        "split_backward": split_backward,
+        "choose_backward": choose_backward,
+        "recompute": recompute,
+        "forward_span": forward_span,
+        "backward_span": backward_span,
+        "backward_input_span": backward_input_span,
+        "backward_weight_span": backward_weight_span,
+        "tensor_parallel_span": tensor_parallel_span,
+        "chunks": chunks,
+        "lag": lag,
+    }
+    placement = _placement(shape, devices, {name: value for name, value in options.items() if value})
     limits = None if memory is None else parse_limits(memory, placement.devices)
     time_limit_s = parse_duration(time_limit)
     if frontier:
-        points = find_frontier(placement, time_limit_s=time_limit_s)
-        _show_frontier(points, as_json=json)
-    elif period_only:
-        _show_repetend(
-            find_repetend(placement, memory=limits, time_limit_s=time_limit_s, seed=seed), as_json=json
+        _show_frontier(find_frontier(placement, time_limit_s=time_limit_s), as_json=json, picture=save)
+        return
+    if period_only:
+        found = find_repetend(placement, memory=limits, time_limit_s=time_limit_s, seed=seed)
+        _show_repetend(found, as_json=json)
+        return
+    with console.progress_bar("searching") as update:
+        result = find_schedule(
+            placement,
+            micro_batches=micro_batches,
+            memory=limits,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            on_progress=lambda progress: update(f"best makespan {progress.makespan}"),
         )
-    else:
-        with console.progress_bar("searching") as update:
-            found = find_schedule(
-                placement,
-                micro_batches=micro_batches,
-                memory=limits,
-                time_limit_s=time_limit_s,
-                seed=seed,
-                on_progress=lambda progress: update(f"makespan {progress.makespan}"),
-            )
-        _show_schedule(found, as_json=json)
-        _save(found, save)
+    _save(result, save)
+    _show_schedule(result, as_json=json)
 
 
-def _placement(shape: str, devices: int | None, **options: object) -> Placement:
+def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Placement:
     from tessel.documents import load_placement
     from tessel.shapes import SHAPES, make_shape
 
     if shape not in SHAPES and (Path(shape).suffix or Path(shape).exists()):
-        if devices is not None:
-            raise typer.BadParameter(f"--devices is {_SHAPE_ONLY}: leave it out for {shape}")
+        given = ["--devices"] * (devices is not None) + [f"--{name.replace('_', '-')}" for name in options]
+        if given:
+            raise typer.BadParameter(f"{given[0]} goes with a shape; {shape} is a file and says it itself")
         return load_placement(Path(shape))
-    if devices is None:
+    if shape in SHAPES and devices is None:
         raise typer.BadParameter(f"--devices is missing; say how many devices the {shape} spans")
-    arguments = dict(options)
-    for name in ("forward_span", "backward_span"):
-        arguments[name] = parse_spans(str(arguments[name]))
-    if shape != "interleaved":
-        arguments.pop("chunks")
-    return make_shape(shape, devices, **arguments)
+    for name in options.keys() & _SPANS:
+        options[name] = parse_spans(options[name])
+    return make_shape(shape, 1 if devices is None else devices, **options)
+
+
+_SPANS = {"forward_span", "backward_span", "backward_input_span", "backward_weight_span", "lag"}
 
 
 def _show_schedule(found: Schedule, *, as_json: bool) -> None:
@@ -114,30 +176,70 @@ def _show_schedule(found: Schedule, *, as_json: bool) -> None:
         return
     proof = "proven least" if found.optimal else f"gap {found.gap:.1%}"
     console.print_line(
-        f"makespan {found.makespan} steps for {found.micro_batches} micro-batches "
-        f"(lower bound {found.lower_bound}, {proof}), found by {found.found_by} in {found.search_seconds:.3f} s"
+        f"makespan      {found.makespan} steps for {found.micro_batches} micro-batches ({proof})"
     )
-    console.print_line(f"bubble ratio {found.bubble_ratio:.1%}, peak memory {list(found.peak_memory)} units")
+    console.print_line(f"lower bound   {found.lower_bound}")
+    console.print_line(f"bubble ratio  {found.bubble_ratio:.1%}")
+    limit = "" if found.memory is None else f" (limit {_numbers(found.memory)})"
+    console.print_line(f"peak memory   {_numbers(found.peak_memory)}{limit}")
     if found.repetend is not None:
         repetend = found.repetend
         state = "proven least" if repetend.optimal else f"at least {repetend.lower_bound}"
         console.print_line(
-            f"repetend of {repetend.micro_batches} micro-batches every {repetend.period} steps ({state}), "
+            f"repetend      {repetend.micro_batches} micro-batches every {repetend.period} steps ({state}), "
             f"steps {repetend.start} to {repetend.end}"
         )
+    console.print_line(f"found by      {found.found_by}, in {found.search_seconds:.3f} s")
 
 
 def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
-    from scripts.repetend_document import repetend_document
-
+    document = {
+        "period": found.period,
+        "micro_batches": found.copies,
+        "lower_bound": found.lower_bound,
+        "optimal": found.optimal,
+        "steps_per_micro_batch": found.period / found.copies,
+        "rate_lower_bound": float(found.rate_lower_bound),
+        "rate_optimal": found.rate_optimal,
+        "starts": found.starts,
+        "search_seconds": found.search_seconds,
+        "found_by": found.found_by,
+    }
     if as_json:
-        console.print_json(repetend_document(found))
+        console.print_json(document)
         return
     state = "proven least" if found.optimal else f"at least {found.lower_bound}"
-    console.print_line(
-        f"period {found.period} steps for {found.copies} micro-batches ({state}), "
-        f"found by {found.found_by} in {found.search_seconds:.4f} s"
-    )
+    console.print_line(f"period        {found.period} steps for {found.copies} micro-batches ({state})")
+    rate = f"{found.period / found.copies:.4g}"
+    least = "proven least" if found.rate_optimal else f"at least {float(found.rate_lower_bound):.4g}"
+    console.print_line(f"rate          {rate} steps a micro-batch ({least})")
+    console.print_line(f"found by      {found.found_by}, in {found.search_seconds:.4f} s")
+
+
+def _show_frontier(points: Sequence[FrontierPoint], *, as_json: bool, picture: Path | None) -> None:
+    if picture is not None:
+        from tessel.picture import frontier_figure, save_figure
+
+        save_figure(frontier_figure(points), picture)
+    if as_json:
+        console.print_json({"frontier": points})
+        return
+    rows = [
+        [
+            _numbers(point.memory),
+            str(point.period),
+            str(point.copies),
+            f"{float(point.rate):.4g}",
+            "yes" if point.optimal else "no",
+        ]
+        for point in points
+    ]
+    columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "proven"]
+    console.print_table("", columns, rows)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else ",".join(map(str, numbers))
 
 
 def _save(found: Schedule, path: Path | None) -> None:

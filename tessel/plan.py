@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.comparison import ComparisonRow
-from tessel.documents import save_document
+from tessel.documents import read_document, save_document
 from tessel.errors import DocumentError, ScheduleError
 from tessel.placement import Placement
 from tessel.schedule import Schedule
@@ -59,12 +59,10 @@ def load_plan(path: Path) -> Plan:
         DocumentError: the file cannot be read or is not a plan; the message names the key.
     """
     try:
-        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
-    except OSError as error:
-        raise DocumentError(
-            f"{path} cannot be read ({error.strerror}); give the path of a plan.json"
-        ) from error
-    except (msgspec.MsgspecError, ScheduleError, UnicodeDecodeError) as error:
+        plan = msgspec.json.decode(read_document(path), type=Plan)
+    except (msgspec.MsgspecError, ScheduleError) as error:
+        if isinstance(error, DocumentError):
+            raise
         raise DocumentError(f"{path} is not a plan: {error}; make one with `tessel tune`") from error
     if plan.schema_version != SCHEMA_VERSION:
         raise DocumentError(
