@@ -1,4 +1,4 @@
-"""`tessel draw`: a picture of a plan or a schedule."""
+"""`tessel draw`: a picture, a page or a trace of a plan or a schedule."""
 
 from __future__ import annotations
 
@@ -10,35 +10,110 @@ import typer
 from scripts import console
 
 if TYPE_CHECKING:
+    from tessel.picture.page import PageTable
+    from tessel.plan import Plan
     from tessel.schedule import Schedule
 
-FORMATS = (".svg", ".png", ".pdf")
+PICTURES = (".svg", ".png", ".pdf")
+FORMATS = (*PICTURES, ".html", ".json", ".txt")
 
 
 def draw(
     file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
-    out: Annotated[Path, typer.Option(help="The picture; its suffix chooses the format.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
+            "for Perfetto, .txt text. Left out: text on the terminal."
+        ),
+    ] = None,
 ) -> None:
     """Draw a plan or a schedule: device per row, time to the right, memory below.
 
-    Example: `tessel draw out/gpt2/plan.json --out schedule.svg`.
+    Examples:
+
+    `tessel draw out/gpt2/plan.json --out schedule.svg`
+
+    `tessel draw schedule.json --out schedule.html`
     """
-    from tessel.picture import save_figure, schedule_figure
-
-    if out.suffix not in FORMATS:
-        raise typer.BadParameter(
-            f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
-        )
-    schedule, step_ms, title = _load(file)
-    save_figure(schedule_figure(schedule, step_ms=step_ms, title=title), out)
-    console.print_note(f"picture written to {out}")
-
-
-def _load(file: Path) -> tuple[Schedule, float | None, str]:
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.plan import load_plan
 
-    if detect_kind(file) is DocumentKind.PLAN:
-        plan = load_plan(file)
-        return plan.schedule, plan.step_us / 1000, f"{plan.model} on {plan.device_model}"
-    return load_schedule(file), None, file.name
+    if out is not None and out.suffix not in FORMATS:
+        raise typer.BadParameter(
+            f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
+        )
+    plan = load_plan(file) if detect_kind(file) is DocumentKind.PLAN else None
+    schedule = plan.schedule if plan is not None else load_schedule(file)
+    if out is None:
+        from tessel.picture import text_grid
+
+        console.stdout().print(text_grid(schedule, width=console.stdout().width), end="")
+        return
+    title = file.name if plan is None else f"{plan.model} on {plan.device_model}"
+    write_picture(schedule, plan, out, title=title)
+    console.print_note(f"{out} written")
+
+
+def write_picture(schedule: Schedule, plan: Plan | None, out: Path, *, title: str) -> None:
+    """Write the picture, page, trace or text that the path's suffix asks for."""
+    from tessel.documents import save_document
+    from tessel.picture import page_document, save_figure, schedule_figure, text_grid, trace_document
+
+    step_ms = None if plan is None else plan.step_us / 1000
+    if out.suffix in PICTURES:
+        save_figure(schedule_figure(schedule, step_ms=step_ms, title=title), out)
+    elif out.suffix == ".json":
+        save_document(
+            out, trace_document(schedule, step_us=1.0 if plan is None else plan.step_us, name=title)
+        )
+    elif out.suffix == ".txt":
+        save_document(out, text_grid(schedule).plain.encode())
+    else:
+        from tessel.comparison import compare_schedules
+
+        static = None if plan is None else plan.static_bytes
+        step_us = None if plan is None else plan.step_us
+        comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static)
+        tables = () if plan is None else _plan_tables(plan)
+        page = page_document(comparison, title=title, step_ms=step_ms, static_bytes=static, tables=tables)
+        save_document(out, page)
+
+
+def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
+    from tessel.picture.page import PageTable
+
+    stages = tuple(
+        (
+            f"{stage.name}: {', '.join(stage.layers)}",
+            *(
+                "-" if figure is None else f"{figure.latency_us / 1000:.2f} ({figure.source})"
+                for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+            ),
+            console.format_bytes(stage.weight_bytes),
+            console.format_bytes(stage.saved_bytes),
+        )
+        for stage in plan.stages
+    )
+    partition = tuple(
+        (
+            ", ".join(part.operators),
+            part.backend,
+            f"{part.figure.latency_us:.1f} ({part.figure.source})",
+            str(part.occurrences),
+            "-" if part.runner_up is None else f"{part.runner_up[0]}, {part.runner_up[1]:.1f}",
+        )
+        for part in plan.partition
+    )
+    return (
+        PageTable(
+            title="Stages (latencies in ms)",
+            columns=("stage", "F", "B and W joint", "B", "W", "weights", "saved a micro-batch"),
+            rows=stages,
+        ),
+        PageTable(
+            title="Sub-graphs and their backends (latencies in us)",
+            columns=("operators", "backend", "latency", "occurrences", "runner-up"),
+            rows=partition,
+        ),
+    )

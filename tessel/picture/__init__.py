@@ -1,17 +1,24 @@
-"""Pictures of schedules: bars first, then drawing."""
+"""Pictures of schedules: bars first, then drawing, a page, a trace and text."""
 
 from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, idle_steps, memory_curves
 from tessel.picture.draw import draw_memory, draw_schedule, save_figure, schedule_figure
+from tessel.picture.page import PageTable, page_document
+from tessel.picture.text import text_grid
+from tessel.picture.trace import trace_document
 
 __all__ = [
     "Bar",
     "MemoryCurve",
+    "PageTable",
     "Phase",
     "bars_of",
     "draw_memory",
     "draw_schedule",
     "idle_steps",
     "memory_curves",
+    "page_document",
     "save_figure",
     "schedule_figure",
+    "text_grid",
+    "trace_document",
 ]

@@ -1,0 +1,133 @@
+"""A page of schedules: one self-contained HTML file that opens from disk and asks no network for anything.
+
+The page shows several schedules of one placement on one time axis, with zoom, hover, dependencies, memory
+at a cursor and tables. Blocks travel as compressed 32-bit integers, about three bytes a block, so that a
+schedule of 100 000 blocks stays well under a megabyte. What is drawn stands in `page.js`; this module only
+gathers the data.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from importlib import resources
+
+import msgspec
+import numpy as np
+
+from tessel.comparison import Comparison, ComparisonRow
+from tessel.picture.draw import COLOR_BY_KIND, LABEL_BY_KIND
+from tessel.schedule import Schedule
+
+
+class PageTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table under the timeline; cells are text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def page_document(
+    comparison: Comparison,
+    *,
+    title: str,
+    step_ms: float | None = None,
+    static_bytes: Sequence[int] | None = None,
+    tables: Sequence[PageTable] = (),
+) -> bytes:
+    """Return the page as HTML.
+
+    Args:
+        comparison: schedules of one placement; the searched one comes first.
+        title: heading of the page.
+        step_ms: milliseconds of a step, or None to count steps.
+        static_bytes: bytes each device holds throughout, where memory counts bytes.
+        tables: further tables, below the comparison.
+    """
+    schedules = dict(comparison.schedules)
+    placement = schedules["searched"].placement
+    names = {block.name: index for index, block in enumerate(placement.blocks)}
+    rows = sorted(comparison.rows, key=lambda row: row.schedule != "searched")
+    document = {
+        "title": title,
+        "step_ms": step_ms,
+        "devices": placement.devices,
+        "memory_in_bytes": static_bytes is not None,
+        "static_memory": static_bytes,
+        "limit": schedules["searched"].memory,
+        "blocks": placement.blocks,
+        "edges": [[names[edge.source], names[edge.target]] for edge in placement.edges],
+        "colors": {kind.value: color for kind, color in COLOR_BY_KIND.items()},
+        "labels": {kind.value: label for kind, label in LABEL_BY_KIND.items()},
+        "schedules": [_schedule_data(row, schedules[row.schedule], names) for row in rows],
+        "tables": [_comparison_table(comparison.rows, step_ms), *tables],
+    }
+    # "</" would end the script element that holds the data; JSON may write it as "<\/".
+    data = msgspec.json.encode(document).decode().replace("</", "<\\/")
+    page = _resource("page.html")
+    for mark, text in (("STYLE", _resource("page.css")), ("SCRIPT", _resource("page.js")), ("DATA", data)):
+        page = page.replace(f"/*{mark}*/", text)
+    return page.encode()
+
+
+def _resource(name: str) -> str:
+    return (resources.files("tessel.picture") / name).read_text()
+
+
+def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]) -> dict[str, object]:
+    own = {block.name: index for index, block in enumerate(schedule.placement.blocks)}
+    unknown = own.keys() - names.keys()
+    assert not unknown, f"schedules of one comparison share their placement; {unknown} are not in it"
+    return {
+        "name": row.schedule,
+        "makespan": schedule.makespan,
+        "lower_bound": schedule.lower_bound,
+        "optimal": schedule.optimal,
+        "bubble_ratio": schedule.bubble_ratio,
+        "peak_memory": schedule.peak_memory,
+        "micro_batches": schedule.micro_batches,
+        "fits": row.fits,
+        "repetend": schedule.repetend,
+        "packed": _packed(schedule, names),
+    }
+
+
+def _packed(schedule: Schedule, names: dict[str, int]) -> str:
+    """Return blocks, micro-batches and differences of starts: base64 of deflated little-endian int32."""
+    starts = np.array([start.start for start in schedule.starts], dtype=np.int64)
+    columns = [
+        np.array([names[start.block] for start in schedule.starts], dtype="<i4"),
+        np.array([start.micro_batch for start in schedule.starts], dtype="<i4"),
+        np.diff(starts, prepend=0).astype("<i4"),
+    ]
+    return base64.b64encode(zlib.compress(np.concatenate(columns).tobytes(), 9)).decode()
+
+
+def _comparison_table(rows: Sequence[ComparisonRow], step_ms: float | None) -> PageTable:
+    return PageTable(
+        title="Schedules",
+        columns=(
+            "schedule",
+            "makespan (steps)" if step_ms is None else "makespan (ms)",
+            "bubble ratio",
+            "peak memory",
+            "fits",
+            "ratio to 1F1B",
+        ),
+        rows=tuple(
+            (
+                row.schedule,
+                f"{row.makespan}" if row.makespan_ms is None else f"{row.makespan_ms:.1f}",
+                f"{row.bubble_ratio:.1%}",
+                ", ".join(
+                    f"{units}" if row.peak_memory_bytes is None else f"{units / 2**20:.0f} MiB"
+                    for units in (row.peak_memory_bytes or row.peak_memory)
+                ),
+                "yes" if row.fits else "no",
+                "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}",
+            )
+            for row in rows
+        ),
+    )

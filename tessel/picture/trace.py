@@ -1,0 +1,103 @@
+"""A schedule as a trace in Chrome's event format, which Perfetto and chrome://tracing open.
+
+Devices are tracks, blocks are slices, arrows follow the dependencies between devices, and a counter beside
+each device shows what it holds. A step is a microsecond where it has no length of its own. Source: the
+Trace Event Format document of the Chromium project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessel.picture.bars import bars_of, memory_curves
+from tessel.schedule import Schedule
+
+Event = dict[str, object]
+
+_PROCESS = 0
+_COLOR_BY_KIND = {
+    "forward": "thread_state_running",
+    "backward": "thread_state_iowait",
+    "backward_input": "yellow",
+    "backward_weight": "good",
+    "recompute": "bad",
+    "other": "grey",
+}
+
+
+def trace_document(schedule: Schedule, *, step_us: float = 1.0, name: str = "schedule") -> bytes:
+    """Return the trace as JSON.
+
+    Args:
+        schedule: what to show.
+        step_us: microseconds of a step.
+        name: name of the process in the trace.
+    """
+    events: list[Event] = [_metadata("process_name", 0, name)]
+    events += [
+        _metadata("thread_name", device, f"device {device}") for device in range(schedule.placement.devices)
+    ]
+    events += _slices(schedule, step_us)
+    events += _flows(schedule, step_us)
+    events += _counters(schedule, step_us)
+    document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"found_by": schedule.found_by}}
+    return msgspec.json.encode(document, order="sorted")
+
+
+def _metadata(kind: str, device: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": device, "args": {"name": name}}
+
+
+def _slices(schedule: Schedule, step_us: float) -> Iterator[Event]:
+    for bar in bars_of(schedule):
+        yield {
+            "ph": "X",
+            "name": f"{bar.block} · {bar.micro_batch}",
+            "cat": bar.kind.value,
+            "cname": _COLOR_BY_KIND[bar.kind.value],
+            "pid": _PROCESS,
+            "tid": bar.device,
+            "ts": bar.start * step_us,
+            "dur": (bar.end - bar.start) * step_us,
+            "args": {"micro_batch": bar.micro_batch, "phase": bar.phase.value},
+        }
+
+
+def _flows(schedule: Schedule, step_us: float) -> Iterator[Event]:
+    """Yield an arrow for each dependency whose ends are on different devices."""
+    placement = schedule.placement
+    start = {(s.block, s.micro_batch): s.start for s in schedule.starts}
+    number = 0
+    for edge in placement.edges:
+        source, target = placement.block(edge.source), placement.block(edge.target)
+        if source.devices == target.devices:
+            continue
+        for micro_batch in range(schedule.micro_batches):
+            begin = start.get((edge.source, micro_batch))
+            finish = start.get((edge.target, micro_batch))
+            if begin is None or finish is None:
+                continue
+            number += 1
+            common = {"cat": "dependency", "name": "dependency", "id": number, "pid": _PROCESS}
+            yield {
+                **common,
+                "ph": "s",
+                "tid": source.devices[0],
+                # An arrow starts inside its slice, or viewers drop it.
+                "ts": (begin + source.span) * step_us - min(0.001, source.span * step_us / 2),
+            }
+            yield {**common, "ph": "f", "bp": "e", "tid": target.devices[0], "ts": finish * step_us}
+
+
+def _counters(schedule: Schedule, step_us: float) -> Iterator[Event]:
+    for curve in memory_curves(schedule):
+        for step, units in zip(curve.steps, curve.units, strict=True):
+            yield {
+                "ph": "C",
+                "name": f"memory of device {curve.device}",
+                "pid": _PROCESS,
+                "ts": step * step_us,
+                "args": {"held": units},
+            }
