@@ -1,4 +1,4 @@
-"""Run the `sh` and `python` blocks of Markdown files, each file from top to bottom; stop at the first failure.
+"""Run the `sh` and `python` blocks of Markdown files, each file from top to bottom.
 
 Blocks of other languages (`text`, `json`, …) are shown, not run. Blocks run in the repository's root with the
 virtual environment first on the path. `make test` is what calls for this script, so it is not run again.
@@ -19,6 +19,7 @@ TIMEOUT_S = 1200
 
 
 def main(paths: list[str]) -> int:
+    """Run the blocks of the files; return 1 where any of them failed."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     num_run = num_failed = 0
     for path in paths:
