@@ -1,0 +1,145 @@
+"""`tessel partition`: which backend runs which sub-graph, against each single backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console, tuning_options
+from scripts.report import format_figure, print_partitions
+from scripts.tuning_options import (
+    BackendsOption,
+    BatchOption,
+    JobsOption,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+    ThreadsOption,
+    TrialsOption,
+)
+
+if TYPE_CHECKING:
+    from tuner.whole_model import PartitionedModel
+
+
+def partition(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    target: TargetOption = "cpu",
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
+    ] = False,
+    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
+    batch: BatchOption = 1,
+    shape: ShapeOption = None,
+    backends: BackendsOption = None,
+    trials: TrialsOption = 0,
+    threads: ThreadsOption = None,
+    jobs: JobsOption = 1,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
+    ] = False,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Choose, by measured latency, which backend runs which part of a model.
+
+    Examples:
+
+    `tessel partition bert:tiny`
+
+    `tessel partition net.onnx --backends tvm,blas --explain`
+    """
+    from tuner.whole_model import partition_model
+
+    loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
+    with tuning_options.open_session(
+        target=target,
+        records=records,
+        backends=backends,
+        trials=trials,
+        threads=threads,
+        jobs=jobs,
+        seed=seed,
+    ) as session:
+        result = partition_model(loaded, session)
+    if json:
+        console.print_json(_document(result))
+        return
+    _print(result, explain=explain)
+
+
+def _document(result: PartitionedModel) -> dict[str, object]:
+    return {
+        "partitions": [
+            {
+                "operators": part.operators,
+                "backend": part.backend,
+                "latency_us": part.figure.latency_us,
+                "measured": part.figure.source == "measured",
+                "source": part.figure.source,
+                "occurrences": part.occurrences,
+                "runner_up": None
+                if part.runner_up is None
+                else {"backend": part.runner_up[0], "latency_us": part.runner_up[1]},
+                "record_ids": part.figure.record_ids,
+            }
+            for part in result.partition
+        ],
+        "end_to_end_us": {name: figure.latency_us for name, figure in result.end_to_end.items()},
+        "sum_of_parts_us": result.sum_of_parts.latency_us,
+        "launch_penalty_us": result.launch_penalty_us,
+        "max_relative_error": result.max_relative_error,
+        "candidates": sum(result.num_candidates_by_rule.values()),
+        "candidates_by_rule": result.num_candidates_by_rule,
+        "candidates_invalid": result.num_invalid,
+        "states": result.num_states,
+        "new_measurements": result.new_measurements,
+        "reused_measurements": result.reused_measurements,
+    }
+
+
+def _print(result: PartitionedModel, *, explain: bool) -> None:
+    console.print_line(
+        f"{result.new_measurements} new measurements, {result.reused_measurements} found in the records\n"
+    )
+    print_partitions(f"Partition of {result.model}", result.partition)
+    mix = result.end_to_end["mix"].latency_us
+    rows = [
+        [name, format_figure(figure), f"{figure.latency_us / mix:.2f}"]
+        for name, figure in sorted(result.end_to_end.items(), key=lambda item: item[1].latency_us)
+    ]
+    console.print_table("Whole model", ["backends", "latency", "ratio to mix"], rows)
+    error = result.sum_of_parts.latency_us / mix - 1
+    console.print_line(
+        f"sum of parts {console.format_us(result.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
+        f"{result.launch_penalty_us:.2f} us; largest relative error {result.max_relative_error:.1e}"
+    )
+    by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
+    console.print_line(
+        f"candidates: {by_rule}; {result.num_invalid} that no backend could run; "
+        f"{result.num_states} search states"
+    )
+    if explain:
+        _explain(result)
+
+
+def _explain(result: PartitionedModel) -> None:
+    rows = [
+        [
+            ", ".join(part.operators),
+            part.backend,
+            format_figure(part.figure),
+            "nobody else" if part.runner_up is None else part.runner_up[0],
+            "-" if part.runner_up is None else console.format_us(part.runner_up[1]),
+            ", ".join(map(str, part.figure.record_ids)),
+        ]
+        for part in result.partition
+    ]
+    columns = ["operators", "backend", "latency", "runner-up", "its latency", "records"]
+    console.print_line()
+    console.print_table("Why each sub-graph went where it did", columns, rows, text_columns=2)
+    for sentence, number in sorted(result.num_refused_by_reason.items()):
+        console.print_line(f"refused {number} times: {sentence}")

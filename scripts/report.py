@@ -1,0 +1,105 @@
+"""Tables that several commands print: partitions, end-to-end latencies, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scripts import console
+
+if TYPE_CHECKING:
+    from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
+
+_MAX_ROWS = 12
+
+
+def print_partition(plan: ModelPlan) -> None:
+    """Print each backend's share, and the sub-graphs that take most of the time."""
+    print_partitions("Partition of the stages' functions", plan.partition)
+
+
+def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
+    """Print each backend's share of distinct sub-graphs, and the most expensive of them."""
+    total = sum(_total_us(part) for part in partition) or 1.0
+    occurrences = sum(part.occurrences for part in partition)
+    console.print_line(
+        f"{title}: {len(partition)} distinct sub-graphs, each priced once, run {occurrences} times"
+    )
+    rows = []
+    for backend in sorted({part.backend for part in partition}):
+        mine = [part for part in partition if part.backend == backend]
+        share = sum(_total_us(part) for part in mine) / total
+        rows.append([backend, str(len(mine)), str(sum(part.occurrences for part in mine)), f"{share:.1%}"])
+    console.print_table("", ["backend", "distinct", "sub-graphs", "share of time"], rows)
+    ordered = sorted(partition, key=_total_us, reverse=True)
+    rows = [
+        [
+            _operators(part.operators),
+            part.backend,
+            format_figure(part.figure),
+            str(part.occurrences),
+            "-" if part.runner_up is None else f"{part.runner_up[0]} {console.format_us(part.runner_up[1])}",
+        ]
+        for part in ordered[:_MAX_ROWS]
+    ]
+    console.print_line()
+    console.print_table("", ["most time in", "backend", "latency", "runs", "runner-up"], rows, text_columns=2)
+    if len(ordered) > _MAX_ROWS:
+        console.print_line(f"… and {len(ordered) - _MAX_ROWS} more")
+    console.print_line()
+
+
+def print_end_to_end(plan: ModelPlan) -> None:
+    """Print the mix of backends against each single one, and how far the sum of parts is off."""
+    mix = plan.end_to_end["mix"].latency_us
+    rows = [
+        [name, format_figure(figure), f"{figure.latency_us / mix:.2f}"]
+        for name, figure in sorted(plan.end_to_end.items(), key=lambda item: item[1].latency_us)
+    ]
+    console.print_table("Whole forward function", ["backends", "latency", "ratio to mix"], rows)
+    error = plan.sum_of_parts.latency_us / mix - 1
+    console.print_line(
+        f"sum of parts {console.format_us(plan.sum_of_parts.latency_us)} ({error:+.1%}); launch penalty "
+        f"{plan.launch_penalty_us:.2f} us; largest error against the unpartitioned model "
+        f"{plan.max_relative_error:.1e}"
+    )
+    if plan.max_gradient_error is not None:
+        console.print_line(
+            f"largest error of the stages' gradients against the uncut model's {plan.max_gradient_error:.1e}"
+        )
+    console.print_line()
+
+
+def print_stages(stages: Sequence[StagePlan]) -> None:
+    """Print each stage's latencies and memory."""
+    rows = [_stage_row(stage) for stage in stages]
+    columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
+    console.print_table("Stages (a micro-batch)", columns, rows)
+
+
+def format_figure(figure: Figure) -> str:
+    """Return a latency, marked unless it was measured."""
+    mark = "" if figure.source == "measured" else f" ({figure.source})"
+    return console.format_us(figure.latency_us) + mark
+
+
+def _stage_row(stage: StagePlan) -> list[str]:
+    figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+    first, last = stage.layers[0], stage.layers[-1]
+    layers = first if first == last else f"{first} … {last}"
+    return [
+        f"{stage.name} {layers}",
+        *("-" if figure is None else format_figure(figure) for figure in figures),
+        console.format_bytes(stage.weight_bytes),
+        console.format_bytes(stage.saved_bytes),
+        console.format_bytes(stage.boundary_bytes),
+    ]
+
+
+def _operators(operators: Sequence[str]) -> str:
+    text = ", ".join(operators[:4])
+    return text if len(operators) <= 4 else f"{text}, … ({len(operators)})"
+
+
+def _total_us(part: PartitionPlan) -> float:
+    return part.figure.latency_us * part.occurrences

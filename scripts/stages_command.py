@@ -1,0 +1,128 @@
+"""`tessel stages`: where a model is cut, what crosses each cut, and what each stage costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console, tuning_options
+from scripts.report import print_stages
+from scripts.tuning_options import (
+    BackendsOption,
+    BatchOption,
+    JobsOption,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+    ThreadsOption,
+    TrialsOption,
+)
+
+if TYPE_CHECKING:
+    from tuner.plan import Figure, StagePlan, TiedParameter
+
+
+def stages(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    cut: Annotated[
+        list[str] | None, typer.Option(help="Cut after this module, such as layer:3; may be repeated.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Number of stages, where the cuts are to be found.")
+    ] = None,
+    target: TargetOption = "cpu",
+    train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True,
+    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
+    batch: BatchOption = 1,
+    shape: ShapeOption = None,
+    backends: BackendsOption = None,
+    trials: TrialsOption = 0,
+    threads: ThreadsOption = None,
+    jobs: JobsOption = 1,
+    save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Cut a model into stages; show what each takes, makes, passes on, holds and costs.
+
+    Examples:
+
+    `tessel stages gpt2:tiny --cut layer:0`
+
+    `tessel stages gpt2 --devices 4 --json`
+    """
+    from tuner.stage_costs import measure_stages
+
+    if (devices is None) == (not cut):
+        raise typer.BadParameter("give either --cut, once for each cut, or --devices, the number of stages")
+    if devices is not None and devices < 1:
+        raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one stage")
+    loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
+    with tuning_options.open_session(
+        target=target,
+        records=records,
+        backends=backends,
+        trials=trials,
+        threads=threads,
+        jobs=jobs,
+        seed=seed,
+    ) as session:
+        found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
+    document = {
+        "stages": [_stage_document(stage) for stage in found.stages],
+        "tied": [list(group) for group in found.tied],
+    }
+    if save is not None:
+        import msgspec
+
+        from tessel.documents import save_document
+
+        save_document(save, msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=1))
+        console.print_note(f"stages written to {save}")
+    if json:
+        console.print_json(document)
+        return
+    _print(found.stages, found.tied)
+
+
+def _stage_document(stage: StagePlan) -> dict[str, object]:
+    return {
+        "name": stage.name,
+        "layers": stage.layers,
+        "inputs": stage.inputs,
+        "outputs": stage.outputs,
+        "relayed": stage.relayed,
+        "parameters": stage.parameters,
+        "forward_us": _latency_us(stage.forward),
+        "backward_us": _latency_us(stage.backward),
+        "backward_input_us": _latency_us(stage.backward_input),
+        "backward_weight_us": _latency_us(stage.backward_weight),
+        "weight_bytes": stage.weight_bytes,
+        "saved_bytes": stage.saved_bytes,
+        "saved_for_weight_bytes": stage.saved_for_weight_bytes,
+        "boundary_bytes": stage.boundary_bytes,
+    }
+
+
+def _latency_us(figure: Figure | None) -> float | None:
+    return None if figure is None else figure.latency_us
+
+
+def _print(stages: tuple[StagePlan, ...], tied: tuple[tuple[TiedParameter, ...], ...]) -> None:
+    print_stages(stages)
+    for stage in stages:
+        console.print_line(f"\n{stage.name}: {', '.join(stage.layers)}")
+        for title, tensors in (("takes", stage.inputs), ("makes", stage.outputs)):
+            for tensor in tensors:
+                extents = ",".join(map(str, tensor.shape))
+                console.print_line(f"  {title:9} {tensor.name}  {tensor.dtype}[{extents}]")
+        for name in stage.relayed:
+            console.print_line(f"  passes on {name}")
+        console.print_line(f"  holds     {len(stage.parameters)} parameters")
+    for group in tied:
+        places = ", ".join(f"{member.name} in stage {member.stage}" for member in group)
+        console.print_line(f"\ntied: {places}; their gradients are summed")

@@ -1,0 +1,179 @@
+"""`tessel tune`: a model and a target in; partition, stages, schedule, comparison and picture out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console, tuning_options
+from scripts.arguments import parse_bytes, parse_duration
+from scripts.compare_command import print_comparison
+from scripts.draw_command import write_picture
+from scripts.report import print_end_to_end, print_partition, print_stages
+from scripts.tuning_options import (
+    BackendsOption,
+    BatchOption,
+    JobsOption,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+    ThreadsOption,
+    TrialsOption,
+)
+
+if TYPE_CHECKING:
+    from tessel.plan import Plan
+
+_PIPELINE = "Pipeline options"
+OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+
+def tune(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    target: TargetOption = "cpu",
+    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out"),
+    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
+    batch: BatchOption = 1,
+    shape: ShapeOption = None,
+    cut: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cut after this module; may be repeated. Found if left out.", rich_help_panel=_PIPELINE
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help=f"What each device keeps beside weights: {', '.join(OPTIMIZERS)}.", rich_help_panel=_PIPELINE
+        ),
+    ] = "sgd",
+    hop_us: Annotated[
+        float | None,
+        typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
+    ] = None,
+    time_limit: Annotated[
+        str, typer.Option(help="Time for the schedule search.", rich_help_panel=_PIPELINE)
+    ] = "10s",
+    backends: BackendsOption = None,
+    trials: TrialsOption = 0,
+    threads: ThreadsOption = None,
+    jobs: JobsOption = 1,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Find how to run a model on several devices, and compare that with hand-written schedules.
+
+    Examples:
+
+    `tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --out out/gpt2`
+
+    `tessel tune net.onnx --infer --devices 2 --micro-batches 8 --memory 2GiB`
+    """
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    time_limit_s = parse_duration(time_limit)
+    _check(devices=devices, micro_batches=micro_batches, optimizer=optimizer, hop_us=hop_us)
+    tuning_options.check_writable_folder(out)
+
+    from tessel.pipeline import build_plan
+    from tessel.plan import save_plan
+    from tuner.tune import tune_model
+
+    loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
+    with tuning_options.open_session(
+        target=target,
+        records=records,
+        backends=backends,
+        trials=trials,
+        threads=threads,
+        jobs=jobs,
+        seed=seed,
+    ) as session:
+        tuned = tune_model(
+            loaded,
+            session,
+            num_stages=devices,
+            cuts=tuple(cut) if cut else None,
+            memory_limit_bytes=memory_bytes,
+            hop_us=hop_us,
+        )
+    with console.progress_bar("searching schedules") as update:
+        plan = build_plan(
+            tuned,
+            micro_batches=micro_batches,
+            memory_limit_bytes=memory_bytes,
+            optimizer=optimizer,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            on_progress=lambda progress: update(f"best makespan {progress.makespan} steps"),
+        )
+    plan_path = out / "plan.json"
+    save_plan(plan, plan_path)
+    title = f"{plan.model} on {plan.device_model}"
+    write_picture(plan.schedule, plan, out / "schedule.svg", title=title)
+    if json:
+        console.print_json(_document(plan, plan_path))
+        return
+    _print_plan(plan)
+    console.print_line(f"\nwritten: {plan_path}, {out / 'schedule.svg'}; records in {records}")
+
+
+def _check(*, devices: int, micro_batches: int, optimizer: str, hop_us: float | None) -> None:
+    if devices < 1:
+        raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one device")
+    if micro_batches < 1:
+        raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
+    if optimizer not in OPTIMIZERS:
+        raise typer.BadParameter(f"--optimizer {optimizer} is not known; choose {', '.join(OPTIMIZERS)}")
+    if hop_us is not None and not 0 <= hop_us < 1e9:
+        raise typer.BadParameter(f"--hop-us is {hop_us}; a latency is a number of microseconds >= 0")
+
+
+def _document(plan: Plan, path: Path) -> dict[str, object]:
+    return {
+        "plan": str(path),
+        "new_measurements": plan.new_measurements,
+        "reused_measurements": plan.reused_measurements,
+        "comparison": plan.comparison,
+        "lower_bound_ms": plan.schedule.lower_bound * plan.step_us / 1000,
+        "optimal": plan.schedule.optimal,
+        "gap": plan.schedule.gap,
+    }
+
+
+def _print_plan(plan: Plan) -> None:
+    kind = "training" if plan.training else "inference"
+    console.print_line(
+        f"{plan.model} ({kind}) on {plan.device_model}, {plan.num_threads} threads: "
+        f"{len(plan.stages)} stages, {plan.schedule.micro_batches} micro-batches"
+    )
+    console.print_line(
+        f"{plan.new_measurements} new measurements, {plan.reused_measurements} found in the records\n"
+    )
+    print_partition(plan)
+    print_end_to_end(plan)
+    print_stages(plan.stages)
+    print_schedule(plan)
+
+
+def print_schedule(plan: Plan) -> None:
+    """Print what the schedule search found beside every hand-written schedule."""
+    from tessel.comparison import compare_schedules
+
+    schedule = plan.schedule
+    proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
+    comparison = compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
+    console.print_line(
+        f"\nSchedule: {schedule.makespan * plan.step_us / 1000:.1f} ms a step, {proof}; simulated from the "
+        f"stages' figures above, hop latency {plan.hop_source}"
+    )
+    print_comparison(comparison, in_bytes=True)

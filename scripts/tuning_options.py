@@ -1,0 +1,107 @@
+"""The options that `tune`, `partition` and `stages` share, and the tuner's session they turn into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console
+from scripts.arguments import parse_names, parse_shapes
+
+if TYPE_CHECKING:
+    from tuner.frontend import Model
+    from tuner.session import Session
+
+MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
+DEFAULT_RECORDS = "sqlite:///out/records.db"
+
+_TUNING = "Tuning options"
+
+TargetOption = Annotated[str, typer.Option(help="`cpu`, `cuda`, a TVM tag, or rpc://host:port/key?target=….")]
+RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQLAlchemy URL or a path.")]
+BackendsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Backends to choose among, by commas; all that are here if left out.", rich_help_panel=_TUNING
+    ),
+]
+TrialsOption = Annotated[
+    int, typer.Option(help="MetaSchedule trials a kernel; 0 leaves tuning out.", rich_help_panel=_TUNING)
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(help="Threads each measurement uses; all cores if left out.", rich_help_panel=_TUNING),
+]
+JobsOption = Annotated[
+    int,
+    typer.Option(help="Programs built at once; measuring is always one at a time.", rich_help_panel=_TUNING),
+]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
+]
+BatchOption = Annotated[int, typer.Option(help="Batch size of one micro-batch, for zoo models.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of inputs and searches.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def load_model(name: str, *, shapes: list[str] | None, batch: int, training: bool) -> Model:
+    """Load the model that the command line names."""
+    from tuner import frontend
+
+    if batch < 1:
+        raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
+    return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+
+
+@contextmanager
+def open_session(
+    *,
+    target: str,
+    records: str,
+    backends: str | None,
+    trials: int,
+    threads: int | None,
+    jobs: int,
+    seed: int,
+) -> Iterator[Session]:
+    """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
+    from tuner.session import start_session
+
+    for name, value, least in (("--trials", trials, 0), ("--jobs", jobs, 1), ("--threads", threads, 1)):
+        if value is not None and value < least:
+            raise typer.BadParameter(f"{name} is {value}; it is at least {least}")
+    with (
+        console.progress_bar("starting") as update,
+        start_session(
+            target,
+            records_url=records,
+            backend_names=parse_names(backends),
+            trials=trials,
+            num_threads=threads,
+            jobs=jobs,
+            seed=seed,
+            on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
+        ) as session,
+    ):
+        yield session
+
+
+def check_writable_folder(folder: Path) -> None:
+    """Refuse an output folder before anything is measured, not after.
+
+    Raises:
+        typer.BadParameter: it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".tessel-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise typer.BadParameter(
+            f"--out {folder} cannot be written ({error.strerror or error}); name a folder that can"
+        ) from error
