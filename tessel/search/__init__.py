@@ -1,1 +1,40 @@
-"""Search for schedules: bounds, repetends, ramps and whole schedules."""
+"""Search for schedules: bounds, repetends, ramps and whole schedules.
+
+Names are imported when they are first asked for: the compiled searches import numba, which takes longer than
+answering `--help`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tessel.search.frontier import FrontierPoint, find_frontier
+    from tessel.search.makespan import find_schedule
+    from tessel.search.period import RepetendResult, find_repetend
+    from tessel.search.progress import Progress
+
+__all__ = [
+    "FrontierPoint",
+    "Progress",
+    "RepetendResult",
+    "find_frontier",
+    "find_repetend",
+    "find_schedule",
+]
+
+_MODULE_BY_NAME = {
+    "FrontierPoint": "tessel.search.frontier",
+    "Progress": "tessel.search.progress",
+    "RepetendResult": "tessel.search.period",
+    "find_frontier": "tessel.search.frontier",
+    "find_repetend": "tessel.search.period",
+    "find_schedule": "tessel.search.makespan",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
