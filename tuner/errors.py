@@ -9,6 +9,10 @@ class UnknownNameError(TunerError):
     """Say that a name is none of those that exist; the message lists them."""
 
 
+class ModelFileError(TunerError):
+    """Say that a model file cannot be read, or is not what its name says; the message names the file."""
+
+
 class UnsupportedOperatorError(TunerError):
     """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
 

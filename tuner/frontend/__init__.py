@@ -1,1 +1,17 @@
 """Bring models into Relax: the zoo, ONNX files, torch programs."""
+
+from tuner.frontend.loading import load_model
+from tuner.frontend.model import InputSpec, Model
+from tuner.frontend.values import random_inputs, random_parameter, random_parameters
+from tuner.frontend.zoo import MODELS, ZooModel
+
+__all__ = [
+    "MODELS",
+    "InputSpec",
+    "Model",
+    "ZooModel",
+    "load_model",
+    "random_inputs",
+    "random_parameter",
+    "random_parameters",
+]

@@ -1,0 +1,32 @@
+"""Shapes of inputs: what a model would take by itself, and what the user wants instead.
+
+Checked in tests/tuner/frontend/test_shapes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.errors import UnknownNameError
+
+
+def input_shapes(
+    model: str, defaults: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input: the wanted one, or else the model's default.
+
+    Raises:
+        UnknownNameError: a shape is wanted for what is no input whose shape can be chosen.
+        ValueError: a wanted shape has another number of axes, or an extent below one.
+    """
+    for name, shape in wanted.items():
+        if name not in defaults:
+            raise UnknownNameError(
+                f"{model} has no input {name!r} whose shape can be chosen; there is {', '.join(defaults)}"
+            )
+        if len(shape) != len(defaults[name]) or min(shape, default=1) < 1:
+            raise ValueError(
+                f"shape {shape} of {model}'s input {name!r} does not fit: it needs {len(defaults[name])} "
+                f"positive extents, as {defaults[name]} has"
+            )
+    return {name: tuple(wanted.get(name, shape)) for name, shape in defaults.items()}
