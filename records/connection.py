@@ -1,0 +1,244 @@
+"""Connections to the database behind a store: which URL is which, how it is opened, what its errors mean.
+
+SQLite runs in write-ahead mode with `synchronous=FULL`: readers never wait for writers, and a commit that
+returned is on the disk, so that neither a killed process nor a power cut takes it back. Writers take the
+write lock when they begin (`BEGIN IMMEDIATE`), because a transaction that reads first and writes later can be
+refused at once, without waiting. A new file is made under another name and linked into place, so it
+appears whole, and eight processes that start together make one file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+
+from records.errors import RecordError, RecordFileError
+from records.schema import SCHEMA_VERSION, metadata, record_schema
+
+BUSY_TIMEOUT_S = 60.0
+"""How long a writer waits for others. A batch of a thousand appends holds the lock for under 0.2 s."""
+
+CONNECT_TIMEOUT_S = 10
+
+_SQLITE_HEADER = b"SQLite format 3\x00"
+_DAMAGE = "restore it from a backup, or save what is readable with `tessel records export --skip-damaged`"
+
+
+def parse_url(text: str) -> URL:
+    """Return the database URL of `sqlite:///path`, `postgresql+psycopg://…` or a plain path.
+
+    Raises:
+        ValueError: the URL names another kind of database, or no file.
+    """
+    if "://" not in text:
+        url = URL.create("sqlite", database=text)
+    else:
+        try:
+            url = make_url(text)
+        except (sa.exc.ArgumentError, ValueError) as error:
+            raise ValueError(
+                f"records URL {text!r} cannot be read; write sqlite:///out/records.db or "
+                "postgresql+psycopg://user@host/database"
+            ) from error
+    backend = url.get_backend_name()
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise ValueError(f"records URL {text!r} names the database {backend!r}; use sqlite or postgresql")
+    if not url.database or url.database == ":memory:" or url.query:
+        raise ValueError(f"records URL {text!r} names no plain file; write sqlite:///out/records.db")
+    return URL.create("sqlite", database=url.database)
+
+
+def connect(url: URL) -> sa.Engine:
+    """Return an engine on the database, making folder and file where they are missing.
+
+    Raises:
+        RecordFileError: the file is not a database, or cannot be read or written.
+        RecordError: the server does not answer, or the PostgreSQL driver is missing.
+    """
+    if url.get_backend_name() == "postgresql":
+        return _connect_postgresql(url)
+    path = Path(str(url.database))
+    if not path.exists():
+        _make_sqlite_file(path)
+    _check_sqlite_file(path)
+    return _connect_sqlite(path)
+
+
+def location_of(url: URL) -> str:
+    """Return the name of a database for messages: its path, or its URL without the password."""
+    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string()
+
+
+def write_version(connection: sa.Connection) -> None:
+    """Make the tables where they are missing, and say in the database which version they have."""
+    metadata.create_all(connection)
+    connection.execute(sa.delete(record_schema))
+    connection.execute(sa.insert(record_schema).values(version=SCHEMA_VERSION))
+
+
+@contextmanager
+def explained_errors(location: str) -> Iterator[None]:
+    """Turn the database's errors within the body into `RecordError`s that say what to do."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise _explained(error, location) from error
+
+
+def _connect_postgresql(url: URL) -> sa.Engine:
+    try:
+        return sa.create_engine(
+            url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_S}, pool_size=2
+        )
+    except ModuleNotFoundError as error:
+        raise RecordError(
+            f"records in {location_of(url)} need the package {error.name}, which is not installed; "
+            "install the extra: pip install 'tessel-tuner[postgres]'"
+        ) from error
+
+
+def _connect_sqlite(path: Path) -> sa.Engine:
+    engine = sa.create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: sqlite3.Connection, _: object) -> None:
+        # The driver's own transactions begin late and never with a lock; `_begin` below does it.
+        connection.isolation_level = None
+        for setting in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            # The file may come from a stranger: check pages as they are read, trust no code in its schema.
+            "cell_size_check=ON",
+            "trusted_schema=OFF",
+        ):
+            connection.execute(f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _make_sqlite_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+        os.close(descriptor)
+    except OSError as error:
+        raise RecordFileError(
+            f"records file {path} cannot be made ({error.strerror}); give --records a folder that you may "
+            "write in"
+        ) from error
+    fresh = Path(name)
+    try:
+        with explained_errors(str(path)):
+            engine = _connect_sqlite(fresh)
+            with engine.execution_options(writes=True).begin() as connection:
+                write_version(connection)
+            engine.dispose()
+        fresh.chmod(0o666 & ~_umask())
+        _link(fresh, path)
+    finally:
+        for leftover in fresh.parent.glob(f"{fresh.name}*"):
+            leftover.unlink(missing_ok=True)
+
+
+def _link(fresh: Path, path: Path) -> None:
+    """Give the finished file its name, unless another process was first."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return
+    except OSError:  # file systems without hard links
+        os.rename(fresh, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _check_sqlite_file(path: Path) -> None:
+    if path.is_dir():
+        raise RecordFileError(
+            f"records file {path} is a folder; name a file in it, such as {path}/records.db"
+        )
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_SQLITE_HEADER))
+    except OSError as error:
+        raise RecordFileError(
+            f"records file {path} cannot be read ({error.strerror}); give yourself the right to read it"
+        ) from error
+    if not header:
+        raise RecordFileError(f"records file {path} is empty, so it holds no tables; delete it, or {_DAMAGE}")
+    if header != _SQLITE_HEADER:
+        raise RecordFileError(
+            f"records file {path} begins with {header[:8]!r}, so it is not an SQLite database; name another "
+            "file, or move this one away"
+        )
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise RecordFileError(
+            f"records file {path} or its folder is read-only, and SQLite must write beside it even to read; "
+            "copy it to a folder that you may write in"
+        )
+
+
+def _explained(error: sa.exc.DBAPIError, location: str) -> RecordError:
+    if isinstance(error.orig, sqlite3.Error):
+        return _explained_sqlite(error.orig, location)
+    reason = " ".join(str(error.orig).split())
+    if isinstance(error, sa.exc.OperationalError):
+        return RecordError(
+            f"records in {location} could not be reached ({reason}); start the server, or check host, "
+            "port and user in --records"
+        )
+    return RecordError(
+        f"records in {location} were refused by the server ({reason}); nothing was changed; check that the "
+        "database belongs to this program and that you may write to it"
+    )
+
+
+def _explained_sqlite(error: sqlite3.Error, location: str) -> RecordError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in _DAMAGE_CODES:
+        return RecordFileError(f"records file {location} is damaged ({error}); {_DAMAGE}")
+    if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return RecordFileError(
+            f"records file {location} cannot be written ({error}); copy it to a folder that you may write in"
+        )
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return RecordError(
+            f"records file {location} was locked by another process for {BUSY_TIMEOUT_S:.0f} s; end the one "
+            "that hangs, and run again"
+        )
+    if code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return RecordError(
+            f"records file {location} could not be written ({error}); earlier records are kept: free some "
+            "disk space and run again"
+        )
+    return RecordFileError(f"records file {location} does not have the tables of one ({error}); {_DAMAGE}")
+
+
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)

@@ -1,0 +1,104 @@
+"""A stored measurement, what names it, and which stored ones a caller is willing to reuse.
+
+A record is named by its *digest*: a hash of everything the measurement says. Two records with one digest are
+the same fact, so that appending, importing and merging twice changes nothing, and an append whose answer was
+lost may be sent again. The digest is also what shows damage: it is checked whenever a record is read.
+Checked in tests/records/test_record.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+import msgspec
+
+from records.measurement import Measurement
+from records.workload import Workload
+
+MAX_INTEGER = 2**63 - 1
+"""Largest whole number that both databases keep exactly."""
+
+_LOST_CHARACTERS = dict.fromkeys((0, *range(0xD800, 0xE000)), "\N{REPLACEMENT CHARACTER}")
+"""Characters that databases refuse in text: NUL, and halves of surrogate pairs."""
+
+
+class Match(enum.StrEnum):
+    """Which environments a look-up accepts beside the one it names; never another target or device model."""
+
+    EXACT = "exact"
+    """Every field of the environment is equal."""
+    COMPATIBLE = "compatible"
+    """Same device kind and model and number of threads; other drivers and library versions are accepted."""
+    ANY = "any"
+    """Same device kind and model; other numbers of threads are accepted too."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored measurement.
+
+    Attributes:
+        record_id: number of the record within its store; never given to another record.
+        workload: what was run.
+        measurement: what came out.
+    """
+
+    record_id: int
+    workload: Workload
+    measurement: Measurement
+
+    @property
+    def digest(self) -> str:
+        """Name what the measurement says by 32 hexadecimal digits; equal in every store."""
+        return measurement_digest(self.measurement)
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """How many measurements a store holds, in total and by what they have in common."""
+
+    measurements: int
+    workloads: int
+    environments: int
+    by_status: dict[str, int]
+    by_target: dict[str, int]
+    by_backend: dict[str, int]
+
+
+def measurement_digest(measurement: Measurement) -> str:
+    """Return the hash of a measurement's canonical JSON as 32 hexadecimal digits."""
+    text = msgspec.json.encode(measurement, order="sorted")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def storable(workload: Workload, measurement: Measurement) -> Measurement:
+    """Return the measurement as every database gives it back.
+
+    A failure's message comes from foreign programs: characters in it that no database keeps are replaced, so
+    that no measurement is lost over its message.
+
+    Raises:
+        ValueError: the measurement is of another workload, or holds text or numbers that cannot be kept.
+    """
+    if measurement.workload_fingerprint != workload.fingerprint:
+        raise ValueError(
+            f"measurement is of workload {measurement.workload_fingerprint}, but was given with workload "
+            f"{workload.fingerprint}; append each measurement with the workload that it measured"
+        )
+    for name in ("backend", "settings", "target"):
+        text = getattr(measurement, name)
+        if text != text.translate(_LOST_CHARACTERS):
+            raise ValueError(
+                f"{name} {text!r} holds a NUL or half a surrogate pair; databases refuse it, so leave it out"
+            )
+    for name in ("seed", "peak_memory_bytes"):
+        number = getattr(measurement, name)
+        if number is not None and abs(number) > MAX_INTEGER:
+            raise ValueError(f"{name} is {number}, which needs more than 64 bits; give a smaller one")
+    if not abs(measurement.measured_at) < float("inf"):
+        raise ValueError(f"measured_at is {measurement.measured_at}; give seconds since 1970 as a number")
+    return msgspec.structs.replace(
+        measurement,
+        message=measurement.message.translate(_LOST_CHARACTERS),
+        # SQLite keeps no negative zero, and PostgreSQL does.
+        measured_at=measurement.measured_at + 0.0,
+    )

@@ -1,0 +1,486 @@
+"""The store of records: append measurements, and find those that may be used again.
+
+An append returns when its record is on the disk. A look-up always respects the target and the device model
+(TVM's own database looks at neither), and by default every field of the environment, because a latency under
+another number of threads or another library version is another latency. Appending what is already there
+changes nothing and returns its id. Both databases pass the one contract test, tests/records/test_store.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from records.connection import connect, explained_errors, location_of, parse_url
+from records.environment import Environment
+from records.errors import RecordError, RecordFileError
+from records.measurement import Measurement, Status
+from records.migration import prepare_schema
+from records.record import Match, Record, Stats, storable
+from records.row import (
+    MeasurementRow,
+    decode_record,
+    decode_workload,
+    environment_row,
+    measurement_row,
+    select_records,
+    workload_row,
+)
+from records.schema import environments, measurements, target_fingerprint, targets, workloads
+from records.workload import Role, Workload
+
+PAGE = 1000
+"""Rows a statement reads or writes at once."""
+
+RESTART_PATIENCE_S = 30.0
+"""How long to wait for a server that went away: a PostgreSQL restart takes a few seconds."""
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in a store that is not as it was written."""
+
+    subject: str
+    problem: str
+
+
+def open_store(url: str) -> RecordStore:
+    """Open the records at a URL, making the file or the tables where they are missing.
+
+    Args:
+        url: `sqlite:///path`, `postgresql+psycopg://user@host/database`, or a path of an SQLite file.
+
+    Returns:
+        The store; close it, or use it as a context manager.
+
+    Raises:
+        ValueError: the URL names no database that can hold records.
+        RecordFileError: the file is damaged, is something else, is read-only, or is of a newer version.
+        RecordError: the server does not answer.
+    """
+    parsed = parse_url(url)
+    engine = connect(parsed)
+    location = location_of(parsed)
+    try:
+        with explained_errors(location):
+            prepare_schema(engine, location)
+    except BaseException:
+        engine.dispose()
+        raise
+    return RecordStore(engine, location)
+
+
+class RecordStore:
+    """Measurements in one database. Open it with `open_store`; it may be used from several threads."""
+
+    def __init__(self, engine: sa.Engine, location: str) -> None:
+        self._engine = engine
+        self._location = location
+        # The two dialects share the clause that skips rows already there, but not the class that has it.
+        self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+
+    @property
+    def location(self) -> str:
+        """Path or URL without password, for messages."""
+        return self._location
+
+    def __enter__(self) -> RecordStore:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; SQLite then folds its write-ahead file into the main one."""
+        self._engine.dispose()
+
+    def append(self, workload: Workload, measurement: Measurement) -> int:
+        """Keep one measurement and return its record id; on return it is on the disk.
+
+        Raises:
+            ValueError: the measurement is not of this workload, or cannot be kept.
+            RecordError: it could not be written; nothing was.
+        """
+        return self.append_many([(workload, measurement)])[0]
+
+    def append_many(self, items: Iterable[tuple[Workload, Measurement]]) -> list[int]:
+        """Keep measurements in one transaction: all of them or none.
+
+        Returns:
+            The record ids, in the order of the items; equal ids for equal measurements.
+
+        Raises:
+            ValueError: a measurement is not of its workload, or cannot be kept; nothing was written.
+            RecordError: they could not be written; nothing was.
+        """
+        pairs = [(workload, storable(workload, measurement)) for workload, measurement in items]
+        rows = [measurement_row(measurement) for _, measurement in pairs]
+        if not rows:
+            return []
+
+        def write(connection: sa.Connection) -> list[int]:
+            self._insert_shared(connection, pairs)
+            return self._insert_measurements(connection, rows)
+
+        return self._in_transaction(write, writes=True)
+
+    def find(
+        self,
+        fingerprint: str,
+        *,
+        backend: str,
+        target: str,
+        environment: Environment,
+        settings: str = "",
+        match: Match = Match.EXACT,
+    ) -> list[Record]:
+        """Return what is known of a workload on a backend, the newest last; failures included.
+
+        Raises:
+            RecordFileError: a record that was found is damaged.
+        """
+        query = select_records.where(
+            *_matching(target, environment, match),
+            measurements.c.workload_fingerprint == fingerprint,
+            measurements.c.backend == backend,
+            measurements.c.settings == settings,
+        )
+        return self._read(query.order_by(measurements.c.measured_at, measurements.c.id))
+
+    def find_latest(
+        self,
+        fingerprint: str,
+        *,
+        backend: str,
+        target: str,
+        environment: Environment,
+        settings: str = "",
+        match: Match = Match.EXACT,
+    ) -> Record | None:
+        """Return the newest record that `find` returns, or None where it returns none."""
+        found = self.find(
+            fingerprint,
+            backend=backend,
+            target=target,
+            environment=environment,
+            settings=settings,
+            match=match,
+        )
+        return found[-1] if found else None
+
+    def find_many(
+        self,
+        fingerprints: Iterable[str],
+        *,
+        target: str,
+        environment: Environment,
+        match: Match = Match.EXACT,
+    ) -> dict[str, list[Record]]:
+        """Return what is known of each workload on all backends and settings, the newest last.
+
+        Every fingerprint that was asked for is a key, with an empty list where nothing is known.
+        """
+        found: dict[str, list[Record]] = {fingerprint: [] for fingerprint in fingerprints}
+        query = select_records.where(*_matching(target, environment, match)).order_by(
+            measurements.c.measured_at, measurements.c.id
+        )
+        for page in _pages(list(found)):
+            for record in self._read(query.where(measurements.c.workload_fingerprint.in_(page))):
+                found[record.measurement.workload_fingerprint].append(record)
+        return found
+
+    def get(self, record_id: int) -> Record:
+        """Return one record.
+
+        Raises:
+            RecordError: there is no such record.
+        """
+        found = self._read(select_records.where(measurements.c.id == record_id))
+        if not found:
+            raise RecordError(
+                f"record {record_id} is not in {self._location}; `tessel records list` shows those that are"
+            )
+        return found[0]
+
+    def workload(self, fingerprint: str) -> Workload:
+        """Return a stored workload.
+
+        Raises:
+            RecordError: there is none with this fingerprint.
+        """
+        query = sa.select(workloads.c.description).where(workloads.c.fingerprint == fingerprint)
+        description = self._in_transaction(lambda connection: connection.scalar(query))
+        if description is None:
+            raise RecordError(
+                f"workload {fingerprint} is not in {self._location}; only measured workloads are kept"
+            )
+        return decode_workload(fingerprint, description, self._location)
+
+    def iterate(
+        self,
+        *,
+        status: Status | None = None,
+        backend: str | None = None,
+        target: str | None = None,
+        role: Role | None = None,
+        after_id: int = 0,
+    ) -> Iterator[Record]:
+        """Yield records in the order of their ids, reading a page at a time.
+
+        Args:
+            status: only those that ended so.
+            backend: only this backend's.
+            target: only those of this target's canonical text.
+            role: only workloads that stand for this.
+            after_id: only records with a greater id; the way to go on after an interruption.
+        """
+        query = select_records.order_by(measurements.c.id).limit(PAGE)
+        if status is not None:
+            query = query.where(measurements.c.status == status.value)
+        if backend is not None:
+            query = query.where(measurements.c.backend == backend)
+        if target is not None:
+            query = query.where(measurements.c.target_fingerprint == target_fingerprint(target))
+        if role is not None:
+            query = query.where(workloads.c.role == role)
+        while page := self._read(query.where(measurements.c.id > after_id)):
+            yield from page
+            after_id = page[-1].record_id
+
+    def best(
+        self,
+        fingerprints: Sequence[str] | None = None,
+        *,
+        target: str | None = None,
+        environment: Environment | None = None,
+        match: Match = Match.EXACT,
+    ) -> list[Record]:
+        """Return the fastest successful record of each workload, target and device model.
+
+        Ties go to the older record; the order is by workload fingerprint.
+
+        Args:
+            fingerprints: only these workloads; None for all.
+            target: only this target; None for all.
+            environment: only records that match it; needs the target.
+            match: how the environment must match.
+
+        Raises:
+            ValueError: an environment was given without a target.
+        """
+        if environment is not None and target is None:
+            raise ValueError(
+                "an environment was given without a target; records match only within one target"
+            )
+        rank = (
+            sa.func.row_number()
+            .over(
+                partition_by=(
+                    measurements.c.workload_fingerprint,
+                    measurements.c.target_fingerprint,
+                    environments.c.device_model,
+                ),
+                order_by=(measurements.c.latency_us, measurements.c.id),
+            )
+            .label("rank")
+        )
+        ranked = (
+            sa.select(measurements.c.id, rank)
+            .select_from(measurements.join(environments))
+            .where(measurements.c.status == Status.OK.value)
+        )
+        if target is not None and environment is not None:
+            ranked = ranked.where(*_matching(target, environment, match))
+        elif target is not None:
+            ranked = ranked.where(measurements.c.target_fingerprint == target_fingerprint(target))
+        found = []
+        for page in [None] if fingerprints is None else _pages(sorted(set(fingerprints))):
+            within = ranked if page is None else ranked.where(measurements.c.workload_fingerprint.in_(page))
+            chosen = within.subquery()
+            query = select_records.join(chosen, chosen.c.id == measurements.c.id).where(chosen.c.rank == 1)
+            found += self._read(query)
+        return sorted(found, key=lambda record: (record.workload.fingerprint, record.record_id))
+
+    def stats(self) -> Stats:
+        """Count the records; O(records), from one index."""
+        query = (
+            sa.select(
+                measurements.c.target_fingerprint,
+                measurements.c.backend,
+                measurements.c.status,
+                sa.func.count().label("amount"),
+            )
+            .group_by(measurements.c.target_fingerprint, measurements.c.backend, measurements.c.status)
+            .order_by(measurements.c.target_fingerprint, measurements.c.backend, measurements.c.status)
+        )
+
+        def count(connection: sa.Connection) -> Stats:
+            names = {row.fingerprint: row.text for row in connection.execute(sa.select(targets))}
+            rows = connection.execute(query).all()
+            return Stats(
+                measurements=sum(row.amount for row in rows),
+                workloads=_count(connection, workloads),
+                environments=_count(connection, environments),
+                by_status=_totals((row.status, row.amount) for row in rows),
+                by_target=_totals((names[row.target_fingerprint], row.amount) for row in rows),
+                by_backend=_totals((row.backend, row.amount) for row in rows),
+            )
+
+        return self._in_transaction(count)
+
+    def verify(self) -> list[Finding]:
+        """Read everything and return what is not as it was written; empty for a sound store."""
+        findings: list[Finding] = []
+        try:
+            findings += self._in_transaction(_structure_findings)
+            for rows in self._raw_pages():
+                for row in rows:
+                    try:
+                        decode_record(row, self._location)
+                    except RecordFileError as error:
+                        findings.append(Finding(subject=f"record {row.id}", problem=str(error)))
+        except RecordFileError as error:
+            findings.append(Finding(subject=self._location, problem=str(error)))
+        return findings
+
+    def _raw_pages(self) -> Iterator[Sequence[sa.Row[tuple[object, ...]]]]:
+        query = select_records.order_by(measurements.c.id).limit(PAGE)
+        after_id = 0
+        while rows := self._rows(query.where(measurements.c.id > after_id)):
+            yield rows
+            after_id = rows[-1].id
+
+    def _insert_shared(
+        self, connection: sa.Connection, pairs: Sequence[tuple[Workload, Measurement]]
+    ) -> None:
+        """Insert what the measurements refer to, where it is not there yet.
+
+        In sorted order, so that two PostgreSQL writers never wait for each other in a circle.
+        """
+        used_workloads = {measurement.workload_fingerprint: workload for workload, measurement in pairs}
+        used_environments = {measurement.environment.fingerprint: measurement for _, measurement in pairs}
+        used_targets = {target_fingerprint(measurement.target): measurement for _, measurement in pairs}
+        self._insert_new(
+            connection, workloads, [workload_row(used_workloads[key]) for key in sorted(used_workloads)]
+        )
+        self._insert_new(
+            connection,
+            environments,
+            [environment_row(used_environments[key].environment) for key in sorted(used_environments)],
+        )
+        self._insert_new(
+            connection,
+            targets,
+            [{"fingerprint": key, "text": used_targets[key].target} for key in sorted(used_targets)],
+        )
+
+    def _insert_measurements(self, connection: sa.Connection, rows: Sequence[MeasurementRow]) -> list[int]:
+        for page in _pages(rows):
+            self._insert_new(connection, measurements, page, key="digest")
+        id_by_digest: dict[str, int] = {}
+        for page in _pages(rows):
+            query = sa.select(measurements.c.digest, measurements.c.id).where(
+                measurements.c.digest.in_([row["digest"] for row in page])
+            )
+            id_by_digest.update((row.digest, row.id) for row in connection.execute(query))
+        return [id_by_digest[row["digest"]] for row in rows]
+
+    def _insert_new(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        rows: Sequence[MeasurementRow] | Sequence[dict[str, str]] | Sequence[dict[str, str | int]],
+        key: str = "fingerprint",
+    ) -> None:
+        statement = self._insert(table).on_conflict_do_nothing(index_elements=[key])
+        connection.execute(statement, list(map(dict, rows)))
+
+    def _read(self, query: sa.Select[tuple[object, ...]]) -> list[Record]:
+        return [decode_record(row, self._location) for row in self._rows(query)]
+
+    def _rows(self, query: sa.Select[tuple[object, ...]]) -> Sequence[sa.Row[tuple[object, ...]]]:
+        return self._in_transaction(lambda connection: connection.execute(query).all())
+
+    def _in_transaction(self, work: Callable[[sa.Connection], T], *, writes: bool = False) -> T:
+        """Run the work in one transaction, again where a server went away in the middle.
+
+        Doing it again is safe: a record that was written but not answered is found by its digest.
+        """
+        engine = self._engine.execution_options(writes=writes)
+        give_up_at = time.monotonic() + RESTART_PATIENCE_S
+        for attempt in itertools.count():
+            try:
+                with explained_errors(self._location), engine.begin() as connection:
+                    return work(connection)
+            except RecordError as error:
+                if not _server_went_away(error) or time.monotonic() > give_up_at:
+                    raise
+                logger.warning("%s; trying again", error)
+                time.sleep(min(0.1 * 2**attempt, 2.0))
+        raise AssertionError("the loop ends by returning or raising")
+
+
+def _server_went_away(error: RecordError) -> bool:
+    cause = error.__cause__
+    if isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated:
+        return True
+    return isinstance(cause, sa.exc.OperationalError) and type(cause.orig).__module__.startswith("psycopg")
+
+
+def _matching(target: str, environment: Environment, match: Match) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions under which a record of this target may stand for the environment."""
+    same_target = measurements.c.target_fingerprint == target_fingerprint(target)
+    if match is Match.EXACT:
+        return [same_target, measurements.c.environment_fingerprint == environment.fingerprint]
+    conditions = [
+        same_target,
+        environments.c.device_kind == environment.device_kind,
+        environments.c.device_model == environment.device_model,
+    ]
+    if match is Match.COMPATIBLE:
+        conditions.append(environments.c.num_threads == environment.num_threads)
+    return conditions
+
+
+def _structure_findings(connection: sa.Connection) -> list[Finding]:
+    if connection.dialect.name != "sqlite":
+        return []
+    pages = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
+    broken = [Finding(subject="file", problem=str(text)) for text in pages if text != "ok"]
+    strays = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    return broken + [
+        Finding(subject=f"{row[0]} row {row[1]}", problem=f"refers to a row of {row[2]} that is missing")
+        for row in strays
+    ]
+
+
+def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), PAGE):
+        yield values[start : start + PAGE]
+
+
+def _count(connection: sa.Connection, table: sa.Table) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+
+
+def _totals(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for name, amount in amounts:
+        totals[name] = totals.get(name, 0) + amount
+    return dict(sorted(totals.items()))
