@@ -1,0 +1,43 @@
+"""GPipe: all forwards, then all backwards; the simplest pipeline, and the one that holds the most.
+
+    device 0   F0 F1 F2 F3 .  .  .  .  B0 B0 B1 B1 ...
+    device 1   .  F0 F1 F2 F3 .  B0 B0 B1 B1 ...
+
+On one chain of P stages with equal forwards F and backwards B and no hops, M micro-batches take
+(M + P - 1)(F + B) steps, and every device holds M of them. Backwards run in the order of the forwards. On
+other placements the same preference is simulated.
+
+Source: Huang et al., GPipe (NeurIPS 2019), section 2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessel.handwritten.greedy import read_flow, run_greedily
+from tessel.handwritten.rule import Starts, StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+from tessel.instruction import Backward, Forward, Instruction
+from tessel.placement import Placement
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_chain(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    return streams_by_device(pipeline, lambda stage: _stream(stage, micro_batches))
+
+
+def _stream(stage: int, micro_batches: int) -> Iterator[Instruction]:
+    for micro_batch in range(micro_batches):
+        yield Forward(stage, micro_batch)
+    for micro_batch in range(micro_batches):
+        yield Backward(stage, micro_batch)
+
+
+def _generalised(placement: Placement, micro_batches: int) -> Starts:
+    return run_greedily(read_flow(placement), micro_batches=micro_batches, opening_first=True)
+
+
+GPIPE = StreamRule(name="gpipe", applies=_applies, streams=_streams, generalised=_generalised)

@@ -1,0 +1,229 @@
+"""What a hand-written schedule is: a rule that gives each device its instructions, and when it applies.
+
+`build` turns the instructions into steps of the placement and starts each as soon as its device and what it
+waits for allow, so that one rule serves equal and unequal stages, with and without hops. A rule never breaks
+a memory limit silently: `why_not` says that it does not fit, and `build` refuses.
+
+    instructions   stage 0: F0 F1 B0 B1       earliest   f0 f0 .  .  b0 b0 b0 b0 b0 b0
+                   stage 1: F0 B0 F1 B1                  .  f1 b1 b1 ...
+
+Checked in tests/tessel/handwritten/test_formulas.py against closed formulas and published figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tessel.errors import InfeasibleError, ScheduleError
+from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
+from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction, Recompute
+from tessel.orders import Orders, Step, earliest_starts
+from tessel.placement import Edge, Placement
+from tessel.schedule.schedule import Schedule, peak_memory
+
+Streams = Sequence[Iterable[Instruction]]
+"""The instructions of each device, in order."""
+
+Starts = Mapping[tuple[int, int], int]
+"""Start by (block index, micro-batch)."""
+
+
+class Rule(Protocol):
+    """A hand-written schedule that can be asked whether it applies, and built."""
+
+    @property
+    def name(self) -> str:
+        """Short name, as tables print it."""
+        ...
+
+    @property
+    def needs_limit(self) -> bool:
+        """Whether the rule reads the memory limit and has no meaning without one."""
+        ...
+
+    def why_not(
+        self, placement: Placement, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> str | None:
+        """Return one sentence that says why the rule cannot be used here, or None if it can."""
+        ...
+
+    def build(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Schedule:
+        """Return the schedule.
+
+        Raises:
+            InfeasibleError: it needs more memory than there is; the message names the device.
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRule:
+    """A rule that is published as the instructions of each device.
+
+    Attributes:
+        name: short name, as tables print it.
+        applies: returns why the rule does not apply to a pipeline with so many micro-batches, or None.
+        streams: returns the instructions of each device, given pipeline and micro-batches.
+        extra_edges: returns precedences that the rule adds to the placement's.
+        generalised: starts for placements to which the published rule does not apply, where there are any.
+    """
+
+    name: str
+    applies: Callable[[Pipeline, int], str | None]
+    streams: Callable[[Pipeline, int], Streams]
+    extra_edges: Callable[[Pipeline], tuple[Edge, ...]] = lambda pipeline: ()
+    generalised: Callable[[Placement, int], Starts] | None = None
+    needs_limit: bool = False
+
+    def why_not(
+        self, placement: Placement, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> str | None:
+        """Return one sentence that says why the rule cannot be used here, or None if it can.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device; None for none.
+        """
+        if self.generalised is None:
+            found = self._read(placement, micro_batches)
+            if isinstance(found, str):
+                return found
+        if memory is None:
+            return None
+        excess = find_excess(placement, self._starts(placement, micro_batches), memory)
+        return None if excess is None else f"{self.name} does not fit: {excess}"
+
+    def build(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Schedule:
+        """Return the schedule.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device; None for none.
+
+        Raises:
+            InfeasibleError: it needs more memory than there is; the message names the device.
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        starts = self._starts(placement, micro_batches)
+        return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
+
+    def _starts(self, placement: Placement, micro_batches: int) -> Starts:
+        pipeline = self._read(placement, micro_batches)
+        if isinstance(pipeline, str):
+            if self.generalised is None:
+                raise ScheduleError(f"{pipeline}; use another schedule or another placement")
+            return self.generalised(placement, micro_batches)
+        orders = as_orders(pipeline, self.streams(pipeline, micro_batches))
+        return earliest_starts(with_edges(placement, self.extra_edges(pipeline)), orders)
+
+    def _read(self, placement: Placement, micro_batches: int) -> Pipeline | str:
+        """The placement as stages, or why the published rule does not apply to it."""
+        check_micro_batches(micro_batches)
+        try:
+            pipeline = read_pipeline(placement)
+        except NotAPipelineError as error:
+            return f"{self.name} does not apply: {error}"
+        reason = self.applies(pipeline, micro_batches)
+        return pipeline if reason is None else f"{self.name} does not apply: {reason}"
+
+
+def as_schedule(
+    name: str,
+    placement: Placement,
+    starts: Starts,
+    *,
+    micro_batches: int,
+    memory: Sequence[int] | None,
+) -> Schedule:
+    """Return the schedule of a rule's starts.
+
+    Raises:
+        InfeasibleError: it breaks the memory limit; the message names the device.
+    """
+    if memory is not None:
+        excess = find_excess(placement, starts, memory)
+        if excess is not None:
+            raise InfeasibleError(f"{name} does not fit: {excess}; use another schedule or raise the limit")
+    return Schedule.of(placement, starts, micro_batches=micro_batches, memory=memory, found_by=name)
+
+
+def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> str | None:
+    """Return which device needs more than its limit and how much, or None if none does."""
+    peaks = peak_memory(placement, starts)
+    for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True)):
+        if peak > limit:
+            return f"device {device} needs {peak} units, its limit is {limit}"
+    return None
+
+
+def as_orders(pipeline: Pipeline, streams: Streams) -> Orders:
+    """Return the steps of each device for its instructions, as the stages can run them.
+
+    A joint backward on a stage that can only split runs both halves one after the other; a split one on a
+    stage that can only run jointly runs whole where its input half stands. A recomputation stands right
+    before its backward unless the stream says where.
+    """
+    return tuple(
+        tuple(
+            # An instruction given before its place by default keeps the earlier place.
+            dict.fromkeys(
+                Step(block_index, instruction.micro_batch)
+                for instruction in stream
+                for block_index in _blocks(pipeline.stages[instruction.stage], instruction)
+            )
+        )
+        for stream in streams
+    )
+
+
+def with_edges(placement: Placement, edges: tuple[Edge, ...]) -> Placement:
+    """Return the placement with more precedences."""
+    if not edges:
+        return placement
+    return Placement(
+        devices=placement.devices,
+        blocks=placement.blocks,
+        edges=(*placement.edges, *edges),
+        choices=placement.choices,
+    )
+
+
+def check_micro_batches(micro_batches: int) -> None:
+    """Refuse a schedule of nothing.
+
+    Raises:
+        ValueError: fewer than one micro-batch.
+    """
+    if micro_batches < 1:
+        raise ValueError(f"{micro_batches} micro-batches were asked for; a schedule has at least 1")
+
+
+def _blocks(stage: Stage, instruction: Instruction) -> tuple[int, ...]:
+    wanted: tuple[int | None, ...]
+    match instruction:
+        case Forward():
+            wanted = (stage.forward,)
+        case Recompute():
+            wanted = (stage.recompute,)
+        case Backward() if stage.joint is not None:
+            wanted = (stage.recompute, stage.joint)
+        case Backward():
+            wanted = (stage.recompute, stage.input, stage.weight)
+        case BackwardInput() if stage.is_split:
+            wanted = (stage.recompute, stage.input)
+        case BackwardInput():
+            wanted = (stage.recompute, stage.joint, stage.input)
+        case BackwardWeight():
+            wanted = (stage.weight,) if stage.is_split or stage.joint is None else ()
+        case _:
+            raise ValueError(f"{instruction} is of no type that a placement has blocks for")
+    return tuple(block for block in wanted if block is not None)

@@ -1,0 +1,57 @@
+"""ZB-H1: 1F1B with the backward split, the weight halves put off to fill the cool-down; no more memory.
+
+    device 0   F0 F1 .  .  B0 W0 ...              every B that another stage waits for comes first,
+    device 1   .  F0 B0 F1 B1 W0 ...              and stage i puts off i weight halves
+
+Stage i of P runs P - i forwards before its first backward, and from the backward of micro-batch i on the
+weight half of the micro-batch i before. With equal F, B and W and no hops, M micro-batches take
+M(F + B + W) + (P - 1)F steps, and no device holds more than P micro-batches.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_split_chain
+from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
+
+
+def zero_bubble(stage: int, *, warm_up: int, put_off: int, micro_batches: int) -> Iterator[Instruction]:
+    """Yield the instructions of a stage that splits its backward.
+
+    Args:
+        stage: the stage.
+        warm_up: forwards before its first backward.
+        put_off: input halves it is ahead of its weight halves.
+        micro_batches: how many are run.
+    """
+    for micro_batch in range(min(warm_up, micro_batches)):
+        yield Forward(stage, micro_batch)
+    for micro_batch in range(micro_batches):
+        yield BackwardInput(stage, micro_batch)
+        if micro_batch >= put_off:
+            yield BackwardWeight(stage, micro_batch - put_off)
+        if micro_batch + warm_up < micro_batches:
+            yield Forward(stage, micro_batch + warm_up)
+    for micro_batch in range(max(micro_batches - put_off, 0), micro_batches):
+        yield BackwardWeight(stage, micro_batch)
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_split_chain(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_stages = len(pipeline.stages)
+    return streams_by_device(
+        pipeline,
+        lambda stage: zero_bubble(
+            stage, warm_up=num_stages - stage, put_off=stage, micro_batches=micro_batches
+        ),
+    )
+
+
+ZB_H1 = StreamRule(name="zb-h1", applies=_applies, streams=_streams)
