@@ -1,0 +1,201 @@
+"""The data-flow graph that partition search works on: numbered nodes, what they read and who reads them.
+
+A node is one operator call; numbers follow the order of the function's bindings, so that inputs come before
+users. Tuples and projections are no nodes (see `tuner.graph.relax_source`), nor are parameters, constants and
+shapes: they are inlined into their users. A graph can also be made from nodes alone, without a function
+behind it, which is how the search is tested on random graphs in tests/tuner/test_partition.py.
+
+Source: TVM RFC 62 ("DataflowGraph", "PostDfsIndex"). There tuples, projections and constants are nodes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.graph.index_set import IndexSet
+from tuner.graph.kinds import PatternKind, kind_of, short_name
+from tuner.graph.relax_source import RelaxSource, read_function, value_producers, variables_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator call.
+
+    Attributes:
+        index: its number; inputs have smaller ones.
+        operator: the operator's name without its dialect, such as `matmul`.
+        kind: op-pattern kind.
+        inputs: numbers of the nodes it reads, ascending, each once.
+        is_external: whether the function returns one of its values.
+        name: name of the variable that the function binds it to.
+    """
+
+    index: int
+    operator: str
+    kind: PatternKind
+    inputs: tuple[int, ...]
+    is_external: bool = False
+    name: str = ""
+
+
+class DataflowGraph:
+    """Nodes with their users, ancestors and descendants.
+
+    Attributes:
+        nodes: in order; `nodes[i].index == i`.
+        users: for each node, the nodes that read it, ascending.
+        ancestors: for each node, all nodes it depends on, itself excluded.
+        descendants: for each node, all nodes that depend on it, itself excluded (upstream's `downstream`).
+    """
+
+    def __init__(self, nodes: Iterable[Node], source: RelaxSource | None = None) -> None:
+        """Build the graph.
+
+        Raises:
+            ValueError: numbers are not 0, 1, 2, …, or a node reads one that does not come before it.
+        """
+        self.nodes = tuple(nodes)
+        self._source = source
+        _check_order(self.nodes)
+        self.users = _users(self.nodes)
+        self.ancestors = _closure(tuple(node.inputs for node in self.nodes), range(len(self.nodes)))
+        self.descendants = _closure(self.users, reversed(range(len(self.nodes))))
+
+    @classmethod
+    def from_function(cls, module: Any, function_name: str = "main") -> DataflowGraph:
+        """Read a Relax function of a module.
+
+        Raises:
+            UnsupportedOperatorError: the function has control flow or several blocks.
+        """
+        return cls.from_relax(module[function_name], module)
+
+    @classmethod
+    def from_relax(cls, function: Any, module: Any = None) -> DataflowGraph:
+        """Read a Relax function, with the module that holds what it calls, if it calls functions."""
+        source = read_function(module, function)
+        producers = value_producers(source)
+        external = {producers[result] for result in source.results if result in producers}
+        nodes = []
+        for index, call in enumerate(source.calls):
+            inputs = {producers[variable] for variable in variables_of(call) if variable in producers}
+            nodes.append(
+                Node(
+                    index=index,
+                    operator=short_name(call),
+                    kind=kind_of(call, module),
+                    inputs=tuple(sorted(inputs)),
+                    is_external=index in external,
+                    name=str(function.body.blocks[0].bindings[source.binding_indices[index]].var.name),
+                )
+            )
+        return cls(nodes, source)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def source(self) -> RelaxSource:
+        """The function behind the graph.
+
+        Raises:
+            ValueError: the graph was made from nodes alone.
+        """
+        if self._source is None:
+            raise ValueError(
+                "this graph has no Relax function behind it; make it with DataflowGraph.from_function"
+            )
+        return self._source
+
+    @property
+    def all_indices(self) -> IndexSet:
+        """The numbers of all nodes."""
+        return IndexSet.first_numbers(len(self.nodes))
+
+    def operators_of(self, indices: Iterable[int]) -> tuple[str, ...]:
+        """Return the operators' names of nodes, in the order given."""
+        return tuple(self.nodes[index].operator for index in indices)
+
+    def is_convex(self, inside: IndexSet) -> bool:
+        """Say whether no path leaves the set and comes back: it can then run as one function."""
+        below = above = 0
+        for index in inside:
+            below |= self.descendants[index].bits
+            above |= self.ancestors[index].bits
+        return not below & above & ~inside.bits
+
+    def dominators(self) -> tuple[int | None, ...]:
+        """Return for each node the nearest node through which every path to it from the graph's entries goes.
+
+        None where there is none, as for what reads only parameters. O(nodes × depth), after Cooper, Harvey
+        and Kennedy, "A Simple, Fast Dominance Algorithm" (2001); one pass settles an acyclic graph.
+        """
+        reads = [node.inputs for node in self.nodes]
+        return _immediate_dominators(reads, range(len(self.nodes)), roots=[not inputs for inputs in reads])
+
+    def post_dominators(self) -> tuple[int | None, ...]:
+        """Return for each node the nearest node through which every path from it to a result goes, or "
+        "None."""
+        roots = [node.is_external or not self.users[node.index] for node in self.nodes]
+        return _immediate_dominators(self.users, range(len(self.nodes) - 1, -1, -1), roots=roots)
+
+
+def _check_order(nodes: Sequence[Node]) -> None:
+    for position, node in enumerate(nodes):
+        if node.index != position:
+            raise ValueError(
+                f"node number {node.index} is at position {position}; number nodes 0, 1, 2, … in order"
+            )
+        bad = [index for index in node.inputs if not 0 <= index < position]
+        if bad:
+            raise ValueError(
+                f"node {position} reads node {bad[0]}, which does not come before it; sort the nodes"
+            )
+
+
+def _users(nodes: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
+    users: list[list[int]] = [[] for _ in nodes]
+    for node in nodes:
+        for index in node.inputs:
+            users[index].append(node.index)
+    return tuple(tuple(indices) for indices in users)
+
+
+def _closure(neighbours: Sequence[Sequence[int]], order: Iterable[int]) -> tuple[IndexSet, ...]:
+    """Return all nodes reachable from each, given an order in which neighbours come first."""
+    reached = [0] * len(neighbours)
+    for index in order:
+        for neighbour in neighbours[index]:
+            reached[index] |= reached[neighbour] | 1 << neighbour
+    return tuple(IndexSet(bits) for bits in reached)
+
+
+def _immediate_dominators(
+    predecessors: Sequence[Sequence[int]], order: Sequence[int], *, roots: Sequence[bool]
+) -> tuple[int | None, ...]:
+    """Return immediate dominators below a virtual root that precedes every node marked in `roots`."""
+    position = {index: number for number, index in enumerate(order)}
+    dominators: list[int | None] = [None] * len(order)
+    for index in order:
+        if roots[index]:
+            continue
+        nearest: int | None = predecessors[index][0]
+        for other in predecessors[index][1:]:
+            nearest = _common_dominator(nearest, other, dominators, position)
+        dominators[index] = nearest
+    return tuple(dominators)
+
+
+def _common_dominator(
+    one: int | None, other: int | None, dominators: Sequence[int | None], position: dict[int, int]
+) -> int | None:
+    while one != other:
+        if one is None or other is None:
+            return None
+        if position[one] > position[other]:
+            one = dominators[one]
+        else:
+            other = dominators[other]
+    return one
