@@ -1,1 +1,30 @@
-"""Predict latencies, with intervals, from records alone."""
+"""Predict latencies, with intervals, from records alone; needs neither TVM nor torch."""
+
+from cost_model.dataset import Dataset, Sample, load_dataset
+from cost_model.errors import CostModelError
+from cost_model.evaluation import SplitFigures, evaluate
+from cost_model.features import Query
+from cost_model.kernel_model import (
+    KernelModel,
+    Prediction,
+    load_kernel_model,
+    train_kernel_model,
+)
+from cost_model.roofline import DeviceSpeed, device_speed, roofline_us
+
+__all__ = [
+    "CostModelError",
+    "Dataset",
+    "DeviceSpeed",
+    "KernelModel",
+    "Prediction",
+    "Query",
+    "Sample",
+    "SplitFigures",
+    "device_speed",
+    "evaluate",
+    "load_dataset",
+    "load_kernel_model",
+    "roofline_us",
+    "train_kernel_model",
+]

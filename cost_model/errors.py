@@ -1,0 +1,7 @@
+"""Errors of the cost model."""
+
+from __future__ import annotations
+
+
+class CostModelError(Exception):
+    """The cost model cannot answer: too few records, no device probe, or a model that does not fit."""

@@ -1,0 +1,177 @@
+"""How good the cost model is on what it has not seen, with the noise floor beside.
+
+Held out in turn: shapes, combinations of operators, networks. Figures are over kernels of at least
+`min_latency_us`; decision regret is over groups of backends that ran the same workload. Checked in
+tests/cost_model/test_evaluation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import scipy.stats
+
+from cost_model.dataset import (
+    Dataset,
+    combination_groups,
+    network_groups,
+    shape_groups,
+    split_folds,
+)
+from cost_model.errors import CostModelError
+from cost_model.kernel_model import TargetKind, train_kernel_model
+
+_NUM_FOLDS = 5
+_CLEAR_GAP = 0.1
+
+
+class SplitFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one split.
+
+    Attributes:
+        num_samples: held-out keys that count.
+        median_ape: median absolute percentage error, as a share.
+        mape: mean absolute percentage error, as a share.
+        p90_ape: 90th percentile of the absolute percentage error.
+        within_10: share of predictions within 10 %.
+        within_20: share within 20 %.
+        spearman: rank correlation of predicted and measured latency.
+        regret: latency(chosen backend) / latency(best backend) - 1, mean over workloads with a choice.
+        choice_accuracy: share of workloads whose best backend was chosen, where the gap is over 10 %.
+        coverage_90: share of measured latencies inside their interval.
+        noise_floor: median relative interquartile range of the measurements themselves.
+    """
+
+    num_samples: int
+    median_ape: float
+    mape: float
+    p90_ape: float
+    within_10: float
+    within_20: float
+    spearman: float
+    regret: float | None
+    choice_accuracy: float | None
+    coverage_90: float
+    noise_floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """Out-of-fold predictions, microseconds, each of shape (num_samples,)."""
+
+    latency: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def evaluate(
+    dataset: Dataset,
+    *,
+    networks: Mapping[str, Sequence[str]] | None = None,
+    min_latency_us: float = 100.0,
+    seed: int = 0,
+    target: TargetKind = "roofline_ratio",
+    columns: Sequence[int] | None = None,
+) -> dict[str, SplitFigures]:
+    """Return figures by split: `shape`, `combination`, and `network` where networks are known.
+
+    Args:
+        dataset: the samples.
+        networks: fingerprints of each network's workloads.
+        min_latency_us: shorter kernels are predicted but not counted.
+        seed: seed of folds and models.
+        target: what the trees learn.
+        columns: features that count; all if None.
+
+    Raises:
+        CostModelError: too few samples, or none long enough to count.
+    """
+    rng = np.random.default_rng(seed)
+    groups = {"shape": shape_groups(dataset), "combination": combination_groups(dataset)}
+    folds = {name: split_folds(group, num_folds=_NUM_FOLDS, rng=rng) for name, group in groups.items()}
+    if networks:
+        names = network_groups(dataset, networks)
+        order = {name: index for index, name in enumerate(sorted(set(names) - {"shared"}))}
+        # What several networks share is never held out: it has been seen whichever network is new.
+        folds["network"] = np.array([order.get(name, -1) for name in names])
+    return {
+        name: _figures(
+            dataset,
+            _predict_held_out(dataset, fold, seed=seed, target=target, columns=columns),
+            counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
+        )
+        for name, fold in folds.items()
+    }
+
+
+def _predict_held_out(
+    dataset: Dataset,
+    folds: np.ndarray,
+    *,
+    seed: int,
+    target: TargetKind,
+    columns: Sequence[int] | None,
+) -> _HeldOut:
+    held_out = _HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
+    for fold in range(int(folds.max()) + 1):
+        inside = np.flatnonzero(folds == fold)
+        rest = np.flatnonzero(folds != fold)
+        if not len(inside) or not len(rest):
+            continue
+        known = {dataset.samples[index].query.backend for index in rest}
+        inside = np.array([i for i in inside if dataset.samples[i].query.backend in known], dtype=np.int64)
+        model = train_kernel_model(dataset.subset(rest), seed=seed, target=target, columns=columns)
+        latency, low, high = model.predict_arrays(dataset.subset(inside).queries)
+        held_out.latency[inside], held_out.low[inside], held_out.high[inside] = latency, low, high
+    return held_out
+
+
+def _figures(dataset: Dataset, held_out: _HeldOut, *, counted: np.ndarray) -> SplitFigures:
+    counted = counted & ~np.isnan(held_out.latency)
+    if not counted.any():
+        raise CostModelError(
+            "no held-out sample is long enough to count; gather more records or lower --min-latency-us"
+        )
+    truth, predicted = dataset.latencies_us[counted], held_out.latency[counted]
+    errors = np.abs(predicted / truth - 1)
+    inside = (held_out.low[counted] <= truth) & (truth <= held_out.high[counted])
+    regrets, right = _decisions(dataset, held_out, counted)
+    spread = np.array([sample.relative_spread for sample in dataset.samples])[counted]
+    return SplitFigures(
+        num_samples=int(counted.sum()),
+        median_ape=float(np.median(errors)),
+        mape=float(errors.mean()),
+        p90_ape=float(np.quantile(errors, 0.9)),
+        within_10=float((errors <= 0.1).mean()),
+        within_20=float((errors <= 0.2).mean()),
+        spearman=_spearman(truth, predicted),
+        regret=float(np.mean(regrets)) if regrets else None,
+        choice_accuracy=float(np.mean(right)) if right else None,
+        coverage_90=float(inside.mean()),
+        noise_floor=float(np.median(spread)),
+    )
+
+
+def _decisions(dataset: Dataset, held_out: _HeldOut, counted: np.ndarray) -> tuple[list[float], list[bool]]:
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index in np.flatnonzero(counted):
+        query = dataset.samples[index].query
+        groups.setdefault((query.workload.fingerprint, query.num_threads), []).append(int(index))
+    regrets, right = [], []
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        truth = dataset.latencies_us[group]
+        chosen = int(np.argmin(held_out.latency[group]))
+        best, second = np.sort(truth)[:2]
+        regrets.append(float(truth[chosen] / best - 1))
+        if second / best - 1 > _CLEAR_GAP:
+            right.append(bool(truth[chosen] == best))
+    return regrets, right
+
+
+def _spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
+    return float(scipy.stats.spearmanr(truth, predicted).statistic) if len(truth) > 2 else 1.0

@@ -1,0 +1,279 @@
+"""Workloads as numbers: what a sub-graph does, on what shapes, by which backend, on how fast a device.
+
+Groups: work (operations, bytes, roofline times), the anchor's canonical shape, structure, and the system.
+Everything comes from records, so a change here needs no new measurement, only a higher `FEATURES_VERSION`.
+The model leaves out values of tensors and memory alignment. Checked in tests/cost_model/test_features.py.
+
+Source: the groups follow TenSet (Zheng et al., NeurIPS 2021, section 4) and nn-Meter (Zhang et al., MobiSys
+2021, section 5), with the anchor's shape and the roofline bound in place of per-loop statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.roofline import DeviceSpeed, roofline_us
+from records import Operator, Tensor, Workload
+
+FEATURES_VERSION = 1
+
+BACKENDS = ("tvm", "metaschedule", "blas", "torch", "onnxruntime", "cublas", "cudnn", "mix")
+"""Backends with a column of their own; others share one."""
+
+OPERATORS = (
+    "matmul", "nn.conv2d", "nn.conv1d", "nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.relu",
+    "nn.gelu", "nn.max_pool2d", "nn.avg_pool2d", "nn.batch_norm", "nn.attention", "add", "subtract",
+    "multiply", "divide", "exp", "log", "erf", "tanh", "sigmoid", "sqrt", "rsqrt", "power", "sum",
+    "mean", "max", "variance", "take", "where", "reshape", "permute_dims", "concat", "split",
+    "strided_slice", "broadcast_to", "expand_dims", "astype", "maximum", "negative", "collapse_sum_to",
+    "scatter_elements", "one_hot", "copy",
+)  # fmt: skip
+"""Operators with a column of their own; others share one."""
+
+_KINDS = 9
+_REMAINDERS = (8, 16, 64)
+
+_WORK = (
+    "log_flops",
+    "log_anchor_flops",
+    "log_input_bytes",
+    "log_weight_bytes",
+    "log_output_bytes",
+    "log_intermediate_bytes",
+    "log_intensity",
+    "log_compute_us",
+    "log_traffic_us",
+    "log_roofline_us",
+    "log_working_set",
+)
+_ANCHOR = (
+    "anchor_is_matmul",
+    "anchor_is_conv",
+    "anchor_is_reduction",
+    "log_m",
+    "log_n",
+    "log_k",
+    "log_batch",
+    *(f"{axis}_mod_{modulus}" for axis in "mnk" for modulus in _REMAINDERS),
+    "kernel_height",
+    "kernel_width",
+    "stride",
+    "log_groups",
+    "log_reduction",
+    "log_largest_output",
+    "weights_are_constant",
+)
+_STRUCTURE = (
+    "num_operators",
+    "depth",
+    "num_results",
+    "num_inputs",
+    *(f"kind_{kind}" for kind in range(_KINDS)),
+    *(f"operator_{name}" for name in OPERATORS),
+    "operator_other",
+)
+_SYSTEM = (
+    *(f"backend_{name}" for name in BACKENDS),
+    "backend_other",
+    "log_trials",
+    "log_threads",
+    "log_peak_gflops",
+    "log_bandwidth",
+    "log_call_us",
+)
+
+FEATURE_NAMES: tuple[str, ...] = (*_WORK, *_ANCHOR, *_STRUCTURE, *_SYSTEM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One thing to be priced: a workload, who runs it, and where.
+
+    Attributes:
+        workload: what is run.
+        backend: who runs it.
+        settings: the backend's settings, such as `trials=64`.
+        num_threads: threads it may use.
+        speed: what the device can do at best.
+    """
+
+    workload: Workload
+    backend: str
+    settings: str
+    num_threads: int
+    speed: DeviceSpeed
+
+
+def feature_matrix(queries: Sequence[Query]) -> npt.NDArray[np.float32]:
+    """Return features of every query, shape (num_queries, num_features), in the order of `FEATURE_NAMES`.
+
+    The part that depends on the workload alone is computed once for each distinct workload and speed.
+    """
+    matrix = np.zeros((len(queries), len(FEATURE_NAMES)), dtype=np.float32)
+    first_system = len(FEATURE_NAMES) - len(_SYSTEM)
+    rows: dict[tuple[int, DeviceSpeed], npt.NDArray[np.float32]] = {}
+    for index, query in enumerate(queries):
+        # Equal workloads are usually the same object here, and hashing one is slower than its features.
+        key = (id(query.workload), query.speed)
+        if key not in rows:
+            rows[key] = np.asarray(_workload_features(query.workload, query.speed), dtype=np.float32)
+        matrix[index, :first_system] = rows[key]
+        matrix[index, first_system:] = _system_features(query)
+    return matrix
+
+
+def roofline_vector(queries: Sequence[Query]) -> npt.NDArray[np.float64]:
+    """Return the roofline bound of every query in microseconds, shape (num_queries,)."""
+    bounds: dict[tuple[int, DeviceSpeed], float] = {}
+    for query in queries:
+        key = (id(query.workload), query.speed)
+        if key not in bounds:
+            bounds[key] = roofline_us(query.workload, query.speed)
+    return np.array([bounds[id(query.workload), query.speed] for query in queries], dtype=np.float64)
+
+
+def anchor_of(workload: Workload) -> Operator | None:
+    """Return the operator that does most work, the first of equals; None where there is no operator."""
+    return max(workload.operators, key=lambda operator: operator.flops, default=None)
+
+
+def shape_key(workload: Workload) -> str:
+    """Name the workload's operators without any shape: equal for the same combination at other shapes."""
+    return ";".join(f"{operator.name}{operator.inputs}" for operator in workload.operators)
+
+
+def _workload_features(workload: Workload, speed: DeviceSpeed) -> list[float]:
+    values = workload.values
+    anchor = anchor_of(workload)
+    return [
+        *_work_features(workload, speed, anchor),
+        *_anchor_features(workload, values, anchor),
+        *_structure_features(workload),
+    ]
+
+
+def _work_features(workload: Workload, speed: DeviceSpeed, anchor: Operator | None) -> list[float]:
+    results = set(workload.results)
+    first_output = len(workload.inputs)
+    intermediate = sum(
+        tensor.num_bytes
+        for number, tensor in enumerate(workload.values)
+        if number >= first_output and number not in results
+    )
+    traffic = workload.input_bytes + workload.constant_bytes + workload.output_bytes
+    return [
+        _log(workload.flops),
+        _log(0 if anchor is None else anchor.flops),
+        _log(workload.input_bytes),
+        _log(workload.constant_bytes),
+        _log(workload.output_bytes),
+        _log(intermediate),
+        math.log2((workload.flops + 1) / (traffic + 1)),
+        math.log2(workload.flops / speed.peak_gflops / 1e3 + 1e-3),
+        math.log2(traffic / speed.bandwidth_gb_s / 1e3 + 1e-3),
+        math.log2(roofline_us(workload, speed)),
+        _log(traffic + intermediate),
+    ]
+
+
+def _anchor_features(workload: Workload, values: Sequence[Tensor], anchor: Operator | None) -> list[float]:
+    if anchor is None:
+        return [0.0] * len(_ANCHOR)
+    inputs = [values[number] for number in anchor.inputs]
+    m, n, k, batch = _canonical_extents(anchor, inputs)
+    attributes = dict(anchor.attributes)
+    is_conv = "conv" in anchor.name
+    kernel = inputs[1].shape[-2:] if is_conv and len(inputs) > 1 else ()
+    largest = max(tensor.num_elements for operator in workload.operators for tensor in operator.outputs)
+    return [
+        float(anchor.name == "matmul"),
+        float(is_conv),
+        float(anchor.kind == 3),
+        _log(m),
+        _log(n),
+        _log(k),
+        _log(batch),
+        *(float(extent % modulus) for extent in (m, n, k) for modulus in _REMAINDERS),
+        float(kernel[0]) if len(kernel) > 1 else 0.0,
+        float(kernel[-1]) if kernel else 0.0,
+        _first_number(attributes.get("strides", "")),
+        _log(_first_number(attributes.get("groups", ""))),
+        _log(k),
+        _log(largest),
+        float(len(inputs) > 1 and inputs[1].constant),
+    ]
+
+
+def _canonical_extents(anchor: Operator, inputs: Sequence[Tensor]) -> tuple[int, int, int, int]:
+    """Return M, N, K and the batch of the matrix product that the anchor is, or is most like."""
+    output = anchor.outputs[0].shape
+    if anchor.name == "matmul" and len(inputs) == 2 and inputs[0].shape and output:
+        k = inputs[0].shape[-1]
+        m = output[-2] if len(output) > 1 else 1
+        return m, output[-1], k, math.prod(output[:-2])
+    if "conv" in anchor.name and len(inputs) > 1 and len(output) > 2:
+        weight = inputs[1].shape
+        return math.prod(output[2:]), output[1], math.prod(weight[1:]), output[0]
+    elements = math.prod(output)
+    given = max((tensor.num_elements for tensor in inputs), default=elements)
+    last = output[-1] if output else 1
+    return elements // max(last, 1), last, max(given // max(elements, 1), 1), 1
+
+
+def _structure_features(workload: Workload) -> list[float]:
+    names = [operator.name for operator in workload.operators]
+    known = {name: names.count(name) for name in set(names)}
+    kinds = [0.0] * _KINDS
+    for operator in workload.operators:
+        kinds[min(max(operator.kind, 0), _KINDS - 1)] += 1
+    return [
+        float(len(names)),
+        float(_depth(workload)),
+        float(len(workload.results)),
+        float(len(workload.inputs)),
+        *kinds,
+        *(float(known.get(name, 0)) for name in OPERATORS),
+        float(sum(count for name, count in known.items() if name not in OPERATORS)),
+    ]
+
+
+def _depth(workload: Workload) -> int:
+    depths = [0] * len(workload.inputs)
+    for operator in workload.operators:
+        depth = 1 + max((depths[number] for number in operator.inputs), default=0)
+        depths += [depth] * len(operator.outputs)
+    return max(depths, default=0)
+
+
+def _system_features(query: Query) -> list[float]:
+    return [
+        *(float(query.backend == name) for name in BACKENDS),
+        float(query.backend not in BACKENDS),
+        _log(_trials(query.settings)),
+        math.log2(query.num_threads),
+        math.log2(query.speed.peak_gflops),
+        math.log2(query.speed.bandwidth_gb_s),
+        math.log2(query.speed.call_us + 0.1),
+    ]
+
+
+def _trials(settings: str) -> int:
+    for setting in settings.replace("&", ",").split(","):
+        name, _, value = setting.partition("=")
+        if name.strip() == "trials" and value.strip().isdigit():
+            return int(value)
+    return 0
+
+
+def _first_number(text: str) -> float:
+    digits = "".join(character if character.isdigit() else " " for character in text).split()
+    return float(digits[0]) if digits else 0.0
+
+
+def _log(value: float) -> float:
+    return math.log2(value + 1)

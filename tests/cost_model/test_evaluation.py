@@ -1,0 +1,32 @@
+import pytest
+from kernel_physics import many_records
+
+from cost_model import evaluate, load_dataset
+
+
+@pytest.fixture(scope="module")
+def figures():
+    dataset = load_dataset(many_records(120))
+    fingerprints = list(dict.fromkeys(sample.query.workload.fingerprint for sample in dataset.samples))
+    networks = {"first": fingerprints[:50], "second": fingerprints[40:90], "third": fingerprints[90:]}
+    return evaluate(dataset, networks=networks, min_latency_us=1.0)
+
+
+def test_every_split_has_figures_in_range(figures):
+    assert list(figures) == ["shape", "combination", "network"]
+    for split in figures.values():
+        assert 0 <= split.median_ape <= split.p90_ape
+        assert 0 <= split.within_10 <= split.within_20 <= 1
+        assert 0 <= split.coverage_90 <= 1
+        assert split.regret is not None
+        assert split.regret >= 0
+
+
+def test_known_combinations_are_easier_than_new_ones(figures):
+    assert figures["shape"].median_ape < 0.15
+    assert figures["shape"].spearman > 0.95
+    assert figures["combination"].median_ape >= figures["shape"].median_ape * 0.5
+
+
+def test_shared_workloads_are_not_held_out(figures):
+    assert figures["network"].num_samples == 2 * (120 - 10)

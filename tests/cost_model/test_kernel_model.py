@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from kernel_physics import many_records, product, true_latency_us
+
+from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return load_dataset(many_records(300))
+
+
+@pytest.fixture(scope="module")
+def model(dataset):
+    return train_kernel_model(dataset, seed=1)
+
+
+def unseen_queries(dataset, count=200):
+    rng = np.random.default_rng(99)
+    speed = dataset.samples[0].query.speed
+    for _ in range(count):
+        m, n, k = (int(2 ** rng.uniform(5, 9.5)) for _ in range(3))
+        workload = product(m, n, k, epilogue=int(rng.integers(0, 4)))
+        backend = ("blas", "tvm")[int(rng.integers(2))]
+        yield Query(workload=workload, backend=backend, settings="", num_threads=2, speed=speed)
+
+
+def test_unseen_shapes_are_predicted_and_intervals_cover_them(dataset, model):
+    queries = list(unseen_queries(dataset))
+    truth = np.array([true_latency_us(query.workload, query.backend) for query in queries])
+    latency, low, high = model.predict_arrays(queries)
+    assert np.median(np.abs(latency / truth - 1)) < 0.1
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.8
+    assert ((low < latency) & (latency < high)).all()
+
+
+def test_training_is_reproducible(dataset, model):
+    again = train_kernel_model(dataset, seed=1)
+    queries = list(unseen_queries(dataset, 20))
+    assert again.predict(queries) == model.predict(queries)
+    assert again.manifest == model.manifest
+
+
+def test_saved_model_predicts_the_same(dataset, model, tmp_path):
+    model.save(tmp_path / "model")
+    queries = list(unseen_queries(dataset, 20))
+    assert load_kernel_model(tmp_path / "model").predict(queries) == model.predict(queries)
+
+
+def test_few_samples_and_unseen_backends_are_refused(dataset, model):
+    with pytest.raises(CostModelError, match="at least 50"):
+        train_kernel_model(dataset.subset(range(10)))
+    query = next(unseen_queries(dataset))
+    other = Query(workload=query.workload, backend="cublas", settings="", num_threads=2, speed=query.speed)
+    with pytest.raises(CostModelError, match="without the backend cublas"):
+        model.predict([other])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("manifest.json", b"{", "not a cost model's manifest"),
+        ("manifest.json", b'{"features_version": 1, "surprise": 2}', "not a cost model's manifest"),
+        ("mean.json", b"not json", "cannot be read as a model"),
+        ("mean.json", None, "cannot be read as a model"),
+        ("manifest.json", None, "holds no cost model"),
+    ],
+)
+def test_damaged_model_is_refused(model, tmp_path, name, content, message):
+    model.save(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(CostModelError, match=message):
+        load_kernel_model(tmp_path)
+
+
+def test_model_of_other_features_is_refused(model, tmp_path):
+    model.save(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"features_version": 1', '"features_version": 99'))
+    with pytest.raises(CostModelError, match="version 99"):
+        load_kernel_model(tmp_path)
