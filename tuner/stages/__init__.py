@@ -1,1 +1,22 @@
-"""Cut a model into pipeline stages and find what each stage costs."""
+"""Cut a model into pipeline stages, and write each stage's forward and backward functions."""
+
+from tuner.stages.balance import choose_cuts
+from tuner.stages.build import build_stages
+from tuner.stages.check import check_gradients, draw_tensors, run_stages
+from tuner.stages.interface import Stage, StageFunction, tied_groups
+from tuner.stages.layers import Layer, cut_after, cut_between, layers_of
+
+__all__ = [
+    "Layer",
+    "Stage",
+    "StageFunction",
+    "build_stages",
+    "check_gradients",
+    "choose_cuts",
+    "cut_after",
+    "cut_between",
+    "draw_tensors",
+    "layers_of",
+    "run_stages",
+    "tied_groups",
+]

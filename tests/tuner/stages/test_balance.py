@@ -1,0 +1,69 @@
+"""Cuts are compared with every possible cut."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.errors import TunerError
+from tuner.stages import choose_cuts
+
+layers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=8)
+
+
+def slowest_and_sent(cuts, costs, memory, sending, limit):
+    borders = (0, *cuts, len(costs))
+    stages = list(itertools.pairwise(borders))
+    if any(sum(memory[first:last]) > limit for first, last in stages):
+        return None
+    return max(sum(costs[first:last]) for first, last in stages), sum(sending[cut - 1] for cut in cuts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layers=layers, num_stages=st.integers(1, 5), limit=st.integers(0, 30))
+def test_cuts_equal_the_best_of_all_cuts(layers, num_stages, limit):
+    costs, memory, sending = (list(column) for column in zip(*layers, strict=True))
+    sending = sending[:-1]
+    every = itertools.combinations(range(1, len(costs)), num_stages - 1)
+    scored = [
+        (score, cuts) for cuts in every if (score := slowest_and_sent(cuts, costs, memory, sending, limit))
+    ]
+    arguments = {"memory_limit_bytes": limit, "communication_us": sending}
+    if not scored:
+        with pytest.raises(TunerError):
+            choose_cuts(costs, memory, num_stages, **arguments)
+        return
+    assert choose_cuts(costs, memory, num_stages, **arguments) == min(scored)[1]
+
+
+def test_twelve_equal_layers_and_a_heavy_head():
+    # embedding, six blocks of 10, a head of 25: the head and one block are one stage.
+    assert choose_cuts([1, 10, 10, 10, 10, 10, 10, 25], [1] * 8, 3) == (3, 6)
+
+
+def test_the_least_communication_breaks_ties():
+    assert choose_cuts([5, 0, 5], [0, 0, 0], 2, communication_us=[9.0, 1.0]) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0], [1], 2), "1 layers that can be cut apart, fewer than the 2 stages"),
+        (([1.0, 1.0], [1, 9], 2, 5, ("a", "b")), "layer 'b' needs 9 bytes"),
+        (([1.0] * 4, [4] * 4, 2, 5, tuple("abcd")), "at least 4 are needed"),
+    ],
+)
+def test_what_cannot_be_cut_is_named(arguments, message):
+    costs, memory, num_stages, *rest = arguments
+    limit, names = rest or (None, None)
+    with pytest.raises(TunerError, match=message):
+        choose_cuts(costs, memory, num_stages, memory_limit_bytes=limit, names=names)
+
+
+@pytest.mark.parametrize(
+    "arguments", [([1.0], [1, 2], 1), ([float("nan")], [1], 1), ([-1.0], [1], 1), ([1.0], [1], 0)]
+)
+def test_wrong_arguments_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"layers came with|no finite number|at least one"):
+        choose_cuts(*arguments)

@@ -1,0 +1,222 @@
+"""Cut a model into stages, and write each stage's forward and its three backward functions.
+
+`build_stages` reads as its steps: find what flows between the parts, take each part's gradients as one
+program, and write the slices of it. A backward function holds what its results need and nothing else:
+
+    joint backward   input gradients and weight gradients
+    input half (B)   input gradients, and each value of theirs that the weight half reads
+    weight half (W)  weight gradients, less what the input half has computed
+
+The user's inputs are data and need no gradient, so a first stage has no input half. Checked in
+tests/tuner/stages/test_build.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import relax
+
+from tuner.errors import TunerError
+from tuner.frontend.model import Model
+from tuner.plan import TensorInfo
+from tuner.stages.differentiate import Adjoint, differentiate
+from tuner.stages.interface import Stage, StageFunction, gradient_name, total_bytes
+from tuner.stages.layers import layer_names
+from tuner.stages.liveness import Part, find_flow
+from tuner.stages.program import (
+    Binding,
+    Expr,
+    Program,
+    Var,
+    is_differentiable,
+    needed,
+    read_program,
+    tensor_info,
+    write_module,
+)
+
+
+def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
+    """Cut a model before the bindings at the positions `cuts`, and differentiate each part where it trains.
+
+    Args:
+        model: as a front end hands it over.
+        cuts: rising positions in `main`'s bindings, from `cut_after` or `cut_between`; none gives one stage.
+
+    Raises:
+        TunerError: the positions are not rising, or a stage would compute nothing.
+        UnsupportedOperatorError: an operator has no gradient.
+    """
+    program = read_program(model)
+    borders = (0, *cuts, len(program.bindings))
+    if any(first >= last for first, last in itertools.pairwise(borders)):
+        raise TunerError(
+            f"cuts {tuple(cuts)} are not rising positions within 1 to {len(program.bindings) - 1}; "
+            "take them from cut_after or cut_between"
+        )
+    stages = []
+    for index, part in enumerate(find_flow(program, cuts).parts):
+        if not part.bindings:
+            raise TunerError(
+                f"stage{index} of cuts {tuple(cuts)} computes nothing from the model's inputs; move or "
+                "drop a cut"
+            )
+        layers = layer_names(model, borders[index], borders[index + 1])
+        stages.append(
+            _build_stage(program, part, name=f"stage{index}", layers=layers, training=model.training)
+        )
+    return tuple(stages)
+
+
+def _build_stage(
+    program: Program, part: Part, *, name: str, layers: tuple[str, ...], training: bool
+) -> Stage:
+    seeds = _seeds(program, part) if training else {}
+    input_targets = tuple(value for value in part.received_and_read if is_differentiable(value))
+    weight_targets = tuple(value for value in part.parameters if is_differentiable(value))
+    adjoint = differentiate(part.bindings, seeds=seeds, wanted=(*input_targets, *weight_targets))
+    writer = _Writer(program, part, name, adjoint, seeds)
+    slices = writer.slices(input_targets, weight_targets)
+    received = writer.describe(part.received)
+    sent = writer.describe(part.sent)
+    return Stage(
+        name=name,
+        layers=layers,
+        forward=writer.forward(slices.saved),
+        backward=writer.function(slices.joint, slices.input_gradients + slices.weight_gradients),
+        backward_input=writer.function(slices.first, slices.input_gradients + slices.handed_on),
+        backward_weight=writer.function(slices.second, slices.weight_gradients),
+        inputs=writer.describe((*part.received_and_read, *part.inputs)),
+        outputs=writer.describe(part.made),
+        received=received,
+        sent=sent,
+        relayed=tuple(program.names[value] for value in part.received if value in set(part.sent)),
+        parameters=tuple(program.names[value] for value in part.parameters),
+        saved=writer.describe(slices.saved),
+        saved_for_weight=writer.describe(slices.saved_for_weight),
+        weight_bytes=total_bytes(writer.describe(part.parameters)),
+    )
+
+
+def _seeds(program: Program, part: Part) -> dict[Var, Expr]:
+    """Give the gradient that arrives for each output: a new input, or one for the loss."""
+    seeds: dict[Var, Expr] = {}
+    for value in part.made:
+        if value in program.outputs:
+            seeds[value] = relax.const(1.0, value.ty.dtype)
+        elif is_differentiable(value):
+            seeds[value] = relax.Var(gradient_name(program.names[value]), value.ty)
+    return seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slices:
+    """Which bindings and values each backward function holds; the results are values and their names."""
+
+    joint: tuple[Binding, ...]
+    first: tuple[Binding, ...]
+    second: tuple[Binding, ...]
+    input_gradients: tuple[tuple[str, Expr], ...]
+    weight_gradients: tuple[tuple[str, Expr], ...]
+    handed_on: tuple[tuple[str, Expr], ...]
+    saved: tuple[Var, ...]
+    saved_for_weight: tuple[Var, ...]
+
+
+class _Writer:
+    """Writes the functions of one stage: it knows the values' names and the order in which they stand."""
+
+    def __init__(
+        self, program: Program, part: Part, name: str, adjoint: Adjoint, seeds: Mapping[Var, Expr]
+    ) -> None:
+        self._program = program
+        self._part = part
+        self._adjoint = adjoint
+        arriving = [seed for seed in seeds.values() if isinstance(seed, relax.Var)]
+        self._names: dict[Var, str] = dict(program.names)
+        self._names.update((seed, seed.name) for seed in arriving)
+        self._names.update(
+            (binding.var, f"{name}.{index}.{binding.var.name}")
+            for index, binding in enumerate(adjoint.bindings)
+        )
+        self._arriving = frozenset(arriving)
+        # What a function may be given, in the order in which it takes it.
+        self._givable: tuple[Var, ...] = (
+            *part.received_and_read,
+            *part.inputs,
+            *(binding.var for binding in part.bindings),
+            *(binding.var for binding in adjoint.bindings),
+            *arriving,
+            *part.parameters,
+        )
+
+    def describe(self, values: Iterable[Var]) -> tuple[TensorInfo, ...]:
+        """Describe tensors under their names."""
+        return tuple(tensor_info(value, self._names[value]) for value in values)
+
+    def slices(self, input_targets: Sequence[Var], weight_targets: Sequence[Var]) -> _Slices:
+        """Divide the adjoint program among the backward functions."""
+        bindings, gradients = self._adjoint.bindings, self._adjoint.gradients
+        input_gradients = self._results(input_targets, gradients)
+        weight_gradients = self._results(weight_targets, gradients)
+        for_inputs = needed(bindings, [value for _, value in input_gradients])
+        for_weights = needed(bindings, [value for _, value in weight_gradients])
+        joint = tuple(binding for binding in bindings if binding.var in for_inputs | for_weights)
+        first = tuple(binding for binding in bindings if binding.var in for_inputs)
+        second = tuple(binding for binding in bindings if binding.var in for_weights - for_inputs)
+        computed_first = {binding.var for binding in first}
+        read_second = self._read_by(second, weight_gradients)
+        read_joint = self._read_by(joint, input_gradients + weight_gradients)
+        weights = set(self._part.parameters)
+        handed_on = tuple((self._names[value], value) for value in read_second if value in computed_first)
+        return _Slices(
+            joint=joint,
+            first=first,
+            second=second,
+            input_gradients=input_gradients,
+            weight_gradients=weight_gradients,
+            handed_on=handed_on,
+            saved=tuple(value for value in read_joint if value not in weights | self._arriving),
+            saved_for_weight=tuple(value for value in read_second if value not in weights),
+        )
+
+    def forward(self, saved: Sequence[Var]) -> StageFunction:
+        """Write the forward: its outputs, then what it saves beyond them and its inputs."""
+        given = (*self._part.received_and_read, *self._part.inputs, *self._part.parameters)
+        extra = [value for value in saved if value not in {*given, *self._part.made}]
+        return self._write(
+            self._part.bindings, given, [(self._names[v], v) for v in (*self._part.made, *extra)]
+        )
+
+    def function(
+        self, bindings: Sequence[Binding], results: Sequence[tuple[str, Expr]]
+    ) -> StageFunction | None:
+        """Write a function, or none where it has no results."""
+        return self._write(bindings, self._read_by(bindings, results), results) if results else None
+
+    def _results(self, targets: Sequence[Var], gradients: Mapping[Var, Expr]) -> tuple[tuple[str, Expr], ...]:
+        present = (target for target in targets if target in gradients)
+        return tuple((gradient_name(self._names[target]), gradients[target]) for target in present)
+
+    def _read_by(self, bindings: Sequence[Binding], results: Sequence[tuple[str, Expr]]) -> tuple[Var, ...]:
+        """List what bindings and results read but do not compute, in the order of `_givable`."""
+        read = {variable for binding in bindings for variable in binding.reads}
+        read.update(value for _, value in results)
+        read.difference_update(binding.var for binding in bindings)
+        return tuple(value for value in self._givable if value in read)
+
+    def _write(
+        self, bindings: Sequence[Binding], given: Sequence[Var], results: Sequence[tuple[str, Expr]]
+    ) -> StageFunction:
+        module = write_module(
+            bindings,
+            inputs=given,
+            outputs=[value for _, value in results],
+            names=self._names,
+            functions=self._program.functions,
+        )
+        outputs = tuple(tensor_info(value, name) for name, value in results)
+        return StageFunction(module, self.describe(given), outputs)

@@ -1,0 +1,135 @@
+"""Run stages one after another, as a pipeline would, and compare with the uncut model.
+
+The uncut model's gradient is that of the model as a single stage, so a mistake in an operator's gradient
+would be in both: operators are checked apart, against finite differences. What this checks is the cutting:
+liveness, relays, what is saved, the split of the backward, and the sums over tied weights. Checked itself,
+by breaking stages, in tests/tuner/stages/test_check.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tuner.errors import TunerError
+from tuner.frontend.model import IRModule, Model
+from tuner.stages.build import build_stages
+from tuner.stages.interface import Stage, StageFunction, gradient_name
+from tuner.stages.program import read_program, tensor_info
+
+Run: TypeAlias = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
+"""Runs a module's `main` on inputs, in order, and gives its outputs, in order."""
+
+_WEIGHT_SCALE = 0.05
+"""Standard deviation of random weights: small enough that activations of a deep model stay finite."""
+
+
+def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Run) -> float:
+    """Find the largest relative error of the chained stages against the uncut model.
+
+    Outputs are compared, and for training every weight's gradient, once by the joint backward and once by
+    the two halves. The error of a tensor is its largest absolute difference over the largest absolute value
+    in it.
+
+    Args:
+        seed: draws the inputs, and the weights that the model does not hold.
+        run: executes a module.
+
+    Raises:
+        TunerError: the stages do not make what the model makes.
+    """
+    tensors = draw_tensors(model, rng=np.random.default_rng(seed))
+    whole = build_stages(model, ())
+    expected = run_stages(whole, tensors, split=False, run=run)
+    found = [run_stages(stages, tensors, split=False, run=run)]
+    if model.training:
+        found.append(run_stages(stages, tensors, split=True, run=run))
+    return max(_relative_error(expected, results) for results in found)
+
+
+def draw_tensors(model: Model, *, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Draw inputs and weights by name; weights that the model holds are taken, and tied ones are one."""
+    program = read_program(model)
+    tensors: dict[str, np.ndarray] = {}
+    for spec in model.inputs:
+        if np.issubdtype(np.dtype(spec.dtype), np.floating):
+            tensors[spec.name] = rng.standard_normal(spec.shape).astype(spec.dtype)
+        else:
+            tensors[spec.name] = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)
+    for variable, name in zip(program.parameters, model.parameter_names, strict=True):
+        if name in model.parameters:
+            tensors[name] = np.asarray(model.parameters[name])
+        else:
+            info = tensor_info(variable, name)
+            tensors[name] = (rng.standard_normal(info.shape) * _WEIGHT_SCALE).astype(info.dtype)
+    for first, *others in model.tied:
+        tensors.update(dict.fromkeys(others, tensors[first]))
+    return tensors
+
+
+def run_stages(
+    stages: Sequence[Stage], tensors: Mapping[str, np.ndarray], *, split: bool, run: Run
+) -> dict[str, np.ndarray]:
+    """Run stages in order, then their backwards in reverse, each tensor found by its name.
+
+    Args:
+        tensors: the user's inputs and the weights.
+        split: whether to run the two halves of the backward, all input halves first.
+
+    Returns:
+        The last outputs, and for training each weight's gradient, summed over the stages that read it.
+    """
+    known = dict(tensors)
+    for stage in stages:
+        known.update(_run_function(stage.forward, known, run))
+    sent_on = {info.name for stage in stages for info in stage.received}
+    results = {
+        info.name: known[info.name] for stage in stages for info in stage.outputs if info.name not in sent_on
+    }
+    gradients: dict[str, np.ndarray] = {}
+    for stage in reversed(stages):
+        function = stage.backward_input if split else stage.backward
+        made = _run_function(function, known, run) if function else {}
+        _add_gradients(gradients, made, stage)
+        _receive_gradients(known, made, stage)
+    for stage in reversed(stages) if split else ():
+        if stage.backward_weight is not None:
+            _add_gradients(gradients, _run_function(stage.backward_weight, known, run), stage)
+    return results | gradients
+
+
+def _run_function(
+    function: StageFunction, known: Mapping[str, np.ndarray], run: Run
+) -> dict[str, np.ndarray]:
+    missing = [info.name for info in function.inputs if info.name not in known]
+    if missing:
+        raise TunerError(f"a stage reads {missing}, which no stage before it makes; cut the model again")
+    outputs = run(function.module, [known[info.name] for info in function.inputs])
+    return {info.name: np.asarray(output) for info, output in zip(function.outputs, outputs, strict=True)}
+
+
+def _add_gradients(gradients: dict[str, np.ndarray], made: Mapping[str, np.ndarray], stage: Stage) -> None:
+    for name in map(gradient_name, stage.parameters):
+        if name in made:
+            gradients[name] = gradients[name] + made[name] if name in gradients else made[name]
+
+
+def _receive_gradients(known: dict[str, np.ndarray], made: Mapping[str, np.ndarray], stage: Stage) -> None:
+    """Hand gradients to the stage before; those of a relayed tensor add to what later stages sent."""
+    relayed = {gradient_name(name) for name in stage.relayed}
+    for name, value in made.items():
+        known[name] = known[name] + value if name in relayed and name in known else value
+
+
+def _relative_error(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> float:
+    if expected.keys() != found.keys():
+        different = sorted(expected.keys() ^ found.keys())
+        raise TunerError(f"the stages and the uncut model differ in {different}; cut the model again")
+    return max(_difference(expected[name], found[name]) for name in expected)
+
+
+def _difference(expected: np.ndarray, found: np.ndarray) -> float:
+    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+    return float(np.max(np.abs(expected.astype(np.float64) - found.astype(np.float64)), initial=0.0)) / scale

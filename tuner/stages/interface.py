@@ -1,0 +1,113 @@
+"""What a pipeline stage is: its functions, the tensors that cross its borders, and the bytes it keeps.
+
+    inputs ──▶ forward ──▶ outputs
+                  │ saved
+    input gradients ◀── backward ◀── output gradients
+                           │
+                           ▼ weight gradients
+
+`backward` makes all gradients at once. Its two halves make them apart, so that a schedule may delay the
+second: `backward_input` makes what the stage before is waiting for and keeps what the weights need,
+`backward_weight` makes the rest (zero-bubble pipelining, Qi et al., ICLR 2024, section 2).
+
+Every function names its tensors. A stage runs by looking its inputs up by name and keeping its outputs by
+name, so the order of arguments is stated once, in the interface, and is the same on every device. The
+gradient of tensor `t` is named `t.grad`. Checked in tests/tuner/stages/test_build.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.frontend.model import IRModule, Model
+from tuner.plan import TensorInfo, TiedParameter
+
+
+@dataclass(frozen=True, slots=True)
+class StageFunction:
+    """A module whose `main` takes `inputs` and returns the tuple of `outputs`, both in order."""
+
+    module: IRModule
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline stage.
+
+    Attributes:
+        name: `stage0`, `stage1`, …
+        layers: names of the layers it holds, in order.
+        forward: takes boundary tensors, the user's inputs that it reads, then weights; returns its outputs,
+            then what it saves beyond them.
+        backward: the joint backward: takes what was saved, output gradients and weights; returns input
+            gradients, then weight gradients. None for inference and where no gradient is wanted.
+        backward_input: its first half: returns input gradients, then what the second half needs beyond what
+            the forward saved. None where the stage's inputs need no gradient, as in the first stage.
+        backward_weight: its second half: returns weight gradients. None without weights.
+        inputs: tensors that it reads: from earlier stages, then from the user.
+        outputs: tensors that it makes for later stages or the user; the loss, for the last in training.
+        received: what crosses the border from the stage before, in order, relayed tensors included.
+        sent: what crosses the border to the stage after, in order, relayed tensors included.
+        relayed: names of the tensors that it receives and sends on.
+        parameters: names of its weights, in order of first use.
+        saved: what must be kept from its forward to its joint backward, weights excluded.
+        saved_for_weight: what must be kept from `backward_input` to `backward_weight`.
+        weight_bytes: bytes of its weights.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    forward: StageFunction
+    backward: StageFunction | None
+    backward_input: StageFunction | None
+    backward_weight: StageFunction | None
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    received: tuple[TensorInfo, ...]
+    sent: tuple[TensorInfo, ...]
+    relayed: tuple[str, ...]
+    parameters: tuple[str, ...]
+    saved: tuple[TensorInfo, ...]
+    saved_for_weight: tuple[TensorInfo, ...]
+    weight_bytes: int
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept from the forward to the joint backward, each micro-batch."""
+        return total_bytes(self.saved)
+
+    @property
+    def saved_for_weight_bytes(self) -> int:
+        """Bytes kept from the input half to the weight half of a split backward, each micro-batch."""
+        return total_bytes(self.saved_for_weight)
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes sent to the next stage, each micro-batch; zero for the last."""
+        return total_bytes(self.sent)
+
+
+def total_bytes(tensors: Sequence[TensorInfo]) -> int:
+    """Sum the bytes of tensors."""
+    return sum(tensor.num_bytes for tensor in tensors)
+
+
+def gradient_name(name: str) -> str:
+    """Name the gradient of a tensor."""
+    return f"{name}.grad"
+
+
+def tied_groups(model: Model, stages: Sequence[Stage]) -> tuple[tuple[TiedParameter, ...], ...]:
+    """List the weights that live in several places, in order of first place; their gradients are summed.
+
+    A group is one tensor: one parameter read by several stages, or several names that the model says are one.
+    """
+    leader_by_name = {name: group[0] for group in model.tied for name in group}
+    places: dict[str, list[TiedParameter]] = {}
+    for stage_index, stage in enumerate(stages):
+        for name in stage.parameters:
+            places.setdefault(leader_by_name.get(name, name), []).append(TiedParameter(name, stage_index))
+    return tuple(tuple(group) for group in places.values() if len(group) > 1)
