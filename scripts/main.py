@@ -18,6 +18,7 @@ from scripts import (
     backends_command,
     compare_command,
     console,
+    cost_model_command,
     doctor_command,
     draw_command,
     partition_command,
@@ -49,6 +50,7 @@ app.command("schedule")(schedule_command.schedule)
 app.command("compare")(compare_command.compare)
 app.command("draw")(draw_command.draw)
 app.add_typer(records_command.app, name="records")
+app.add_typer(cost_model_command.app, name="cost-model")
 app.command("targets")(targets_command.targets)
 app.command("backends")(backends_command.backends)
 app.command("doctor")(doctor_command.doctor)

@@ -1,0 +1,179 @@
+"""`tessel cost-model`: train the model on records, say how good it is, and ask it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console
+from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
+
+if TYPE_CHECKING:
+    from cost_model import Dataset, SplitFigures
+
+app = typer.Typer(no_args_is_help=True, help="Train, evaluate and ask the cost model; from records alone.")
+
+DEFAULT_MODEL = Path("out/cost_model")
+
+_FIGURES = (
+    ("num_samples", "keys"),
+    ("median_ape", "median error"),
+    ("mape", "MAPE"),
+    ("p90_ape", "P90 error"),
+    ("within_10", "within 10 %"),
+    ("within_20", "within 20 %"),
+    ("spearman", "Spearman"),
+    ("regret", "regret"),
+    ("choice_accuracy", "choice right"),
+    ("coverage_90", "90 % covered"),
+    ("noise_floor", "noise floor"),
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of folds and trees.")]
+
+
+@app.command("train")
+def train(
+    records: RecordsOption = DEFAULT_RECORDS,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train on every usable record, and save the model with its manifest.
+
+    Example: `tessel cost-model train --records sqlite:///out/records.db`
+    """
+    from cost_model import train_kernel_model
+
+    dataset = _dataset(records)
+    model = train_kernel_model(dataset, seed=seed)
+    model.save(out)
+    manifest = model.manifest
+    if json:
+        console.print_json({"model": str(out), "manifest": manifest})
+        return
+    console.print_line(
+        f"trained on {manifest.num_samples} keys of {', '.join(manifest.backends)}; written to {out}"
+    )
+
+
+@app.command("evaluate")
+def evaluate(
+    records: RecordsOption = DEFAULT_RECORDS,
+    networks: Annotated[
+        Path | None,
+        typer.Option(help="JSON of network -> fingerprints, as `tessel records collect` writes it."),
+    ] = None,
+    min_latency_us: Annotated[float, typer.Option(help="Kernels below this are not counted.")] = 100.0,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Say how good the model is on shapes, combinations and networks it has not seen.
+
+    Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
+    """
+    from cost_model import evaluate as evaluate_model
+
+    figures = evaluate_model(
+        _dataset(records),
+        networks=None if networks is None else _networks(networks),
+        min_latency_us=min_latency_us,
+        seed=seed,
+    )
+    if json:
+        console.print_json({"splits": figures})
+        return
+    rows = [[title, *(_cell(name, split) for split in figures.values())] for name, title in _FIGURES]
+    console.print_table("On what was held out", ["figure", *figures], rows)
+
+
+@app.command("predict")
+def predict(
+    fingerprint: Annotated[str, typer.Argument(help="Fingerprint of a workload in the records.")],
+    model: Annotated[Path, typer.Option(help="Folder of the model.")] = DEFAULT_MODEL,
+    records: RecordsOption = DEFAULT_RECORDS,
+    json: JsonOption = False,
+) -> None:
+    """Predict how long each backend takes for a workload, beside what was measured.
+
+    Example: `tessel cost-model predict 4be2… --records sqlite:///out/records.db`
+    """
+    from cost_model import Query, load_kernel_model
+
+    loaded = load_kernel_model(model)
+    dataset = _dataset(records)
+    mine = [s for s in dataset.samples if s.query.workload.fingerprint.startswith(fingerprint)]
+    if not mine:
+        raise typer.BadParameter(
+            f"no measured workload has a fingerprint that begins with {fingerprint}; "
+            "`tessel records list` shows them"
+        )
+    measured = {(s.query.backend, s.query.settings): s.latency_us for s in mine}
+    first = mine[0].query
+    asked = [
+        Query(
+            workload=first.workload,
+            backend=backend,
+            settings=settings,
+            num_threads=first.num_threads,
+            speed=first.speed,
+        )
+        for backend, settings in sorted(measured.keys() | {(name, "") for name in loaded.manifest.backends})
+    ]
+    rows = [
+        {
+            "backend": query.backend,
+            "settings": query.settings,
+            "predicted_us": prediction.latency_us,
+            "interval_us": [prediction.low_us, prediction.high_us],
+            "measured_us": measured.get((query.backend, query.settings)),
+        }
+        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+    ]
+    if json:
+        console.print_json({"workload": first.workload.fingerprint, "predictions": rows})
+        return
+    table = [
+        [
+            f"{query.backend} {query.settings}".strip(),
+            console.format_us(prediction.latency_us),
+            f"{console.format_us(prediction.low_us)} to {console.format_us(prediction.high_us)}",
+            "-"
+            if (found := measured.get((query.backend, query.settings))) is None
+            else console.format_us(found),
+        ]
+        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+    ]
+    console.print_table("", ["backend", "predicted", "90 % interval", "measured"], table)
+
+
+def _dataset(url: str) -> Dataset:
+    from cost_model import load_dataset
+    from records import open_store
+
+    with open_store(url) as store:
+        return load_dataset(store.iterate())
+
+
+def _networks(path: Path) -> dict[str, list[str]]:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise typer.BadParameter(
+            f"{path} cannot be read as network -> fingerprints ({error}); "
+            "`tessel records collect` writes such a file"
+        ) from error
+
+
+def _cell(name: str, split: SplitFigures) -> str:
+    value = getattr(split, name)
+    if value is None:
+        return "-"
+    if name in ("num_samples", "spearman"):
+        return f"{value:.3g}" if name == "spearman" else str(value)
+    return f"{value:.1%}"
