@@ -1,0 +1,23 @@
+"""Compile the hot loops of the searches, once a machine.
+
+A function marked `@compiled` is plain Python over numpy arrays and numbers. Numba compiles it at its first
+call and keeps the machine code beside the module (or in the user's cache folder), so that later processes
+load it in milliseconds. With `NUMBA_DISABLE_JIT=1` in the environment the same functions run as they are
+written, slowly, with the same answers. Checked in tests/tessel/search/test_period_pure_python.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return the function compiled by numba, its machine code kept between processes."""
+    # numba's decorator is untyped; what it returns is called like the function it was given
+    return cast(Callable[_Arguments, _Result], numba.njit(cache=True)(function))

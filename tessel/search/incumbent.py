@@ -1,0 +1,88 @@
+"""The best whole schedule that a search has seen, and who found it.
+
+The one piece of state that the phases of a search share. A schedule is offered as starts by step; it is kept
+if it is shorter, and the caller is told. Checked in tests/tessel/search/test_makespan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tessel.search.instance import Instance, IntArray
+from tessel.search.progress import Progress
+from tessel.search.serial import NEVER
+
+
+@dataclass(slots=True)
+class Incumbent:
+    """The best schedule so far.
+
+    Attributes:
+        instance: what is scheduled.
+        lower_bound: no schedule is shorter; phases that prove more raise it.
+        clock: seconds now.
+        deadline: seconds at which the search ends.
+        on_progress: told of each improvement.
+        began: seconds at which the search began.
+        makespan: of the best schedule, `NEVER` before the first one.
+        start: its starts by step, -1 where a step is not run.
+        found_by: the method that found it.
+    """
+
+    instance: Instance
+    lower_bound: int
+    clock: Callable[[], float]
+    began: float
+    deadline: float
+    on_progress: Callable[[Progress], None] | None = None
+    makespan: int = NEVER
+    start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    found_by: str = ""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a schedule."""
+        return self.makespan < NEVER
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to search: the makespan meets the bound, or time is up."""
+        return self.makespan <= self.lower_bound or self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline, negative after it."""
+        return self.deadline - self.clock()
+
+    def offer(self, start: IntArray, found_by: str) -> bool:
+        """Keep a schedule if it is shorter than the best, and return whether it was.
+
+        Args:
+            start: starts by step, -1 where a step is not run; copied.
+            found_by: the method that found it.
+        """
+        makespan = makespan_of(self.instance, start)
+        if makespan >= self.makespan:
+            return False
+        self.makespan, self.start, self.found_by = makespan, start.copy(), found_by
+        if self.on_progress is not None:
+            self.on_progress(Progress(makespan, self.lower_bound, self.clock() - self.began, found_by))
+        return True
+
+
+def makespan_of(instance: Instance, start: IntArray) -> int:
+    """Return the last end of these starts by step."""
+    spans = np.tile(instance.span, instance.micro_batches)
+    return int(np.where(start >= 0, start + spans, 0).max())
+
+
+def options_of(instance: Instance, start: IntArray) -> IntArray:
+    """Return the option that each micro-batch runs, by choice and micro-batch."""
+    options = np.zeros((len(instance.default_option), instance.micro_batches), dtype=np.int64)
+    is_run = start.reshape(instance.micro_batches, instance.num_blocks) >= 0
+    for block in np.flatnonzero(instance.choice >= 0):
+        options[instance.choice[block], is_run[:, block]] = instance.option[block]
+    return options

@@ -1,0 +1,140 @@
+"""Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
+
+    bounds → one that always exists → hand-written rules → urgencies → climbing, until proven or out of time
+
+Every phase offers schedules to one incumbent, so the answer only gets better with time, and an interrupt
+returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). Time is looked at
+between rounds of fixed size, so equal rounds give equal answers. What the model leaves out is what placements
+leave out: contention between transfers. Checked in tests/tessel/search/test_makespan.py against exhaustive
+search and the independent validation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule
+from tessel.search.incumbent import Incumbent
+from tessel.search.instance import build_instance
+from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.progress import Progress
+from tessel.search.repeating import find_repeating_part
+from tessel.search.rules import busiest_work, offer_rules, option_presets
+from tessel.search.serial import improve_offsets
+
+logger = logging.getLogger(__name__)
+
+ROUND_STEPS = 50_000
+"""Steps placed in one round of climbing between looks at the clock: a few hundredths of a second."""
+
+
+def find_schedule(
+    placement: Placement,
+    *,
+    micro_batches: int,
+    memory: Sequence[int] | int | None = None,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Schedule:
+    """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
+
+    Ends early when the makespan is proven least. An interrupt (Ctrl-C) ends the search and returns the best
+    schedule so far.
+
+    Args:
+        placement: blocks of one micro-batch.
+        micro_batches: how many are run, >= 1.
+        memory: limit in units, one a device or one for all; None for none.
+        time_limit_s: seconds for the search, > 0; the quick rules run to their end even beyond.
+        seed: seed of what is random; equal seeds and equal rounds give equal schedules.
+        on_progress: told each time the schedule gets shorter.
+        clock: seconds, for the limit and for what is reported.
+
+    Raises:
+        InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
+        KeyboardInterrupt: interrupted before there was any schedule.
+    """
+    began = clock()
+    if time_limit_s <= 0:
+        raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
+    limits = _limit_by_device(placement, memory)
+    instance = build_instance(placement, micro_batches=micro_batches, memory=limits)
+    best = Incumbent(
+        instance=instance,
+        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=limits),
+        clock=clock,
+        began=began,
+        deadline=began + time_limit_s,
+        on_progress=on_progress,
+    )
+    try:
+        offer_rules(placement, best, memory=limits)
+        _climb(placement, best, seed=seed)
+    except KeyboardInterrupt:
+        if not best.is_found:
+            raise
+        logger.info("interrupted; the best schedule so far is kept")
+    return _schedule_of(placement, best, limits)
+
+
+def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    if memory is None:
+        return None
+    limits = (memory,) * placement.devices if isinstance(memory, int) else tuple(memory)
+    if len(limits) != placement.devices:
+        raise ValueError(
+            f"{len(limits)} memory limits were given for {placement.devices} devices; give one a device"
+        )
+    return limits
+
+
+def _climb(placement: Placement, best: Incumbent, *, seed: int) -> None:
+    """Improve block offsets from restarts in turn, one round each, until the search is over."""
+    instance = best.instance
+    stride = busiest_work(placement)
+    num_tries = max(1, ROUND_STEPS // (instance.num_blocks * instance.micro_batches))
+    presets = list(option_presets(instance))
+    climbs = [(-instance.tail.copy(), preset) for preset in presets]
+    state = seed & 0x7FFFFFFF
+    turn = 0
+    while not best.is_over:
+        offset, options = climbs[turn % len(climbs)]
+        start = best.start.copy()
+        makespan, state = improve_offsets(
+            instance,
+            offset,
+            options,
+            stride,
+            num_tries,
+            state,
+            best.makespan,
+            start,
+        )
+        if makespan < best.makespan:
+            best.offer(start, "climbing")
+        turn += 1
+
+
+def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:
+    num_blocks = best.instance.num_blocks
+    starts = {
+        (step % num_blocks, step // num_blocks): int(best.start[step])
+        for step in map(int, np.flatnonzero(best.start >= 0))
+    }
+    return Schedule.of(
+        placement,
+        starts,
+        micro_batches=best.instance.micro_batches,
+        memory=limits,
+        lower_bound=best.lower_bound,
+        repetend=find_repeating_part(placement, best.instance, best.start),
+        search_seconds=best.clock() - best.began,
+        found_by=best.found_by,
+    )

@@ -1,0 +1,296 @@
+"""Build a whole schedule one step at a time, by priority, and never run into a dead end.
+
+Steps are appended one after the other and each starts as soon as its devices and what it waits for allow.
+Among the steps that could come next, the one that could end first names a device; of the steps that want one
+of its devices and could start before that end, the most urgent is taken (Giffler and Thompson). Under a
+memory limit a step that adds memory is taken only if afterwards the unfinished micro-batches could still be
+finished, oldest first, each in the instance's serial order: so a slot for a later chunk is never given away.
+
+    priority  b0[0] before f0[2]     device 0   f0 f0 .  .  b0 b0 f0
+                                     device 1   .  f1 b1 b1 f1 ...
+
+What it leaves out: looking ahead beyond that; the searches built on it do. Checked in
+tests/tessel/search/test_serial.py.
+
+Source: Giffler and Thompson, "Algorithms for solving production-scheduling problems" (1960); Dijkstra, EWD
+623 (the banker's algorithm).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessel.search.compiled import compiled
+from tessel.search.instance import UNLIMITED, Instance, IntArray
+from tessel.search.lottery import below, next_state
+
+NEVER = 1 << 62
+"""Later than any step of any schedule."""
+
+
+@compiled
+def advance(instance: Instance, block: int, following: IntArray, options: IntArray) -> int:
+    """Return the next micro-batch that a block may start, moved past those that run another option."""
+    micro_batch = following[block]
+    choice = instance.choice[block]
+    if choice >= 0:
+        option = instance.option[block]
+        while micro_batch < instance.micro_batches:
+            chosen = options[choice, micro_batch]
+            if chosen < 0 or chosen == option:
+                break
+            micro_batch += 1
+        following[block] = micro_batch
+    return int(micro_batch)
+
+
+@compiled
+def ready_time(
+    instance: Instance, block: int, micro_batch: int, start: IntArray, free: IntArray, options: IntArray
+) -> int:
+    """Return the earliest start of a step that may come next, or -1 while it waits for one not started.
+
+    Args:
+        instance: the arrays.
+        block: block of the step.
+        micro_batch: micro-batch of the step.
+        start: start by step, -1 where it has not started.
+        free: step from which each device is free.
+        options: option by choice and micro-batch, -1 where undecided.
+    """
+    earliest = 0
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        earliest = max(earliest, free[instance.device[place]])
+    first = micro_batch * instance.num_blocks
+    for place in range(instance.before_start[block], instance.before_start[block + 1]):
+        source = instance.before[place]
+        choice = instance.choice[source]
+        if choice >= 0:
+            chosen = options[choice, micro_batch]
+            if choice == instance.choice[block]:
+                chosen = instance.option[block]
+            if chosen < 0:
+                return -1
+            if chosen != instance.option[source]:
+                continue
+        if start[first + source] < 0:
+            return -1
+        earliest = max(earliest, start[first + source] + instance.before_delay[place])
+    return int(earliest)
+
+
+@compiled
+def fits(
+    instance: Instance,
+    block: int,
+    micro_batch: int,
+    start: IntArray,
+    held: IntArray,
+    options: IntArray,
+    following: IntArray,
+) -> bool:
+    """Return whether a step keeps the memory limits and leaves a way to finish.
+
+    O(open micro-batches x blocks).
+    """
+    amount = instance.memory[block]
+    if amount <= 0 and instance.choice[block] < 0:
+        return True
+    is_limited = False
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        device = instance.device[place]
+        if instance.limit[device] < UNLIMITED:
+            is_limited = True
+            if held[device] + amount > instance.limit[device]:
+                return False
+    if not is_limited:
+        return True
+    return _can_finish(instance, block, micro_batch, start, held, options, following)
+
+
+@compiled
+def _can_finish(
+    instance: Instance,
+    block: int,
+    micro_batch: int,
+    start: IntArray,
+    held: IntArray,
+    options: IntArray,
+    following: IntArray,
+) -> bool:
+    """Finish the open micro-batches one by one, oldest first, as if `block` of `micro_batch` had started."""
+    num_blocks = instance.num_blocks
+    room = instance.limit - held
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        room[instance.device[place]] -= instance.memory[block]
+    oldest, newest = instance.micro_batches, micro_batch
+    for other in range(num_blocks):
+        oldest = min(oldest, following[other])
+        newest = max(newest, following[other] - 1)
+    for current in range(oldest, newest + 1):
+        first = current * num_blocks
+        for other in instance.serial_order:
+            if start[first + other] >= 0 or (other == block and current == micro_batch):
+                continue
+            choice = instance.choice[other]
+            if choice >= 0:
+                chosen = options[choice, current]
+                if current == micro_batch and choice == instance.choice[block]:
+                    chosen = instance.option[block]
+                elif chosen < 0:
+                    chosen = instance.default_option[choice]
+                if chosen != instance.option[other]:
+                    continue
+            for place in range(instance.device_start[other], instance.device_start[other + 1]):
+                device = instance.device[place]
+                room[device] -= instance.memory[other]
+                if room[device] < 0:
+                    return False
+    return True
+
+
+@compiled
+def place_step(
+    instance: Instance,
+    block: int,
+    micro_batch: int,
+    when: int,
+    start: IntArray,
+    free: IntArray,
+    held: IntArray,
+    options: IntArray,
+    following: IntArray,
+) -> None:
+    """Start a step at a time: note its start, its devices' next free step and memory, and its option."""
+    start[micro_batch * instance.num_blocks + block] = when
+    following[block] = micro_batch + 1
+    if instance.choice[block] >= 0:
+        options[instance.choice[block], micro_batch] = instance.option[block]
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        device = instance.device[place]
+        free[device] = when + instance.span[block]
+        held[device] += instance.memory[block]
+
+
+@compiled
+def list_schedule(
+    instance: Instance, priority: IntArray, options: IntArray, is_active: bool, start: IntArray
+) -> int:
+    """Write the start of every step by priority, and return the makespan, or -1 where it got stuck.
+
+    It gets stuck only under a memory limit, where even finishing the open micro-batches one by one does not
+    apply from the beginning on. O(steps x blocks).
+
+    Args:
+        instance: the arrays.
+        priority: by step; the lowest is taken first, ties by earliest start, then by block.
+        options: option by choice and micro-batch; -1 leaves it to the priority, and is overwritten.
+        is_active: whether a device may idle for a more urgent step that comes before another could end.
+        start: by step, overwritten; -1 where a step is not run.
+    """
+    num_blocks = instance.num_blocks
+    start[:] = -1
+    free = np.zeros(instance.num_devices, dtype=np.int64)
+    held = np.zeros(instance.num_devices, dtype=np.int64)
+    following = np.zeros(num_blocks, dtype=np.int64)
+    ready = np.full(num_blocks, -1, dtype=np.int64)
+    is_wanted = np.zeros(instance.num_devices, dtype=np.bool_)
+    makespan = 0
+    while True:
+        is_finished = True
+        horizon, leader = NEVER, -1
+        for block in range(num_blocks):
+            ready[block] = -1
+            micro_batch = advance(instance, block, following, options)
+            if micro_batch >= instance.micro_batches:
+                continue
+            is_finished = False
+            earliest = ready_time(instance, block, micro_batch, start, free, options)
+            if earliest < 0 or not fits(instance, block, micro_batch, start, held, options, following):
+                continue
+            ready[block] = earliest
+            end = earliest + instance.span[block] if is_active else earliest
+            if end < horizon:
+                horizon, leader = end, block
+        if is_finished:
+            return int(makespan)
+        if leader < 0:
+            return -1
+        is_wanted[:] = False
+        for place in range(instance.device_start[leader], instance.device_start[leader + 1]):
+            is_wanted[instance.device[place]] = True
+        best = leader
+        best_priority = priority[following[leader] * num_blocks + leader]
+        for block in range(num_blocks):
+            if ready[block] < 0 or (ready[block] >= horizon and block != leader and is_active):
+                continue
+            if not is_active and ready[block] > horizon:
+                continue
+            shares = False
+            for place in range(instance.device_start[block], instance.device_start[block + 1]):
+                shares = shares or is_wanted[instance.device[place]]
+            if not shares:
+                continue
+            urgency = priority[following[block] * num_blocks + block]
+            if urgency < best_priority or (urgency == best_priority and ready[block] < ready[best]):
+                best, best_priority = block, urgency
+        micro_batch, when = following[best], ready[best]
+        place_step(instance, best, micro_batch, when, start, free, held, options, following)
+        makespan = max(makespan, when + instance.span[best])
+
+
+@compiled
+def improve_offsets(
+    instance: Instance,
+    offset: IntArray,
+    options: IntArray,
+    stride: int,
+    num_tries: int,
+    state: int,
+    best_makespan: int,
+    best_start: IntArray,
+) -> tuple[int, int]:
+    """Climb from block offsets to better ones, keeping the best schedule; return its makespan and the state.
+
+    The priority of block b of micro-batch m is offset[b] + m x stride: a periodic schedule's start. A try
+    moves one to three offsets by up to a stride, schedules, and is kept unless that got worse.
+
+    Args:
+        instance: the arrays.
+        offset: by block; changed to the best found.
+        options: option by choice and micro-batch to start from; -1 leaves it to the priority.
+        stride: steps between micro-batches.
+        num_tries: schedules made.
+        state: state of the lottery.
+        best_makespan: of the schedule in `best_start`.
+        best_start: start by step of the best schedule so far; overwritten when a better one is found.
+    """
+    num_blocks, micro_batches = instance.num_blocks, instance.micro_batches
+    start = np.empty(num_blocks * micro_batches, dtype=np.int64)
+    priority = np.empty(num_blocks * micro_batches, dtype=np.int64)
+    trial = offset.copy()
+    current = NEVER
+    for attempt in range(num_tries):
+        trial[:] = offset
+        is_active = True
+        if attempt > 0:
+            state = next_state(state)
+            is_active = below(state, 4) > 0
+            state = next_state(state)
+            for _ in range(1 + below(state, 3)):
+                state = next_state(state)
+                block = below(state, num_blocks)
+                state = next_state(state)
+                trial[block] += below(state, 2 * stride + 1) - stride
+        for micro_batch in range(micro_batches):
+            for block in range(num_blocks):
+                priority[micro_batch * num_blocks + block] = trial[block] + micro_batch * stride
+        chosen = options.copy()
+        makespan = list_schedule(instance, priority, chosen, is_active, start)
+        if 0 <= makespan <= current:
+            current = makespan
+            offset[:] = trial
+        if 0 <= makespan < best_makespan:
+            best_makespan = makespan
+            best_start[:] = start
+    return int(best_makespan), int(state)
