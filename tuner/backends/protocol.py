@@ -9,10 +9,12 @@ measured through exactly the same path as a whole model. A backend of one's own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from tuner.rules.protocol import Rule
 from tuner.target import Target
+
+if TYPE_CHECKING:
+    from tuner.rules.protocol import Rule
 
 PARTITION_ATTRIBUTE = "tessel.backend"
 """Relax function attribute that names the backend of a partition."""
@@ -35,6 +37,14 @@ class Backend(Protocol):
     @property
     def settings(self) -> str:
         """What changes its results beside its name, such as `trials=64`; part of a record's key."""
+        ...
+
+    @property
+    def reference(self) -> str:
+        """Text from which `tuner.backends.registry.backends_for` makes it again in another process.
+
+        A registered name with its settings (`metaschedule?trials=64`), or `module:object`.
+        """
         ...
 
     def versions(self) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,147 @@
+"""The BLAS inside NumPy: matrix products as zero-copy calls, whatever else a partition holds left to TVM.
+
+A product becomes a packed call whose operands are views of the virtual machine's own tensors. A transposition
+of either operand's last two axes costs nothing, because BLAS reads transposed matrices; bias, activation and
+the like become one TVM kernel after the call. A call through Python costs some 4 us, which is part of every
+measurement. Checked in tests/tuner/backends/.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
+from tuner.target import Target
+from tuner.target_resolution import blas_version
+
+_DTYPES = frozenset({"float32", "float64"})
+
+_PACKED_NAME = "tessel.blas.matmul"
+
+
+class Blas:
+    """Runs matrix products with the BLAS inside NumPy."""
+
+    name = "blas"
+    settings = ""
+    reference = "blas"
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Return NumPy's version and that of the BLAS inside it, with the kernels it chose for this CPU."""
+        return tuple(sorted((blas_version(), ("numpy", importlib.metadata.version("numpy")))))
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        """Say that a CPU's library does not run elsewhere."""
+        return (
+            None
+            if target.kind == "cpu" and not target.rpc
+            else "NumPy's BLAS runs on this machine's CPU only"
+        )
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        """Say that the function has no matrix product, or one of a data type that BLAS lacks."""
+        products = [call for call in bound_calls(function) if call.op.name == "relax.matmul"]
+        if not products:
+            return "it holds no matrix product"
+        dtypes = sorted({str(call.ty.dtype) for call in products} - _DTYPES)
+        if dtypes:
+            return f"BLAS multiplies {' and '.join(sorted(_DTYPES))}, not {dtypes[0]}"
+        return None
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        """Return the module with the functions' products as calls of BLAS and the rest as kernels."""
+        for name in functions:
+            called = _CallBlas(tvm.IRModule({"main": as_public(module[name])})).replaced()
+            kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(called))
+            module = replace_function(module, name, schedule_kernels(kernels, target))
+        return module
+
+
+def bound_calls(function: RelaxFunction) -> tuple[Any, ...]:
+    """Return the calls of operators that the function binds, in order."""
+    return tuple(
+        binding.value
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call) and isinstance(binding.value.op, tvm.ir.Op)
+    )
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.nn", override=True)
+def _multiply(left: Any, right: Any, result: Any) -> None:
+    _matmul(np.from_dlpack(left), np.from_dlpack(right), np.from_dlpack(result))
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.nt", override=True)
+def _multiply_right_transposed(left: Any, right: Any, result: Any) -> None:
+    _matmul(np.from_dlpack(left), np.from_dlpack(right).mT, np.from_dlpack(result))
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.tn", override=True)
+def _multiply_left_transposed(left: Any, right: Any, result: Any) -> None:
+    _matmul(np.from_dlpack(left).mT, np.from_dlpack(right), np.from_dlpack(result))
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.tt", override=True)
+def _multiply_both_transposed(left: Any, right: Any, result: Any) -> None:
+    _matmul(np.from_dlpack(left).mT, np.from_dlpack(right).mT, np.from_dlpack(result))
+
+
+def _matmul(left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
+    """Multiply into the result; a batch of rows times one matrix is one call of BLAS, not one a batch."""
+    if left.ndim > 2 and right.ndim == 2 and left.flags.c_contiguous:
+        rows = left.reshape(-1, left.shape[-1])
+        np.matmul(rows, right, out=result.reshape(-1, result.shape[-1]))
+    else:
+        np.matmul(left, right, out=result)
+
+
+@relax.expr_functor.mutator
+class _CallBlas(relax.PyExprMutator):
+    """Replaces matrix products, and the transpositions that only they read, by packed calls."""
+
+    def __init__(self, module: IRModule) -> None:
+        super().__init__(module)
+        self.module = module
+        self.transposed: dict[Any, Any] = {}
+
+    def replaced(self) -> IRModule:
+        """Return the module with its `main` rewritten."""
+        main = self.module["main"]
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                if _swaps_last_axes(binding.value):
+                    self.transposed[binding.var] = binding.value.args[0]
+        self.builder_.update_func(self.module.get_global_var("main"), self.visit_expr(main))
+        return relax.transform.DeadCodeElimination(["main"])(self.builder_.get())
+
+    def visit_call_(self, call: Any) -> Any:
+        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.matmul":
+            return super().visit_call_(call)
+        letters, operands = "", []
+        for operand in call.args:
+            letters += "t" if operand in self.transposed else "n"
+            operands.append(self.visit_expr(self.transposed.get(operand, operand)))
+        return relax.call_dps_packed(f"{_PACKED_NAME}.{letters}", operands, out_ty=call.ty)
+
+
+def _swaps_last_axes(value: Any) -> bool:
+    """Say whether a value is another one with its last two axes swapped."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return False
+    if value.op.name != "relax.permute_dims":
+        return False
+    rank = len(value.args[0].ty.shape)
+    if rank < 2:
+        return False
+    axes = value.attrs.axes
+    order = [int(axis) % rank for axis in axes] if axes is not None else list(reversed(range(rank)))
+    return order == [*range(rank - 2), rank - 1, rank - 2]

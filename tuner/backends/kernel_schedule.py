@@ -1,0 +1,48 @@
+"""Schedule a module's kernels without tuning: on the CPU by our rules, on the GPU by TVM's DLight.
+
+Where no rule applies a kernel keeps the schedule it had: slower, never wrong. A finished kernel is marked, so
+that no later pass schedules or fuses it again. Checked in tests/tuner/backends/test_kernel_schedule.py.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm.s_tir import dlight
+
+from tuner.backends.cpu_schedule import schedule_for_cpu
+from tuner.backends.protocol import IRModule
+from tuner.target import Target
+from tuner.target_resolution import tvm_target
+
+OPAQUE = 8
+"""TVM's op-pattern kind of kernels that fusion must leave alone."""
+
+_SCHEDULED = "tirx.is_scheduled"
+"""Attribute by which TVM's own passes mark a kernel as finished."""
+
+
+def schedule_kernels(module: IRModule, target: Target) -> IRModule:
+    """Return the module with its unfinished kernels scheduled for the target and marked as finished."""
+    if target.kind == "cuda":
+        module = _schedule_for_gpu(module, target)
+    scheduled = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            kernel = function
+            if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
+                kernel = schedule_for_cpu(function)
+            finished = kernel.with_attr("op_pattern", OPAQUE).with_attr(_SCHEDULED, True)
+            scheduled.update_func(variable, finished)
+    return scheduled
+
+
+def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
+    rules = (
+        dlight.gpu.Matmul(),
+        dlight.gpu.GEMV(),
+        dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(),
+        dlight.gpu.Fallback(),
+    )
+    with tvm_target(target):
+        return dlight.ApplyDefaultSchedule(*rules)(module)

@@ -1,0 +1,109 @@
+"""Which backends there are, and how a text names one: the place that a new backend is added to, or not.
+
+A reference is a registered name (`blas`), a name with settings (`metaschedule?trials=64`), or `module:object`
+for a backend of one's own, which needs no entry here. Every process makes its backends from references, so
+that a worker runs the same code as the one who asked. Checked in tests/tuner/backends/test_registry.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from tuner.backends.blas import Blas
+from tuner.backends.protocol import Backend
+from tuner.backends.tvm_native import TvmNative
+from tuner.errors import TunerError, UnknownNameError
+from tuner.target import Target
+
+_MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType({"tvm": TvmNative, "blas": Blas})
+
+
+def backend_names() -> tuple[str, ...]:
+    """Return the registered names, the reference backend first."""
+    return tuple(_MAKERS)
+
+
+def backends_for(references: Iterable[str] | None, target: Target, *, trials: int = 0) -> tuple[Backend, ...]:
+    """Return the backends that the references name, in order.
+
+    Args:
+        references: names with or without settings, or `module:object`; every one that can run if None.
+        target: what they must be able to run on.
+        trials: tuning trials a kernel for `metaschedule`, which is added where this is not 0.
+
+    Raises:
+        UnknownNameError: no such backend; the message lists those there are.
+        TunerError: the backend exists but cannot run on the target here.
+        ValueError: a setting is unknown or not a number, or two backends share a name.
+    """
+    if references is None:
+        return available_backends(target)
+    backends = tuple(make_backend(reference) for reference in references)
+    for backend in backends:
+        reason = backend.unavailable_reason(target)
+        if reason is not None:
+            raise TunerError(
+                f"backend {backend.name!r} cannot run on target {target.name!r}: {reason}; leave it out, or "
+                "see `tessel backends` for those that can"
+            )
+    names = [backend.name for backend in backends]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ValueError(
+            f"backend {doubled[0]!r} is given twice, so records could not tell them apart; give it once"
+        )
+    return backends
+
+
+def available_backends(target: Target) -> tuple[Backend, ...]:
+    """Return every registered backend that can run on the target with this installation."""
+    made = (make_backend(name) for name in _MAKERS)
+    return tuple(backend for backend in made if backend.unavailable_reason(target) is None)
+
+
+def make_backend(reference: str) -> Backend:
+    """Return the backend that a reference names, whether it can run here or not.
+
+    Raises:
+        UnknownNameError: no such backend.
+        ValueError: a setting is unknown or not a number.
+    """
+    name, _, settings = reference.partition("?")
+    if ":" in name:
+        return _import_backend(name)
+    if name not in _MAKERS:
+        near = difflib.get_close_matches(name, _MAKERS, n=1)
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise UnknownNameError(
+            f"backend {name!r} is not known; {hint} {', '.join(_MAKERS)}, or give module:object"
+        )
+    return _MAKERS[name](**_parsed(settings, reference))
+
+
+def _parsed(settings: str, reference: str) -> dict[str, int]:
+    """Return `a=1&b=2` as arguments; every setting of a backend is a whole number."""
+    arguments = {}
+    for setting in filter(None, settings.split("&")):
+        name, equals, value = setting.partition("=")
+        if not equals or not value.isdigit():
+            raise ValueError(
+                f"backend {reference!r} has the setting {setting!r}; write name=number, joined by &"
+            )
+        arguments[name] = int(value)
+    return arguments
+
+
+def _import_backend(reference: str) -> Backend:
+    module_name, _, attribute = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownNameError(
+            f"backend {reference!r} cannot be imported ({error}); give module:object, with the module on the "
+            "Python path"
+        ) from error
+    backend: Backend = found() if isinstance(found, type) else found
+    return backend

@@ -1,0 +1,156 @@
+"""Lower a partitioned module through its backends and TVM's pipeline, build it, and run it.
+
+A single candidate and a whole model take exactly this path. Each backend first lowers its own partitions; the
+partitions are then inlined into their callers, so that one memory plan covers the whole function; what no
+partition holds goes through TVM's default legalisation and fusion, which leaves finished kernels alone
+because they are marked opaque. Checked in tests/tuner/test_lower.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
+from tuner.errors import UnknownNameError
+from tuner.target import Target
+from tuner.target_resolution import tvm_device, tvm_target
+
+Executable: TypeAlias = Any
+"""A `tvm.runtime.Executable` that holds the bytecode of a Relax virtual machine."""
+
+
+def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) -> IRModule:
+    """Return the module with every partition lowered by its backend and inlined, before TVM's pipeline.
+
+    Args:
+        module: public Relax functions that call partitions (private functions that carry
+            `PARTITION_ATTRIBUTE`), or that are themselves left to TVM's default lowering.
+        backends: at least those that the partitions name.
+        target: what to build for.
+
+    Raises:
+        UnknownNameError: a partition names a backend that is not given.
+    """
+    functions_by_backend = _functions_by_backend(module)
+    backend_by_name = {backend.name: backend for backend in backends}
+    for name, functions in functions_by_backend.items():
+        if name not in backend_by_name:
+            raise UnknownNameError(
+                f"partition {functions[0]} names backend {name!r}, but only {', '.join(backend_by_name)} "
+                "are given; pass the backends that the partition search used"
+            )
+        module = backend_by_name[name].lower(module, functions, target)
+    return relax.transform.InlinePrivateFunctions()(module)
+
+
+def build_module(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module that `lower_module` returned: TVM's own pipeline and code generation.
+
+    Kernels that no backend scheduled get the `tvm` backend's schedules.
+    """
+    device = tvm_target(target)
+    return tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target))
+
+
+def build_reference(module: IRModule, target: Target) -> Executable:
+    """Return what runs the module without any partition, by TVM's default CPU or GPU pipeline.
+
+    This is what results are compared with: it shares no schedule and no library with the backends. On a CPU
+    its loops are naive, some 2 GFLOP/s.
+    """
+    plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
+    device = tvm_target(target)
+    pipeline = relax.get_default_pipeline(device) if target.kind == "cuda" else relax.get_pipeline("default")
+    return tvm.compile(plain, target=device, relax_pipeline=pipeline)
+
+
+def run_module(
+    executable: Executable, arguments: Sequence[np.ndarray], target: Target, function: str = "main"
+) -> tuple[np.ndarray, ...]:
+    """Run a function once and return its results, flattened, as arrays of their own."""
+    device = tvm_device(target)
+    machine = relax.VirtualMachine(executable, device)
+    tensors = [tvm.runtime.tensor(argument, device) for argument in arguments]
+    return flat_arrays(machine[function](*tensors))
+
+
+def flat_arrays(result: Any) -> tuple[np.ndarray, ...]:
+    """Return a virtual machine's result, a tensor or nested tuples of them, as a flat tuple of arrays."""
+    if hasattr(result, "numpy"):
+        return (result.numpy(),)
+    return tuple(array for item in result for array in flat_arrays(item))
+
+
+def _functions_by_backend(module: IRModule) -> dict[str, list[str]]:
+    """Return names of partitions by backend, both in the module's own order."""
+    functions: dict[str, list[str]] = {}
+    for variable, function in sorted(module.functions_items(), key=lambda item: item[0].name_hint):
+        name = _backend_of(function)
+        if name is not None:
+            functions.setdefault(name, []).append(variable.name_hint)
+    return functions
+
+
+def _backend_of(function: Any) -> str | None:
+    if not isinstance(function, relax.Function) or not function.attrs:
+        return None
+    return str(function.attrs[PARTITION_ATTRIBUTE]) if PARTITION_ATTRIBUTE in function.attrs.keys() else None  # noqa: SIM118
+
+
+def _without_partitions(module: IRModule) -> IRModule:
+    """Return the module with partitions as plain private functions, so that they can be inlined."""
+    plain = module.clone()
+    for variable, function in module.functions_items():
+        if _backend_of(function) is not None:
+            plain.update_func(variable, function.without_attr(PARTITION_ATTRIBUTE))
+    return plain
+
+
+def _pipeline(device: Any, target: Target) -> Any:
+    """Return TVM's default pipeline without constant folding.
+
+    Folding would run weights through the host while compiling; a measured candidate must not lose work to it.
+    """
+    passes = [
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        _schedule_rest(target),
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselPipeline")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        with device:
+            return tvm.transform.Sequential(passes)(module)
+
+    return run
+
+
+def _schedule_rest(target: Target) -> Any:
+    """Return the pass that schedules what no backend did: an unscheduled kernel cannot run on a GPU."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselScheduleRest")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        return schedule_kernels(module, target)
+
+    return run

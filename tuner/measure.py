@@ -1,0 +1,346 @@
+"""Measure programs: look in the records first, build and time in a worker process, keep every outcome.
+
+A program is a Relax module whose `main` is the workload; its weights are parameters like any other. What
+cannot be built, crashes, hangs or gives wrong numbers becomes a record too, so that it is never tried twice.
+Programs are built in parallel where asked, but timed one at a time, while nothing is being built. Checked in
+tests/tuner/test_measure.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import tvm
+
+from records import Environment, Measurement, Record, RecordStore, Status, Workload
+from tuner.backends.protocol import Backend, IRModule
+from tuner.errors import TunerError
+from tuner.measure_messages import (
+    DEFAULT_TIMING,
+    WRONG_NUMBERS,
+    ArrayInfo,
+    Build,
+    Compare,
+    Compared,
+    Done,
+    Failed,
+    Reply,
+    Run,
+    Time,
+    Timed,
+    Timing,
+)
+from tuner.target import Target
+from tuner.target_resolution import environment_of
+from tuner.worker_process import WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+_BUILDS_A_WORKER = 8
+"""Programs that each of several workers builds before they are timed: enough to keep all of them busy, few
+enough that what they hold stays small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRequest:
+    """One program to measure.
+
+    Attributes:
+        workload: what it is, as the records name it.
+        module: its `main` is the program; lowered already, or with partitions that name their backends.
+        backend: name of what lowers it, or a label such as `mix`.
+        settings: what else changes the result, such as `trials=64` or a partition's fingerprint.
+        check: whether its results are compared with TVM's own default lowering first, once a kind of
+            program (backend, operators and data types).
+    """
+
+    workload: Workload
+    module: IRModule
+    backend: str
+    settings: str = ""
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When to give up on a program, and how long to time one.
+
+    Attributes:
+        build_timeout_s: longest lowering, building and checking.
+        run_timeout_s: longest timing, the making of inputs and the first execution included.
+        timing: how samples are taken.
+    """
+
+    build_timeout_s: float = 90.0
+    run_timeout_s: float = 60.0
+    timing: Timing = DEFAULT_TIMING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureProgress:
+    """One program is done: how many are, of how many, and the record."""
+
+    completed: int
+    total: int
+    record: Record
+
+
+class Measurer:
+    """Measures programs for one target, through one record store.
+
+    Args:
+        store: where outcomes are looked up and kept.
+        target: what is built for and measured on, and with how many threads.
+        backends: who lowers partitions.
+        limits: when to give up, and how long to time.
+        seed: seed of the random inputs.
+        jobs: programs built at once; timing is always one at a time.
+        on_progress: called after each program.
+
+    Attributes:
+        new_measurements: programs measured.
+        reused_measurements: programs found in the records.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        target: Target,
+        backends: Sequence[Backend],
+        *,
+        limits: Limits = Limits(),
+        seed: int = 0,
+        jobs: int = 1,
+        on_progress: Callable[[MeasureProgress], None] = lambda progress: None,
+    ) -> None:
+        if jobs < 1:
+            raise ValueError(f"{jobs} jobs were asked for, but building needs one; give 1 or more")
+        self.store = store
+        self.target = target
+        self.backends = tuple(backends)
+        self.limits = limits
+        self.seed = seed
+        self.new_measurements = 0
+        self.reused_measurements = 0
+        self._on_progress = on_progress
+        self._workers = [WorkerProcess(target, backends) for _ in range(jobs)]
+        self._keys = itertools.count()
+        self._checked_kinds: dict[str, str] = {}
+
+    def __enter__(self) -> Measurer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes; the store stays open."""
+        for worker in self._workers:
+            worker.close()
+
+    def measure_function(
+        self, workload: Workload, module: IRModule, backend: str, *, settings: str = "", check: bool = False
+    ) -> Record:
+        """Return the record of one program, measured now unless the records have it."""
+        request = MeasureRequest(
+            workload=workload, module=module, backend=backend, settings=settings, check=check
+        )
+        return self.measure_many([request])[0]
+
+    def measure_many(self, requests: Sequence[MeasureRequest]) -> tuple[Record, ...]:
+        """Return one record a request, in order; requests with one workload, backend and settings are one.
+
+        Raises:
+            TunerError: the worker process cannot be started.
+            RecordError: the records cannot be read or written.
+        """
+        distinct = {_key(request): request for request in requests}
+        record_by_key: dict[tuple[str, str, str], Record] = {}
+        missing = []
+        for key, request in distinct.items():
+            found = self.find(request.workload, request.backend, settings=request.settings)
+            if found is None:
+                missing.append(request)
+            else:
+                record_by_key[key] = found
+                self.reused_measurements += 1
+                self._report(found, len(record_by_key), len(distinct))
+        for request, reply in self._measure_missing(missing):
+            record = self._keep(request, reply)
+            record_by_key[_key(request)] = record
+            self._report(record, len(record_by_key), len(distinct))
+        return tuple(record_by_key[_key(request)] for request in requests)
+
+    def find(self, workload: Workload, backend: str, *, settings: str = "") -> Record | None:
+        """Return the newest record of a program for this target and environment, or None."""
+        return self.store.find_latest(
+            workload.fingerprint,
+            backend=backend,
+            settings=settings,
+            target=self.target.text,
+            environment=self.environment(backend),
+        )
+
+    def environment(self, backend: str) -> Environment:
+        """Return the environment of programs that carry a backend's name, or a label such as `mix`.
+
+        A label depends on the versions of every backend, because any of them may be in the mix.
+        """
+        named = [known for known in self.backends if known.name == backend]
+        return environment_of(self.target, *(named or self.backends))
+
+    def run(
+        self, module: IRModule, inputs: Sequence[np.ndarray], *, function: str = "main"
+    ) -> tuple[np.ndarray, ...]:
+        """Return the results of running a module once, in the worker.
+
+        Raises:
+            TunerError: it cannot be built or run; says why.
+        """
+        request = Run(
+            module_json=_json(module),
+            function=function,
+            arrays=tuple(ArrayInfo(array.shape, str(array.dtype)) for array in inputs),
+        )
+        timeout_s = self.limits.build_timeout_s + self.limits.run_timeout_s
+        results = self._workers[0].run(request, inputs, timeout_s)
+        if isinstance(results, Failed):
+            raise TunerError(f"function {function!r} could not be run: {results.message}; see its operators")
+        return results
+
+    def compare(self, module: IRModule, reference: IRModule) -> float:
+        """Return the largest error of a module's results on random inputs against a reference's.
+
+        Each result's error is relative to the largest magnitude of the reference's result. Both modules have
+        the same parameters; inputs are made in the worker, so that large weights do not travel.
+
+        Raises:
+            TunerError: either cannot be built or run; says why.
+        """
+        request = Compare(module_json=_json(module), reference_json=_json(reference), seed=self.seed)
+        reply = self._workers[0].ask(request, 2 * (self.limits.build_timeout_s + self.limits.run_timeout_s))
+        if not isinstance(reply, Compared):
+            message = reply.message if isinstance(reply, Failed) else repr(reply)
+            raise TunerError(
+                f"the two modules could not be compared: {message}; see which of them fails alone"
+            )
+        return reply.relative_error
+
+    def _measure_missing(self, requests: Sequence[MeasureRequest]) -> Iterator[tuple[MeasureRequest, Reply]]:
+        """Yield each request with its outcome as soon as it has one."""
+        # The smallest program of a kind is the one that is checked: the check's reference is slow.
+        ordered = sorted(requests, key=lambda request: request.workload.flops)
+        size = len(self._workers) * _BUILDS_A_WORKER if len(self._workers) > 1 else 1
+        for start in range(0, len(ordered), size):
+            yield from self._measure_chunk(ordered[start : start + size])
+
+    def _measure_chunk(self, requests: Sequence[MeasureRequest]) -> Iterator[tuple[MeasureRequest, Reply]]:
+        """Build all of them in parallel, then time one after the other."""
+        builds = [self._build_message(request) for request in requests]
+        num_workers = len(self._workers)
+        with ThreadPoolExecutor(num_workers) as pool:
+            shares = [
+                pool.submit(self._build_share, self._workers[index], builds[index::num_workers])
+                for index in range(num_workers)
+            ]
+            replies = {key: reply for share in shares for key, reply in share.result().items()}
+        for index, (request, build) in enumerate(zip(requests, builds, strict=True)):
+            reply, num_starts = replies[build.key]
+            self._note_check(request, build, reply)
+            if isinstance(reply, Done):
+                reply = self._time(self._workers[index % num_workers], build, num_starts)
+            yield request, self._unless_kind_is_wrong(request, reply)
+
+    def _build_share(self, worker: WorkerProcess, builds: Sequence[Build]) -> dict[int, tuple[Reply, int]]:
+        """Return each build's reply, and which of its worker's lives holds what was built."""
+        return {
+            build.key: (worker.ask(build, self.limits.build_timeout_s), worker.num_starts) for build in builds
+        }
+
+    def _time(self, worker: WorkerProcess, build: Build, num_starts: int) -> Reply:
+        """Time what was built; what was lost with an earlier life of the worker is built again."""
+        if worker.num_starts != num_starts or not worker.alive:
+            reply = worker.ask(build, self.limits.build_timeout_s)
+            if not isinstance(reply, Done):
+                return reply
+        request = Time(key=build.key, seed=self.seed, timing=self.limits.timing)
+        return worker.ask(request, self.limits.run_timeout_s)
+
+    def _build_message(self, request: MeasureRequest) -> Build:
+        kind = _kind(request)
+        check = request.check and kind not in self._checked_kinds
+        if check:
+            self._checked_kinds[kind] = ""
+        return Build(
+            key=next(self._keys),
+            module_json=_json(request.module),
+            check=check,
+            seed=self.seed,
+        )
+
+    def _note_check(self, request: MeasureRequest, build: Build, reply: Reply) -> None:
+        if build.check and isinstance(reply, Failed):
+            if reply.message.startswith(WRONG_NUMBERS):
+                self._checked_kinds[_kind(request)] = reply.message
+            else:
+                del self._checked_kinds[_kind(request)]
+
+    def _unless_kind_is_wrong(self, request: MeasureRequest, reply: Reply) -> Reply:
+        """Return the failure of the kind where another program of the same kind gave wrong numbers."""
+        wrong = self._checked_kinds.get(_kind(request), "") if request.check else ""
+        return Failed(Status.ERROR, wrong) if wrong else reply
+
+    def _keep(self, request: MeasureRequest, reply: Reply) -> Record:
+        measurement = Measurement(
+            workload_fingerprint=request.workload.fingerprint,
+            backend=request.backend,
+            settings=request.settings,
+            target=self.target.text,
+            environment=self.environment(request.backend),
+            status=Status.OK if isinstance(reply, Timed) else _failure(reply).status,
+            samples_us=reply.samples_us if isinstance(reply, Timed) else (),
+            message="" if isinstance(reply, Timed) else _failure(reply).message,
+            peak_memory_bytes=reply.peak_memory_bytes if isinstance(reply, Timed) else None,
+            measured_at=time.time(),
+            seed=self.seed,
+        )
+        self.new_measurements += 1
+        record_id = self.store.append(request.workload, measurement)
+        logger.debug(
+            "measured %s on %s: %s", request.workload.fingerprint, request.backend, measurement.status
+        )
+        return Record(record_id=record_id, workload=request.workload, measurement=measurement)
+
+    def _report(self, record: Record, completed: int, total: int) -> None:
+        self._on_progress(MeasureProgress(completed=completed, total=total, record=record))
+
+
+def _key(request: MeasureRequest) -> tuple[str, str, str]:
+    return request.workload.fingerprint, request.backend, request.settings
+
+
+def _kind(request: MeasureRequest) -> str:
+    """Name what is checked once: a backend with operators and data types, whatever the shapes."""
+    operators = [operator.name for operator in request.workload.operators]
+    dtypes = sorted({tensor.dtype for tensor in request.workload.values})
+    return f"{request.backend} {request.settings} {operators} {dtypes}"
+
+
+def _json(module: IRModule) -> str:
+    return str(tvm.ir.save_json(module))
+
+
+def _failure(reply: Reply) -> Failed:
+    return reply if isinstance(reply, Failed) else Failed(Status.ERROR, f"unexpected reply {reply!r}")

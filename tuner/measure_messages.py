@@ -1,0 +1,183 @@
+"""What the measuring process and its worker say to each other: tagged documents, one a frame.
+
+A frame is eight bytes of length (big-endian), then MessagePack. Nothing that could run code crosses: modules
+travel as TVM's JSON, backends as references, inputs as shapes and a seed. Checked in
+tests/tuner/test_measure_worker.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from records import Status
+from tuner.target import Target
+
+
+class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long one program is timed.
+
+    Attributes:
+        budget_s: time spent on samples, unless a single execution takes longer.
+        sample_s: time of one sample; a shorter program is executed several times in each.
+        min_samples: samples taken even where the budget has ended, unless each alone exceeds it.
+        max_samples: samples after which timing ends.
+        spread: relative inter-quartile range at which timing ends early.
+    """
+
+    budget_s: float = 0.15
+    sample_s: float = 0.002
+    min_samples: int = 5
+    max_samples: int = 50
+    spread: float = 0.02
+
+
+DEFAULT_TIMING = Timing()
+"""A tenth of a second a program, and a few per cent of spread."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Say what the worker works with; the first message."""
+
+    target: Target
+    backends: tuple[str, ...]
+    memory_limit_bytes: int | None
+
+
+class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Lower and build a module under a key, and check its results where asked."""
+
+    key: int
+    module_json: str
+    check: bool
+    seed: int
+
+
+class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Time the module that was built under the key, then forget it."""
+
+    key: int
+    seed: int
+    timing: Timing
+
+
+class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run a module once on the arrays that follow as frames of their own, and send its results back."""
+
+    module_json: str
+    function: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run two modules on the same random inputs, and tell how far their results are apart."""
+
+    module_json: str
+    reference_json: str
+    seed: int
+
+
+class ArrayInfo(msgspec.Struct, frozen=True):
+    """Shape and data type of an array whose bytes follow in a frame of their own."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """What was asked is done."""
+
+
+class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The samples in microseconds, and most bytes that were held beside the arguments."""
+
+    samples_us: tuple[float, ...]
+    peak_memory_bytes: int | None
+
+
+class Compared(msgspec.Struct, frozen=True, tag=True):
+    """Largest error over all results, relative to the largest magnitude of the reference's result."""
+
+    relative_error: float
+
+
+class Ran(msgspec.Struct, frozen=True, tag=True):
+    """The results whose bytes follow, each in a frame of its own."""
+
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Why it could not be done, in one line."""
+
+    status: Status
+    message: str
+
+
+Request: TypeAlias = Start | Build | Time | Run | Compare
+Reply: TypeAlias = Done | Timed | Compared | Ran | Failed
+
+_Message = TypeVar("_Message")
+_LENGTH_BYTES = 8
+
+WRONG_NUMBERS = "wrong numbers"
+"""How the message of a failed check begins."""
+
+
+def send(connection: socket.socket, message: Request | Reply) -> None:
+    """Send one message as a frame."""
+    send_bytes(connection, msgspec.msgpack.encode(message))
+
+
+def send_bytes(connection: socket.socket, payload: bytes | memoryview) -> None:
+    """Send one frame."""
+    connection.sendall(len(payload).to_bytes(_LENGTH_BYTES, "big"))
+    connection.sendall(payload)
+
+
+def receive_request(connection: socket.socket) -> Request:
+    """Wait for a request.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+    """
+    request: Request = msgspec.msgpack.decode(receive_bytes(connection), type=Request)
+    return request
+
+
+def receive_reply(connection: socket.socket) -> Reply:
+    """Wait for a reply, as long as the connection's time-out.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+        TimeoutError: nothing came in time.
+    """
+    reply: Reply = msgspec.msgpack.decode(receive_bytes(connection), type=Reply)
+    return reply
+
+
+def receive_bytes(connection: socket.socket) -> bytearray:
+    """Wait for one frame.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+        TimeoutError: nothing came in time.
+    """
+    return _receive_exactly(connection, int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big"))
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    payload = bytearray(size)
+    view = memoryview(payload)
+    received = 0
+    while received < size:
+        try:
+            count = connection.recv_into(view[received:])
+        except ConnectionError as error:
+            raise EOFError("the other side has closed the connection") from error
+        if not count:
+            raise EOFError("the other side has closed the connection")
+        received += count
+    return payload

@@ -1,0 +1,298 @@
+"""The process that builds and times programs, so that one that crashes or hangs costs only itself.
+
+It is started as `python -m tuner.measure_worker DESCRIPTOR` with one end of a socket pair, and serves one
+request at a time until the other end closes. Inputs are made here from a seed: uniform numbers in [-1, 1],
+integers 0 or 1 (valid as indices of anything), or numbers in [0.1, 1] where the first kind gives results that
+are not finite. Python errors become replies; a crash, a hang or a kill is the other side's to notice
+(`tuner.worker_process`). Checked in tests/tuner/test_measure_worker.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from records import Status
+from tuner.backends.protocol import Backend, IRModule
+from tuner.backends.registry import backends_for
+from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.lower import Executable, build_module, build_reference, flat_arrays, lower_module
+from tuner.measure_messages import (
+    WRONG_NUMBERS,
+    ArrayInfo,
+    Build,
+    Compare,
+    Compared,
+    Done,
+    Failed,
+    Ran,
+    Reply,
+    Request,
+    Run,
+    Start,
+    Time,
+    Timed,
+    Timing,
+    receive_bytes,
+    receive_request,
+    send,
+    send_bytes,
+)
+from tuner.target import Target
+from tuner.target_resolution import tvm_device
+
+TOLERANCE = 1e-3
+"""Largest relative error of a candidate's float32 results: libraries sum in another order, with other
+instructions, but never differ in the third digit on inputs of magnitude one."""
+
+_MESSAGE_CHARACTERS = 400
+
+_WATCH_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    executable: Executable
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+
+
+class Worker:
+    """Holds what was built until it is timed."""
+
+    def __init__(self, start: Start) -> None:
+        self.target: Target = start.target
+        self.backends: tuple[Backend, ...] = backends_for(start.backends, start.target)
+        self.built: dict[int, _Built] = {}
+        self.device = tvm_device(start.target)
+
+    def build(self, request: Build) -> Reply:
+        """Lower, build, and check the results against TVM's default lowering where asked."""
+        module = tvm.ir.load_json(request.module_json)
+        executable = self._compile(module)
+        self.built[request.key] = _Built(executable, input_specs(module))
+        if request.check:
+            error = self._relative_error(
+                executable, build_reference(module, self.target), module, request.seed
+            )
+            if not error <= TOLERANCE:
+                del self.built[request.key]
+                return Failed(
+                    Status.ERROR, f"{WRONG_NUMBERS}: relative error {error:.2g} against TVM's own lowering"
+                )
+        return Done()
+
+    def time(self, request: Time) -> Reply:
+        """Time a built module; it is forgotten, so that memory does not pile up."""
+        built = self.built.pop(request.key)
+        machine = relax.VirtualMachine(built.executable, self.device)
+        arguments = self._on_device(random_inputs(built.inputs, request.seed))
+        machine["main"](*arguments)
+
+        def run_us(number: int) -> float:
+            timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
+            return float(timer(*arguments).results[0]) * 1e6
+
+        samples = take_samples(run_us, request.timing)
+        return Timed(samples_us=samples, peak_memory_bytes=None)
+
+    def compare(self, request: Compare) -> Reply:
+        """Tell how far two modules' results are apart."""
+        module = tvm.ir.load_json(request.module_json)
+        reference = tvm.ir.load_json(request.reference_json)
+        executable = self._compile(module)
+        return Compared(self._relative_error(executable, self._compile(reference), module, request.seed))
+
+    def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run a module once on given arrays."""
+        executable = self._compile(tvm.ir.load_json(request.module_json))
+        return self._results(executable, arrays, request.function)
+
+    def _compile(self, module: IRModule) -> Executable:
+        return build_module(lower_module(module, self.backends, self.target), self.target)
+
+    def _relative_error(
+        self, executable: Executable, reference: Executable, module: IRModule, seed: int
+    ) -> float:
+        specs = input_specs(module)
+        for low in (-1.0, 0.1):
+            inputs = random_inputs(specs, seed, low=low)
+            expected = self._results(reference, inputs)
+            if all(np.isfinite(array).all() for array in expected):
+                break
+        return relative_error(self._results(executable, inputs), expected)
+
+    def _results(
+        self, executable: Executable, inputs: Sequence[np.ndarray], function: str = "main"
+    ) -> tuple[np.ndarray, ...]:
+        machine = relax.VirtualMachine(executable, self.device)
+        return flat_arrays(machine[function](*self._on_device(inputs)))
+
+    def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+
+def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Return shape and data type of each parameter of `main`."""
+    return tuple(
+        (tuple(int(extent) for extent in parameter.ty.shape), str(parameter.ty.dtype))
+        for parameter in module["main"].params
+    )
+
+
+def random_inputs(
+    specs: Sequence[tuple[tuple[int, ...], str]], seed: int, *, low: float = -1.0
+) -> tuple[np.ndarray, ...]:
+    """Return random arrays: floats in [low, 1], integers and booleans 0 or 1; same seed, same arrays."""
+    rng = np.random.default_rng(seed)
+    return tuple(_random_array(rng, shape, dtype, low) for shape, dtype in specs)
+
+
+def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Return the largest difference, each result's relative to the largest magnitude expected of it.
+
+    It is infinite where shapes or the places of what is not finite differ.
+    """
+    if [array.shape for array in results] != [array.shape for array in expected]:
+        return float("inf")
+    return max(
+        (_array_error(result, wanted) for result, wanted in zip(results, expected, strict=True)), default=0.0
+    )
+
+
+def take_samples(run_us: Callable[[int], float], timing: Timing) -> tuple[float, ...]:
+    """Return samples in microseconds, until their spread is small or the budget ends.
+
+    Args:
+        run_us: executes the program so many times and returns the mean time of one, in microseconds.
+        timing: when to stop.
+    """
+    first_us = run_us(1)
+    number = max(1, min(1000, int(timing.sample_s * 1e6 / max(first_us, 0.1))))
+    if number > 1:
+        run_us(number)
+    samples: list[float] = []
+    spent_s = 0.0
+    while len(samples) < timing.max_samples:
+        samples.append(max(run_us(number), 1e-3))
+        spent_s += samples[-1] * number * 1e-6
+        enough = len(samples) >= timing.min_samples
+        if spent_s >= timing.budget_s and (enough or spent_s >= timing.budget_s * timing.min_samples):
+            break
+        if enough and _spread(samples) <= timing.spread:
+            break
+    return tuple(samples)
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer requests until the other side closes the connection."""
+    start = receive_request(connection)
+    assert isinstance(start, Start), "the first message is Start"
+    _limit_memory(start.memory_limit_bytes)
+    try:
+        worker = Worker(start)
+    except Exception as error:  # a backend's own code may raise anything; the other side says it
+        send(connection, _failure(error))
+        return
+    send(connection, Done())
+    while True:
+        try:
+            request = receive_request(connection)
+        except EOFError:
+            return
+        _answer(worker, request, connection)
+
+
+def _answer(worker: Worker, request: Request, connection: socket.socket) -> None:
+    arrays = [_receive_array(connection, info) for info in request.arrays] if isinstance(request, Run) else []
+    try:
+        if isinstance(request, Run):
+            _send_results(connection, worker.run(request, arrays))
+        else:
+            send(connection, _handle(worker, request))
+    except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
+        logging.getLogger(__name__).debug("request failed", exc_info=True)
+        send(connection, _failure(error))
+
+
+def _handle(worker: Worker, request: Request) -> Reply:
+    if isinstance(request, Build):
+        return worker.build(request)
+    if isinstance(request, Time):
+        return worker.time(request)
+    if isinstance(request, Compare):
+        return worker.compare(request)
+    raise TypeError(f"{type(request).__name__} is not a request that is answered twice")
+
+
+def _failure(error: Exception) -> Failed:
+    unsupported = isinstance(error, UnsupportedOperatorError)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TVM puts a C++ trace before the sentence that says what is wrong.
+    sentence = lines[0] if isinstance(error, TunerError) and lines else (lines[-1] if lines else "no message")
+    text = f"{type(error).__name__}: {sentence}"[:_MESSAGE_CHARACTERS]
+    return Failed(Status.UNSUPPORTED if unsupported else Status.ERROR, text)
+
+
+def _send_results(connection: socket.socket, results: Sequence[np.ndarray]) -> None:
+    send(connection, Ran(tuple(ArrayInfo(array.shape, str(array.dtype)) for array in results)))
+    for array in results:
+        send_bytes(connection, np.ascontiguousarray(array).tobytes())
+
+
+def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
+    return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
+
+
+def _random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float) -> np.ndarray:
+    if dtype.startswith(("int", "uint", "bool")):
+        return rng.integers(0, 2, size=shape).astype(dtype)
+    return (rng.random(shape, dtype=np.float32) * np.float32(1.0 - low) + np.float32(low)).astype(dtype)
+
+
+def _array_error(result: np.ndarray, wanted: np.ndarray) -> float:
+    finite = np.isfinite(wanted)
+    if not np.array_equal(finite, np.isfinite(result)):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    exact = wanted[finite].astype(np.float64)
+    difference = np.abs(result[finite].astype(np.float64) - exact).max()
+    return float(difference / max(np.abs(exact).max(), 1e-6))
+
+
+def _spread(samples: Sequence[float]) -> float:
+    first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return (third - first) / median
+
+
+def _limit_memory(limit_bytes: int | None) -> None:
+    """Let allocations beyond the limit fail here, before the kernel kills some other process for memory."""
+    if limit_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _die_with_parent(parent: int) -> None:
+    """End this process once its parent is gone, even amid a program that hangs."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_PERIOD_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    with socket.socket(fileno=int(sys.argv[1])) as end:
+        serve(end)

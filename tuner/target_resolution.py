@@ -1,0 +1,229 @@
+"""Turn what a user writes for a target into a `Target`, TVM's own target object, and an environment.
+
+`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, a TVM tag names a
+device that need not be here, and `rpc://host:port/key?target=…` is a device behind TVM's RPC tracker. What a
+target leaves out (threads used, versions of what compiles and runs) is the environment, which every
+measurement carries. Checked in tests/tuner/test_target_resolution.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+import threadpoolctl
+import tvm
+from tvm.target import detect_target
+
+from records import Environment
+from tuner.backends.protocol import Backend
+from tuner.errors import TunerError, UnknownNameError
+from tuner.target import Target
+
+TvmTarget: TypeAlias = Any
+"""A `tvm.target.Target`; TVM ships no types."""
+
+_RELATED_TAGS = {"nvidia/nvidia-h200": "nvidia/nvidia-h100"}
+"""Tags that this TVM lacks, by the tag of a device with the same multiprocessors (compute capability 9.0)."""
+
+
+def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
+    """Return the target that the text names.
+
+    Args:
+        text: `cpu`, `cuda`, a TVM tag, or `rpc://host:port/key?target=TEXT`.
+        num_threads: threads a measurement may use on a CPU; by default the physical cores at hand.
+
+    Raises:
+        UnknownNameError: no such target; the message lists near matches.
+        TunerError: the target exists, but not on this machine.
+        ValueError: the number of threads is not positive, or the address is incomplete.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"{num_threads} threads were asked for, but a program needs one; give 1 or more")
+    if text.startswith("rpc://"):
+        return _resolve_rpc(text, num_threads)
+    attributes = _attributes(text)
+    kind = "cuda" if attributes["kind"] == "cuda" else "cpu"
+    return Target(
+        name=text,
+        kind=kind,
+        tvm_json=json.dumps(attributes, sort_keys=True, separators=(",", ":")),
+        num_threads=(num_threads or num_physical_cores()) if kind == "cpu" else 1,
+    )
+
+
+def known_targets() -> tuple[str, ...]:
+    """Return the names that `resolve_target` knows: `cpu`, `cuda`, and every tag, sorted."""
+    return ("cpu", "cuda", *sorted({*_tags(), *_RELATED_TAGS}))
+
+
+def tvm_target(target: Target) -> TvmTarget:
+    """Return TVM's own object for a target; a GPU's comes with the host that drives it."""
+    device = tvm.target.Target(json.loads(target.tvm_json))
+    if target.kind == "cuda":
+        return device.with_host(tvm.target.Target(_host_attributes()))
+    return device
+
+
+def tvm_device(target: Target) -> Any:
+    """Return TVM's handle of the device that a target names on this machine."""
+    return tvm.cuda(0) if target.kind == "cuda" else tvm.cpu()
+
+
+def environment_of(target: Target, *backends: Backend | None) -> Environment:
+    """Return where programs for the target run from here, as their measurements record it.
+
+    Args:
+        target: as resolved on this machine.
+        backends: what lowers the program (None stands for TVM alone); the versions of what each brings along
+            belong to its records only, so that a new release of one library does not put another's
+            measurements aside.
+    """
+    versions = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    for backend in backends:
+        versions.update(backend.versions() if backend is not None else ())
+    device_model, num_cores, driver = _gpu() if target.kind == "cuda" else _cpu()
+    return Environment(
+        device_kind=target.kind,
+        device_model=device_model,
+        num_cores=num_cores,
+        num_threads=target.num_threads,
+        driver=driver,
+        versions=tuple(sorted(versions.items())),
+    )
+
+
+def num_physical_cores() -> int:
+    """Count the cores that this process may use, hyper-threads not counted twice."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def cpu_model() -> str:
+    """Return the processor's own name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def blas_version() -> tuple[str, str]:
+    """Return name and version of the BLAS inside NumPy, such as `("openblas", "0.3.31 SkylakeX")`."""
+    for library in threadpoolctl.threadpool_info():
+        if library["user_api"] == "blas":
+            return library["internal_api"], f"{library['version']} {library.get('architecture', '')}".strip()
+    return "blas", "unknown"
+
+
+def _resolve_rpc(text: str, num_threads: int | None) -> Target:
+    parts = urlsplit(text)
+    wanted = parse_qs(parts.query).get("target", [""])[0]
+    key = parts.path.strip("/")
+    if not (parts.hostname and parts.port and key and wanted):
+        raise ValueError(
+            f"target {text!r} lacks a host, port, key or target; write rpc://host:port/key?target=llvm-tag"
+        )
+    if wanted in ("cpu", "cuda"):
+        raise ValueError(
+            f"target {text!r} asks for {wanted!r}, which means this machine's own; name the remote device's "
+            f"tag instead ({_some_tags()})"
+        )
+    inner = resolve_target(wanted, num_threads=num_threads or 1)
+    return Target(
+        name=text,
+        kind=inner.kind,
+        tvm_json=inner.tvm_json,
+        num_threads=inner.num_threads,
+        rpc=f"{parts.hostname}:{parts.port}/{key}",
+    )
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Return TVM's target attributes; only those that decide what code is made."""
+    if text == "cpu":
+        return _host_attributes()
+    if text == "cuda":
+        return _local_gpu_attributes()
+    if text in _tags():
+        return _exported(text)
+    if text in _RELATED_TAGS:
+        return _exported(_RELATED_TAGS[text])
+    near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"use cpu, cuda or a tag such as {_some_tags()}"
+    raise UnknownNameError(f"target {text!r} is not one of the {len(known_targets())} known ones; {hint}")
+
+
+def _tags() -> frozenset[str]:
+    return frozenset(str(tag) for tag in tvm.target.list_tags())
+
+
+def _some_tags() -> str:
+    return "nvidia/nvidia-a100, aws/cpu/c5.xlarge"
+
+
+def _exported(tag: str) -> dict[str, Any]:
+    exported = tvm.target.Target(tag).export()
+    return {name: _plain(value) for name, value in exported.items() if name not in ("tag", "keys") and value}
+
+
+def _plain(value: Any) -> Any:
+    """Return TVM containers as what JSON knows."""
+    if isinstance(value, str | int | float | bool):
+        return value
+    if hasattr(value, "items"):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value]
+
+
+def _host_attributes() -> dict[str, Any]:
+    detected = detect_target.detect_target_from_device("cpu")
+    return {"kind": "llvm", "mcpu": str(detected.attrs["mcpu"]), "num-cores": num_physical_cores()}
+
+
+def _local_gpu_attributes() -> dict[str, Any]:
+    device = tvm.cuda(0)
+    if not device.exist:
+        raise TunerError(
+            "target 'cuda' needs an NVIDIA GPU with its driver on this machine, and none was found; use "
+            "cpu, or a tag such as nvidia/nvidia-a100 to build without measuring"
+        )
+    version = str(device.compute_version).replace(".", "")
+    return {
+        "kind": "cuda",
+        "arch": f"sm_{version}a" if version == "90" else f"sm_{version}",
+        "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
+        "max_threads_per_block": int(device.max_threads_per_block),
+        "thread_warp_size": int(device.warp_size),
+    }
+
+
+def _cpu() -> tuple[str, int, str]:
+    """Return the processor's name, its cores, and the kernel that schedules them."""
+    return cpu_model(), num_physical_cores(), platform.release()
+
+
+def _gpu() -> tuple[str, int, str]:
+    """Return the GPU's name, its multiprocessors, and its driver's version."""
+    device = tvm.cuda(0)
+    if not device.exist:
+        return "not on this machine", 0, "none"
+    return str(device.device_name), int(device.multi_processor_count), _driver_version()
+
+
+def _driver_version() -> str:
+    """Return the NVIDIA kernel module's version as the kernel lists it."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return "unknown"
+    return next((word for word in first.split() if word[:1].isdigit() and "." in word), first)
