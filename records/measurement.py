@@ -36,6 +36,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         samples_us: wall-clock microseconds, one a repeat, in the order taken; empty unless the status is ok.
         message: why it failed, in one line; empty if it did not.
         peak_memory_bytes: most memory the program held beside its arguments, where it was measured.
+        relative_error: where results were checked, the largest difference from the reference's, over the
+            reference's largest magnitude.
         measured_at: seconds since 1970-01-01 UTC.
         seed: seed of the random inputs.
     """
@@ -49,6 +51,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     settings: str = ""
     message: str = ""
     peak_memory_bytes: int | None = None
+    relative_error: float | None = None
     measured_at: float = 0.0
     seed: int = 0
 
@@ -59,6 +62,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError(f"a measurement with status {self.status} has samples; a failure has none")
         if any(not 0 < sample < float("inf") for sample in self.samples_us):
             raise ValueError("a sample is not a positive finite number of microseconds")
+        if self.relative_error is not None and not 0 <= self.relative_error < float("inf"):
+            raise ValueError(f"relative error {self.relative_error} is not a finite number >= 0; check again")
 
     @property
     def latency_us(self) -> float:

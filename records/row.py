@@ -36,6 +36,7 @@ class MeasurementRow(TypedDict):
     samples_us: str
     message: str
     peak_memory_bytes: int | None
+    relative_error: float | None
     measured_at: float
     seed: int
 
@@ -63,6 +64,7 @@ def measurement_row(measurement: Measurement) -> MeasurementRow:
         samples_us=msgspec.json.encode(measurement.samples_us).decode(),
         message=measurement.message,
         peak_memory_bytes=measurement.peak_memory_bytes,
+        relative_error=measurement.relative_error,
         measured_at=measurement.measured_at,
         seed=measurement.seed,
     )
@@ -112,6 +114,7 @@ def decode_record(row: sa.Row[tuple[object, ...]], location: str) -> Record:
                 settings=row.settings,
                 message=row.message,
                 peak_memory_bytes=row.peak_memory_bytes,
+                relative_error=row.relative_error,
                 measured_at=row.measured_at,
                 seed=row.seed,
             ),

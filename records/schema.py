@@ -64,6 +64,7 @@ measurements = sa.Table(
     sa.Column("samples_us", sa.Text, nullable=False),
     sa.Column("message", sa.Text, nullable=False),
     sa.Column("peak_memory_bytes", sa.BigInteger),
+    sa.Column("relative_error", sa.Double),
     sa.Column("measured_at", sa.Double, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
     # A plan names its measurements by id: the id of a pruned one must not come to mean another.
