@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from tuner.graph.subgraph import SubGraph
 
+HOST = "host"
+"""The backend that runs what needs no lowering; its partitions cost nothing and stay where they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class CandidatePartition:
