@@ -57,8 +57,10 @@ class MeasureRequest:
         module: its `main` is the program; lowered already, or with partitions that name their backends.
         backend: name of what lowers it, or a label such as `mix`.
         settings: what else changes the result, such as `trials=64` or a partition's fingerprint.
-        check: whether its results are compared with TVM's own default lowering first, once a kind of
-            program (backend, operators and data types).
+        check: whether its results are compared with a reference's first, once a kind of program (backend,
+            operators and data types).
+        reference: a module with the same parameters whose results are right; TVM's own default lowering of
+            the program, which is slow, if None.
     """
 
     workload: Workload
@@ -66,6 +68,7 @@ class MeasureRequest:
     backend: str
     settings: str = ""
     check: bool = False
+    reference: IRModule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +154,23 @@ class Measurer:
             worker.close()
 
     def measure_function(
-        self, workload: Workload, module: IRModule, backend: str, *, settings: str = "", check: bool = False
+        self,
+        workload: Workload,
+        module: IRModule,
+        backend: str,
+        *,
+        settings: str = "",
+        check: bool = False,
+        reference: IRModule | None = None,
     ) -> Record:
-        """Return the record of one program, measured now unless the records have it."""
+        """Return the record of one program, measured now unless the records have it; see `MeasureRequest`."""
         request = MeasureRequest(
-            workload=workload, module=module, backend=backend, settings=settings, check=check
+            workload=workload,
+            module=module,
+            backend=backend,
+            settings=settings,
+            check=check,
+            reference=reference,
         )
         return self.measure_many([request])[0]
 
@@ -177,8 +192,8 @@ class Measurer:
                 record_by_key[key] = found
                 self.reused_measurements += 1
                 self._report(found, len(record_by_key), len(distinct))
-        for request, reply in self._measure_missing(missing):
-            record = self._keep(request, reply)
+        for request, reply, error in self._measure_missing(missing):
+            record = self._keep(request, reply, error)
             record_by_key[_key(request)] = record
             self._report(record, len(record_by_key), len(distinct))
         return tuple(record_by_key[_key(request)] for request in requests)
@@ -238,7 +253,9 @@ class Measurer:
             )
         return reply.relative_error
 
-    def _measure_missing(self, requests: Sequence[MeasureRequest]) -> Iterator[tuple[MeasureRequest, Reply]]:
+    def _measure_missing(
+        self, requests: Sequence[MeasureRequest]
+    ) -> Iterator[tuple[MeasureRequest, Reply, float | None]]:
         """Yield each request with its outcome as soon as it has one."""
         # The smallest program of a kind is the one that is checked: the check's reference is slow.
         ordered = sorted(requests, key=lambda request: request.workload.flops)
@@ -246,7 +263,9 @@ class Measurer:
         for start in range(0, len(ordered), size):
             yield from self._measure_chunk(ordered[start : start + size])
 
-    def _measure_chunk(self, requests: Sequence[MeasureRequest]) -> Iterator[tuple[MeasureRequest, Reply]]:
+    def _measure_chunk(
+        self, requests: Sequence[MeasureRequest]
+    ) -> Iterator[tuple[MeasureRequest, Reply, float | None]]:
         """Build all of them in parallel, then time one after the other."""
         builds = [self._build_message(request) for request in requests]
         num_workers = len(self._workers)
@@ -258,10 +277,12 @@ class Measurer:
             replies = {key: reply for share in shares for key, reply in share.result().items()}
         for index, (request, build) in enumerate(zip(requests, builds, strict=True)):
             reply, num_starts = replies[build.key]
+            error = None
             self._note_check(request, build, reply)
             if isinstance(reply, Done):
+                error = reply.relative_error
                 reply = self._time(self._workers[index % num_workers], build, num_starts)
-            yield request, self._unless_kind_is_wrong(request, reply)
+            yield request, self._unless_kind_is_wrong(request, reply), error
 
     def _build_share(self, worker: WorkerProcess, builds: Sequence[Build]) -> dict[int, tuple[Reply, int]]:
         """Return each build's reply, and which of its worker's lives holds what was built."""
@@ -287,6 +308,7 @@ class Measurer:
             key=next(self._keys),
             module_json=_json(request.module),
             check=check,
+            reference_json=None if request.reference is None else _json(request.reference),
             seed=self.seed,
         )
 
@@ -302,7 +324,7 @@ class Measurer:
         wrong = self._checked_kinds.get(_kind(request), "") if request.check else ""
         return Failed(Status.ERROR, wrong) if wrong else reply
 
-    def _keep(self, request: MeasureRequest, reply: Reply) -> Record:
+    def _keep(self, request: MeasureRequest, reply: Reply, relative_error: float | None) -> Record:
         measurement = Measurement(
             workload_fingerprint=request.workload.fingerprint,
             backend=request.backend,
@@ -313,6 +335,7 @@ class Measurer:
             samples_us=reply.samples_us if isinstance(reply, Timed) else (),
             message="" if isinstance(reply, Timed) else _failure(reply).message,
             peak_memory_bytes=reply.peak_memory_bytes if isinstance(reply, Timed) else None,
+            relative_error=relative_error,
             measured_at=time.time(),
             seed=self.seed,
         )

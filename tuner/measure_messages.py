@@ -47,11 +47,15 @@ class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Lower and build a module under a key, and check its results where asked."""
+    """Lower and build a module under a key, and check its results where asked.
+
+    With a reference they are checked against it, without one against the module by TVM's default lowering.
+    """
 
     key: int
     module_json: str
     check: bool
+    reference_json: str | None = None
     seed: int
 
 
@@ -87,7 +91,9 @@ class ArrayInfo(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was asked is done."""
+    """What was asked is done; results that were checked are off by so much."""
+
+    relative_error: float | None = None
 
 
 class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
