@@ -25,7 +25,7 @@ from tuner.plan import TensorInfo
 from tuner.stages.differentiate import Adjoint, differentiate
 from tuner.stages.interface import Stage, StageFunction, gradient_name, total_bytes
 from tuner.stages.layers import layer_names
-from tuner.stages.liveness import Part, find_flow
+from tuner.stages.liveness import Part, find_flow, input_free
 from tuner.stages.program import (
     Binding,
     Expr,
@@ -33,10 +33,14 @@ from tuner.stages.program import (
     Var,
     is_differentiable,
     needed,
+    operator_name,
     read_program,
     tensor_info,
     write_module,
 )
+
+_VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "nn.batch_flatten"})
+"""Operators that give the same bytes another shape."""
 
 
 def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
@@ -57,6 +61,9 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
             f"cuts {tuple(cuts)} are not rising positions within 1 to {len(program.bindings) - 1}; "
             "take them from cut_after or cut_between"
         )
+    if model.training:
+        _check_loss(program)
+    recomputable = _recomputable(program)
     stages = []
     for index, part in enumerate(find_flow(program, cuts).parts):
         if not part.bindings:
@@ -65,20 +72,43 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
                 "drop a cut"
             )
         layers = layer_names(model, borders[index], borders[index + 1])
-        stages.append(
-            _build_stage(program, part, name=f"stage{index}", layers=layers, training=model.training)
-        )
+        seeds = _seeds(program, part) if model.training else {}
+        stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
     return tuple(stages)
 
 
+def _check_loss(program: Program) -> None:
+    infos = [tensor_info(output, program.names[output]) for output in program.outputs]
+    if len(infos) != 1 or infos[0].shape or "float" not in infos[0].dtype:
+        shapes = [(info.dtype, info.shape) for info in infos]
+        raise TunerError(
+            f"the model returns {shapes}, and training needs one floating-point scalar, the loss; "
+            "return the loss alone, or tune the model for inference"
+        )
+
+
+def _recomputable(program: Program) -> frozenset[Var]:
+    """Find the values that a backward computes again rather than keeps.
+
+    These are the ones that cost no bytes to find again: other views of a tensor, and what depends on weights
+    and constants alone, such as a mask or a transposed weight.
+    """
+    views = (binding.var for binding in program.bindings if operator_name(binding.value) in _VIEWS)
+    return input_free(program).union(views)
+
+
 def _build_stage(
-    program: Program, part: Part, *, name: str, layers: tuple[str, ...], training: bool
+    program: Program,
+    part: Part,
+    name: str,
+    layers: tuple[str, ...],
+    seeds: Mapping[Var, Expr],
+    recomputable: frozenset[Var],
 ) -> Stage:
-    seeds = _seeds(program, part) if training else {}
     input_targets = tuple(value for value in part.received_and_read if is_differentiable(value))
     weight_targets = tuple(value for value in part.parameters if is_differentiable(value))
     adjoint = differentiate(part.bindings, seeds=seeds, wanted=(*input_targets, *weight_targets))
-    writer = _Writer(program, part, name, adjoint, seeds)
+    writer = _Writer(program, part, name, adjoint, seeds, recomputable)
     slices = writer.slices(input_targets, weight_targets)
     received = writer.describe(part.received)
     sent = writer.describe(part.sent)
@@ -130,11 +160,18 @@ class _Writer:
     """Writes the functions of one stage: it knows the values' names and the order in which they stand."""
 
     def __init__(
-        self, program: Program, part: Part, name: str, adjoint: Adjoint, seeds: Mapping[Var, Expr]
+        self,
+        program: Program,
+        part: Part,
+        name: str,
+        adjoint: Adjoint,
+        seeds: Mapping[Var, Expr],
+        recomputable: frozenset[Var],
     ) -> None:
         self._program = program
         self._part = part
         self._adjoint = adjoint
+        self._recomputed = tuple(binding for binding in part.bindings if binding.var in recomputable)
         arriving = [seed for seed in seeds.values() if isinstance(seed, relax.Var)]
         self._names: dict[Var, str] = dict(program.names)
         self._names.update((seed, seed.name) for seed in arriving)
@@ -159,15 +196,15 @@ class _Writer:
 
     def slices(self, input_targets: Sequence[Var], weight_targets: Sequence[Var]) -> _Slices:
         """Divide the adjoint program among the backward functions."""
-        bindings, gradients = self._adjoint.bindings, self._adjoint.gradients
+        gradients = self._adjoint.gradients
+        bindings = (*self._recomputed, *self._adjoint.bindings)
         input_gradients = self._results(input_targets, gradients)
         weight_gradients = self._results(weight_targets, gradients)
-        for_inputs = needed(bindings, [value for _, value in input_gradients])
-        for_weights = needed(bindings, [value for _, value in weight_gradients])
-        joint = tuple(binding for binding in bindings if binding.var in for_inputs | for_weights)
-        first = tuple(binding for binding in bindings if binding.var in for_inputs)
-        second = tuple(binding for binding in bindings if binding.var in for_weights - for_inputs)
-        computed_first = {binding.var for binding in first}
+        joint = needed(bindings, [value for _, value in input_gradients + weight_gradients])
+        first = needed(bindings, [value for _, value in input_gradients])
+        again = {binding.var for binding in self._recomputed}
+        computed_first = frozenset(binding.var for binding in first if binding.var not in again)
+        second = needed(bindings, [value for _, value in weight_gradients], given=computed_first)
         read_second = self._read_by(second, weight_gradients)
         read_joint = self._read_by(joint, input_gradients + weight_gradients)
         weights = set(self._part.parameters)

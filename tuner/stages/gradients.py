@@ -23,8 +23,13 @@ from tuner.stages.program import Expr, Var, operator_name
 
 op = relax.op
 
-Gradient: TypeAlias = Callable[[Var, Any, Expr], Sequence[Expr | None]]
-"""Takes the result's variable, the call and the result's gradient; gives each argument's."""
+_Parts: TypeAlias = Sequence[Expr | None] | None
+
+Gradient: TypeAlias = Callable[[Var, Any, Expr], _Parts]
+"""Takes the result's variable, the call and the result's gradient; gives each argument's.
+
+It gives None altogether where TVM's own gradient serves the call better.
+"""
 
 
 def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequence[Expr | None]:
@@ -35,19 +40,42 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     """
     name = operator_name(call)
     own = GRADIENTS.get(name)
-    if own is not None:
-        return own(result, call, gradient)
+    parts = own(result, call, gradient) if own else None
+    if parts is not None:
+        return parts
     rule = call.op.get_attr("FPrimalGradient") if isinstance(call.op, tvm.ir.Op) else None
     if rule is None:
         raise UnsupportedOperatorError(
             f"operator {name!r}, which computes {result.name!r}, has no gradient, so the model cannot be "
-            "trained in "
-            "stages; tune it for inference, or write its gradient in tuner/stages/gradients.py"
+            "trained in stages; tune it for inference, or write its gradient in tuner/stages/gradients.py"
         )
     return tuple(rule(result, call, gradient, builder))
 
 
-def _gelu(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _matmul(result: Var, call: Any, gradient: Expr) -> _Parts:
+    """Sum over all leading axes within one product, where a matrix multiplies a batch: dW = Xᵀ dY.
+
+    The general rule makes a product for each element of the batch and sums them afterwards.
+    """
+    value, weight = call.args
+    *leading, num_columns = (int(extent) for extent in value.ty.shape)
+    if len(leading) < 2 or len(weight.ty.shape) != 2:
+        return None
+    num_rows = math.prod(leading)
+    flat_value = op.reshape(value, (num_rows, num_columns))
+    flat_gradient = op.reshape(gradient, (num_rows, weight.ty.shape[1]))
+    return (
+        op.matmul(gradient, op.permute_dims(weight)),
+        op.matmul(op.permute_dims(flat_value), flat_gradient),
+    )
+
+
+def _relu(result: Var, call: Any, gradient: Expr) -> _Parts:
+    """Read the result, which the next operator often saves, rather than the input."""
+    return (op.where(op.greater(result, _like(result, 0.0)), gradient, op.zeros_like(gradient)),)
+
+
+def _gelu(result: Var, call: Any, gradient: Expr) -> _Parts:
     """x Φ(x) has the derivative Φ(x) + x φ(x)."""
     value = call.args[0]
     cumulative = op.multiply(
@@ -60,8 +88,8 @@ def _gelu(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
     return (op.multiply(gradient, op.add(cumulative, op.multiply(value, density))),)
 
 
-def _gelu_tanh(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
-    """With t = tanh(c (x + a x³)), x (1 + t) / 2 has the derivative (1 + t + x (1 - t²) c (1 + 3 a x²)) / 2."""
+def _gelu_tanh(result: Var, call: Any, gradient: Expr) -> _Parts:
+    """Take y = x (1 + t) / 2 with t = tanh(c (x + a x³)): y' = (1 + t + x (1 - t²) c (1 + 3 a x²)) / 2."""
     value = call.args[0]
     factor, cubic = math.sqrt(2 / math.pi), 0.044715  # Hendrycks and Gimpel 2016, section 2
     squared = op.multiply(value, value)
@@ -78,7 +106,7 @@ def _gelu_tanh(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
     return (op.multiply(gradient, derivative),)
 
 
-def _layer_norm(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _layer_norm(result: Var, call: Any, gradient: Expr) -> _Parts:
     """Ba, Kiros, Hinton 2016: with x̂ = (x - μ) / σ and g = dy γ, dx = (g - mean(g) - x̂ mean(g x̂)) / σ."""
     value, gamma, beta = call.args
     axes = [int(axis) for axis in call.attrs.axes]
@@ -98,7 +126,7 @@ def _layer_norm(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]
     )
 
 
-def _rms_norm(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _rms_norm(result: Var, call: Any, gradient: Expr) -> _Parts:
     """Zhang and Sennrich 2019: with x̂ = x / r and g = dy γ, dx = (g - x̂ mean(g x̂)) / r."""
     value, gamma = call.args
     axes = [int(axis) for axis in call.attrs.axes]
@@ -109,33 +137,33 @@ def _rms_norm(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
     return value_gradient, _sum_to(op.multiply(gradient, normalized), value, gamma)
 
 
-def _rsqrt(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _rsqrt(result: Var, call: Any, gradient: Expr) -> _Parts:
     cubed = op.multiply(result, op.multiply(result, result))
     return (op.multiply(gradient, op.multiply(_like(result, -0.5), cubed)),)
 
 
-def _square(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _square(result: Var, call: Any, gradient: Expr) -> _Parts:
     return (op.multiply(gradient, op.multiply(_like(result, 2.0), call.args[0])),)
 
 
-def _erf(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _erf(result: Var, call: Any, gradient: Expr) -> _Parts:
     value = call.args[0]
     slope = op.multiply(_like(value, 2 / math.sqrt(math.pi)), op.exp(op.negative(op.multiply(value, value))))
     return (op.multiply(gradient, slope),)
 
 
-def _leaky_relu(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _leaky_relu(result: Var, call: Any, gradient: Expr) -> _Parts:
     value = call.args[0]
     sloped = op.multiply(gradient, _like(value, float(call.attrs.alpha)))
     return (op.where(op.greater(value, _like(value, 0.0)), gradient, sloped),)
 
 
-def _softplus(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _softplus(result: Var, call: Any, gradient: Expr) -> _Parts:
     scaled = op.multiply(_like(result, float(call.attrs.beta)), call.args[0])
     return (op.multiply(gradient, op.sigmoid(scaled)),)
 
 
-def _clip(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _clip(result: Var, call: Any, gradient: Expr) -> _Parts:
     """The gradient passes where the value was not clipped."""
     value, low, high = call.args
     inside = op.logical_and(
@@ -145,15 +173,15 @@ def _clip(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
     return op.where(inside, gradient, op.zeros_like(gradient)), None, None
 
 
-def _reshaped(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _reshaped(result: Var, call: Any, gradient: Expr) -> _Parts:
     return (op.reshape(gradient, call.args[0].ty.shape), *[None] * (len(call.args) - 1))
 
 
-def _tril(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _tril(result: Var, call: Any, gradient: Expr) -> _Parts:
     return op.tril(gradient, call.args[1]), None
 
 
-def _extremum(result: Var, call: Any, gradient: Expr) -> Sequence[Expr | None]:
+def _extremum(result: Var, call: Any, gradient: Expr) -> _Parts:
     """The gradient goes to the largest (smallest) elements, in equal shares where several are equal."""
     value = call.args[0]
     axes = _axes(call.attrs.axis, value)
@@ -190,6 +218,7 @@ GRADIENTS: Mapping[str, Gradient] = {
     "clip": _clip,
     "erf": _erf,
     "flatten": _reshaped,
+    "matmul": _matmul,
     "max": _extremum,
     "min": _extremum,
     "nn.batch_flatten": _reshaped,
@@ -197,6 +226,7 @@ GRADIENTS: Mapping[str, Gradient] = {
     "nn.gelu_tanh": _gelu_tanh,
     "nn.layer_norm": _layer_norm,
     "nn.leakyrelu": _leaky_relu,
+    "nn.relu": _relu,
     "nn.rms_norm": _rms_norm,
     "nn.softplus": _softplus,
     "rsqrt": _rsqrt,

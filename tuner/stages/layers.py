@@ -19,13 +19,17 @@ import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import tvm_ffi
 
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend.model import Model
-from tuner.stages.liveness import find_flow
+from tuner.stages.liveness import Part, find_flow
 from tuner.stages.program import Program, is_tensor, read_program, write_module
+
+_Span: TypeAlias = tuple[str, int, int]
+"""A layer to be: its name, the position of its first binding, and one more than that of its last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,9 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
         )
     units = _units(model.module_paths)
     spans = _spans_of_modules(units) if any(units) else _spans_of_single_tensors(program)
-    return tuple(_layer(program, name, start, stop) for name, start, stop in spans)
+    spans = _merge_idle(program, spans)
+    parts = find_flow(program, tuple(start for _, start, _ in spans[1:])).parts
+    return tuple(_layer(program, part, span) for part, span in zip(parts, spans, strict=True))
 
 
 def cut_between(layers: Sequence[Layer], layer_cuts: Iterable[int]) -> tuple[int, ...]:
@@ -72,15 +78,16 @@ def cut_after(model: Model, names: Iterable[str]) -> tuple[int, ...]:
     """Turn names of modules into positions at which a new stage begins: right after each of them.
 
     Args:
-        names: dotted paths such as `h.3` or `encoder.layer.5`, in any order, or names of layers such as
-            `wte+wpe`; a leading `layer:` or `module:` is allowed.
+        names: in any order, each the dotted path of a module (`transformer.h.3`, `encoder.layer.5`), the end
+            of such a path where only one module ends so (`h.3`), the name of a layer (`wte+wpe`), or
+            `layer:3` for the one module numbered 3.
 
     Raises:
-        UnknownNameError: no module is called so; the message holds the nearest names.
+        UnknownNameError: no module is called so, or several are; the message lists the nearest.
         TunerError: a cut leaves a stage empty, or the module runs in several places.
     """
-    layers = {layer.name: layer for layer in layers_of(model)}
-    position_by_name = {name: _end_of(model, name.split(":", 1)[-1], layers) for name in names}
+    layers = layers_of(model)
+    position_by_name = {name: _end_of(model, name, layers) for name in names}
     for name, position in position_by_name.items():
         if position >= len(model.module_paths):
             raise TunerError(
@@ -89,8 +96,8 @@ def cut_after(model: Model, names: Iterable[str]) -> tuple[int, ...]:
     positions = sorted(position_by_name.values())
     if len(set(positions)) < len(positions):
         raise TunerError(
-            f"two of the cuts {sorted(position_by_name)} fall on the same place, which leaves a stage "
-            "empty; drop one"
+            f"two of the cuts {sorted(position_by_name)} fall on the same place, which leaves a stage empty; "
+            "drop one"
         )
     return tuple(positions)
 
@@ -100,32 +107,40 @@ def layer_names(model: Model, start: int, stop: int) -> tuple[str, ...]:
     return tuple(name for name, _, _ in _spans_of_modules(_units(model.module_paths)[start:stop]) if name)
 
 
-def _end_of(model: Model, name: str, layers: dict[str, Layer]) -> int:
-    if name in layers:
-        return layers[name].stop
-    inside = [
-        index for index, path in enumerate(model.module_paths) if path == name or path.startswith(f"{name}.")
-    ]
-    if not inside:
-        known = sorted({prefix for path in model.module_paths for prefix in _prefixes(path)} | set(layers))
-        near = difflib.get_close_matches(name, known, n=5, cutoff=0.5) or known[:12]
-        raise UnknownNameError(
-            f"the model has no module {name!r}, so it cannot be cut there; choose from {near}"
-        )
-    outside = [
-        path for path in model.module_paths[inside[0] : inside[-1] + 1] if path and not _within(path, name)
-    ]
-    foreign = [path for path in outside if not _within(name, path)]
+def _end_of(model: Model, name: str, layers: Sequence[Layer]) -> int:
+    by_name = {layer.name: layer for layer in layers}
+    if name in by_name:
+        return by_name[name].stop
+    module = _module_called(model, name, layers)
+    inside = [index for index, path in enumerate(model.module_paths) if _within(path, module)]
+    between = model.module_paths[inside[0] : inside[-1] + 1]
+    foreign = [path for path in between if not _within(path, module) and not _within(module, path) and path]
     if foreign:
         raise TunerError(
-            f"module {name!r} runs in several places, with {foreign[0]!r} between them, so a cut after it "
-            "means no "
-            "one place; cut after a module that runs once"
+            f"module {module!r} runs in several places, with {foreign[0]!r} between them, so a cut after "
+            "it means "
+            "no one place; cut after a module that runs once"
         )
     end = inside[-1] + 1
     while end < len(model.module_paths) and not model.module_paths[end]:
         end += 1  # What belongs to no module stays with what came before it, as in `layers_of`.
     return end
+
+
+def _module_called(model: Model, name: str, layers: Sequence[Layer]) -> str:
+    modules = sorted({prefix for path in model.module_paths if path for prefix in _prefixes(path)})
+    if name in modules:
+        return name
+    suffix = name.removeprefix("layer:")
+    ends = [module for module in modules if module.endswith(f".{suffix}")]
+    if name.startswith("layer:"):
+        ends = [layer.name for layer in layers if _is_numbered(layer.name) and layer.name in ends]
+    if len(ends) == 1:
+        return ends[0]
+    names = [*modules, *(layer.name for layer in layers)]
+    near = ends or difflib.get_close_matches(name, names, n=5, cutoff=0.4) or [layer.name for layer in layers]
+    found = "no module" if not ends else f"{len(ends)} modules"
+    raise UnknownNameError(f"the model has {found} {name!r}, so no one place to cut at; choose from {near}")
 
 
 def _units(paths: Sequence[str]) -> list[str]:
@@ -140,8 +155,8 @@ def _units(paths: Sequence[str]) -> list[str]:
     return [next((prefix for prefix in _prefixes(path) if prefix not in opened), "") for path in paths]
 
 
-def _spans_of_modules(units: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Group bindings into runs: (name, start, stop)."""
+def _spans_of_modules(units: Sequence[str]) -> list[_Span]:
+    """Group bindings into runs."""
     has_numbered = any(_is_numbered(unit) for unit in units)
     first = next((unit for unit in units if unit), "")
     filled = list(itertools.accumulate(units, lambda before, unit: unit or before, initial=first))[1:]
@@ -165,23 +180,35 @@ def _spans_of_modules(units: Sequence[str]) -> list[tuple[str, int, int]]:
     return spans
 
 
-def _spans_of_single_tensors(program: Program) -> list[tuple[str, int, int]]:
+def _spans_of_single_tensors(program: Program) -> list[_Span]:
     """Cut wherever what crosses is one tensor that the model computed from its inputs."""
     num_bindings = len(program.bindings)
-    borders = [0]
-    for position in range(1, num_bindings):
-        crossing = find_flow(program, (position,)).crossing[0]
-        if len(crossing) == 1 and is_tensor(crossing[0]):
-            borders.append(position)
-    spans = itertools.pairwise((*borders, num_bindings))
+    crossing = find_flow(program, range(1, num_bindings)).crossing
+    borders = [
+        position for position, values in enumerate(crossing, 1) if len(values) == 1 and is_tensor(values[0])
+    ]
+    spans = itertools.pairwise((0, *borders, num_bindings))
     return [(program.names[program.bindings[stop - 1].var], start, stop) for start, stop in spans]
 
 
-def _layer(program: Program, name: str, start: int, stop: int) -> Layer:
-    flow = find_flow(
-        program, tuple(position for position in (start, stop) if 0 < position < len(program.bindings))
-    )
-    part = flow.parts[0 if start == 0 else 1]
+def _merge_idle(program: Program, spans: Sequence[_Span]) -> list[_Span]:
+    """Give a layer that computes nothing from the user's inputs (positions, say) to the layer after it."""
+    parts = find_flow(program, tuple(start for _, start, _ in spans[1:])).parts
+    merged: list[_Span] = []
+    pending: _Span | None = None
+    for (name, start, stop), part in zip(spans, parts, strict=True):
+        if pending is not None:
+            name, start = f"{pending[0]}+{name}", pending[1]
+        pending = None if part.bindings else (name, start, stop)
+        if pending is None:
+            merged.append((name, start, stop))
+    if pending is not None and merged:
+        merged[-1] = (f"{merged[-1][0]}+{pending[0]}", merged[-1][1], pending[2])
+    return merged
+
+
+def _layer(program: Program, part: Part, span: _Span) -> Layer:
+    name, start, stop = span
     module = write_module(
         part.bindings,
         inputs=(*part.received_and_read, *part.inputs, *part.parameters),

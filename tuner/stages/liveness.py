@@ -13,7 +13,7 @@ definition of liveness in tests/tuner/stages/test_liveness.py.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import relax
@@ -54,18 +54,20 @@ class Flow:
 
 def find_flow(program: Program, cuts: Sequence[int]) -> Flow:
     """Cut a program before the bindings at the positions `cuts`, rising. O(bindings + crossings)."""
-    owner, order = _owners(program, cuts)
-    floating = _input_free(program)
+    floating = input_free(program)
+    owner = _owners(program, cuts, floating)
+    order = tuple(owner)
     bindings_by_part = _bindings_by_part(program, owner, floating, num_parts=len(cuts) + 1)
     last_use: dict[Var, int] = {}
     for part_index, bindings in enumerate(bindings_by_part):
         for binding in bindings:
             last_use.update(dict.fromkeys(binding.reads, part_index))
-    crossing = tuple(
-        tuple(value for value in order if owner[value] < border <= last_use.get(value, -1))
-        for border in range(1, len(cuts) + 1)
-    )
+    crossing = _crossing(order, owner, last_use, num_cuts=len(cuts))
     returned = set(program.outputs)
+    weights = set(program.parameters)
+    own: list[list[Var]] = [[] for _ in bindings_by_part]
+    for value in order:
+        own[owner[value]].append(value)
     parts = []
     for index, bindings in enumerate(bindings_by_part):
         reads = dict.fromkeys(variable for binding in bindings for variable in binding.reads)
@@ -78,28 +80,16 @@ def find_flow(program: Program, cuts: Sequence[int]) -> Flow:
                 received=received,
                 received_and_read=tuple(value for value in received if value in reads),
                 inputs=tuple(value for value in program.inputs if value in reads),
-                parameters=tuple(value for value in reads if value in set(program.parameters)),
-                made=tuple(value for value in order if owner[value] == index and value in leaving),
+                parameters=tuple(value for value in reads if value in weights),
+                made=tuple(value for value in own[index] if value in leaving),
                 sent=sent,
             )
         )
     return Flow(tuple(parts), crossing)
 
 
-def _owners(program: Program, cuts: Sequence[int]) -> tuple[dict[Var, int], tuple[Var, ...]]:
-    """Say which part computes each value that may cross a cut, in order."""
-    owner: dict[Var, int] = {}
-    floating = _input_free(program)
-    for position, binding in enumerate(program.bindings):
-        if isinstance(binding.value, relax.TupleGetItem) and binding.value.tuple_value in owner:
-            owner[binding.var] = owner[binding.value.tuple_value]
-        elif binding.var not in floating and not isinstance(binding.value, relax.Var | relax.Tuple):
-            owner[binding.var] = bisect.bisect_right(cuts, position)
-    return owner, tuple(owner)
-
-
-def _input_free(program: Program) -> frozenset[Var]:
-    """Find the values that depend on no input of the user."""
+def input_free(program: Program) -> frozenset[Var]:
+    """Find the values that depend on weights and constants alone, and are not returned."""
     bound = set(program.inputs)
     free = []
     for binding in program.bindings:
@@ -107,8 +97,28 @@ def _input_free(program: Program) -> frozenset[Var]:
             free.append(binding.var)
         else:
             bound.add(binding.var)
-    returned = set(program.outputs)
-    return frozenset(variable for variable in free if variable not in returned)
+    return frozenset(free).difference(program.outputs)
+
+
+def _crossing(
+    order: Sequence[Var], owner: Mapping[Var, int], last_use: Mapping[Var, int], *, num_cuts: int
+) -> tuple[tuple[Var, ...], ...]:
+    crossing: list[list[Var]] = [[] for _ in range(num_cuts)]
+    for value in order:
+        for cut_index in range(owner[value], last_use.get(value, -1)):
+            crossing[cut_index].append(value)
+    return tuple(map(tuple, crossing))
+
+
+def _owners(program: Program, cuts: Sequence[int], floating: frozenset[Var]) -> dict[Var, int]:
+    """Say which part computes each value that may cross a cut, in program order."""
+    owner: dict[Var, int] = {}
+    for position, binding in enumerate(program.bindings):
+        if isinstance(binding.value, relax.TupleGetItem) and binding.value.tuple_value in owner:
+            owner[binding.var] = owner[binding.value.tuple_value]
+        elif binding.var not in floating and not isinstance(binding.value, relax.Var | relax.Tuple):
+            owner[binding.var] = bisect.bisect_right(cuts, position)
+    return owner
 
 
 def _bindings_by_part(

@@ -142,13 +142,17 @@ def write_module(
     return builder.get()
 
 
-def needed(bindings: Sequence[Binding], roots: Iterable[Var]) -> frozenset[Var]:
-    """Find every value bound by `bindings` that some root depends on, roots included. O(reads)."""
-    found = set(roots)
+def needed(
+    bindings: Sequence[Binding], roots: Iterable[Var], *, given: frozenset[Var] = frozenset()
+) -> tuple[Binding, ...]:
+    """Keep the bindings that some root depends on, in order; values `given` are known. O(reads)."""
+    wanted = set(roots) - given
+    kept = []
     for binding in reversed(bindings):
-        if binding.var in found:
-            found.update(binding.reads)
-    return frozenset(found)
+        if binding.var in wanted:
+            kept.append(binding)
+            wanted.update(variable for variable in binding.reads if variable not in given)
+    return tuple(reversed(kept))
 
 
 def resolve(expression: Expr, known: Mapping[Var, Expr]) -> Expr:

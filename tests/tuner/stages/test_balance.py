@@ -37,9 +37,9 @@ def test_cuts_equal_the_best_of_all_cuts(layers, num_stages, limit):
     assert choose_cuts(costs, memory, num_stages, **arguments) == min(scored)[1]
 
 
-def test_twelve_equal_layers_and_a_heavy_head():
-    # embedding, six blocks of 10, a head of 25: the head and one block are one stage.
-    assert choose_cuts([1, 10, 10, 10, 10, 10, 10, 25], [1] * 8, 3) == (3, 6)
+def test_six_equal_layers_and_a_heavy_head():
+    # An embedding, six blocks of 10 and a head of 25: 31, 30 and 25 rather than 21, 30 and 35.
+    assert choose_cuts([1, 10, 10, 10, 10, 10, 10, 25], [1] * 8, 3) == (4, 7)
 
 
 def test_the_least_communication_breaks_ties():
