@@ -110,6 +110,11 @@ class DataflowGraph:
         return self._source
 
     @property
+    def has_source(self) -> bool:
+        """Whether there is a function behind the graph."""
+        return self._source is not None
+
+    @property
     def all_indices(self) -> IndexSet:
         """The numbers of all nodes."""
         return IndexSet.first_numbers(len(self.nodes))

@@ -148,14 +148,15 @@ class SubGraph:
             raise ValueError(
                 f"{self.inside} and {other.inside} share nodes; only disjoint sub-graphs have a union"
             )
-        nested = sorted((*self._as_nested(), *other._as_nested()), key=lambda sub_graph: sub_graph.inside)
+        nested = sorted((*self.as_nested(), *other.as_nested()), key=lambda sub_graph: sub_graph.inside)
         return SubGraph.of(graph, self.inside | other.inside, nested=tuple(nested))
 
     def with_label(self, graph: DataflowGraph, label: str) -> SubGraph:
         """Return the same nodes wrapped under a label; a label it had becomes nested."""
-        return SubGraph.of(graph, self.inside, label=label, nested=self._as_nested())
+        return SubGraph.of(graph, self.inside, label=label, nested=self.as_nested())
 
-    def _as_nested(self) -> tuple[SubGraph, ...]:
+    def as_nested(self) -> tuple[SubGraph, ...]:
+        """Return what a larger sub-graph nests of it: itself where it has a label, or what it nests."""
         return (self,) if self.label else self.nested
 
 

@@ -1,0 +1,99 @@
+"""Rules by data-flow pattern: every place where a pattern of Relax operators matches.
+
+Matches may overlap: which of them is used is for the search to decide. (TVM's own `FuseOpsByPattern` keeps
+the first match and never reconsiders.) What a wildcard matches is outside; calls and projections that the
+pattern spells out are inside.
+
+Source: TVM RFC 62 ("DFPatternPartitionRule"); patterns are TVM's `relax.dpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tvm import relax
+from tvm.relax.dpl import CallPattern, TupleGetItemPattern
+
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
+from tuner.graph.subgraph import SubGraph
+from tuner.rules.combinators import Composite
+
+DFPattern: TypeAlias = Any
+"""A `tvm.relax.dpl.DFPattern`; TVM ships no types."""
+
+Match: TypeAlias = Mapping[DFPattern, Any]
+"""What each part of a pattern matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRule:
+    """Proposes the nodes inside each match of a pattern.
+
+    Attributes:
+        name: shown in reports.
+        pattern: ends in an operator call.
+        accepts: says whether a match will do; every match if None.
+    """
+
+    name: str
+    pattern: DFPattern
+    accepts: Callable[[Match], bool] | None = None
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield one sub-graph a match, in order of the match's last node; O(nodes × size of the pattern)."""
+        source = graph.source
+        values = relax.analysis.get_var2val(source.function)
+        node_of = _node_by_expression(graph)
+        seen: set[IndexSet] = set()
+        for call in source.bound_calls:
+            match = self.pattern.extract_matched_expr(call, values)
+            if match is None or (self.accepts is not None and not self.accepts(match)):
+                continue
+            inside = _inside(match, node_of)
+            if inside and inside not in seen:
+                seen.add(inside)
+                yield SubGraph.of(graph, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPattern:
+    """A pattern together with the name of the library call that runs it."""
+
+    label: str
+    pattern: DFPattern
+    accepts: Callable[[Match], bool] | None = None
+
+    def rule(self) -> Composite:
+        """Return the rule that proposes its matches under its label."""
+        return Composite(self.label, PatternRule(self.label, self.pattern, self.accepts))
+
+
+def _node_by_expression(graph: DataflowGraph) -> dict[Any, int]:
+    """Return the node behind each bound expression: a call, or a projection out of what it returns."""
+    source = graph.source
+    if not len(graph):
+        return {}
+    bindings = source.function.body.blocks[0].bindings
+    node_of_variable: dict[Any, int] = {}
+    node_of: dict[Any, int] = {}
+    for number, position in enumerate(source.binding_indices):
+        node_of_variable[bindings[position].var] = number
+        node_of[bindings[position].value] = number
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in node_of_variable:
+            node_of[value] = node_of_variable[value.tuple_value]
+            node_of_variable[binding.var] = node_of[value]
+    return node_of
+
+
+def _inside(match: Match, node_of: Mapping[Any, int]) -> IndexSet:
+    matched = [
+        expression
+        for pattern, expression in match.items()
+        if isinstance(pattern, CallPattern | TupleGetItemPattern)
+    ]
+    return IndexSet.of(node_of[expression] for expression in matched if expression in node_of)

@@ -1,0 +1,61 @@
+"""Rules that propose one operator at a time: the seeds that combinators grow larger candidates from.
+
+Source: TVM RFC 62 ("OpCallByKindPartitionRule", "OpPredicatePartitionRule", "HostPartitionRule").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tuner.graph.dataflow import DataflowGraph, Node
+from tuner.graph.index_set import IndexSet
+from tuner.graph.kinds import PatternKind
+from tuner.graph.subgraph import SubGraph
+
+HOST_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})
+"""Operators that the virtual machine runs itself, without a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorByPredicate:
+    """Proposes every operator that a predicate accepts.
+
+    Attributes:
+        name: shown in reports.
+        accepts: says whether to propose a node.
+    """
+
+    name: str
+    accepts: Callable[[Node], bool]
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield one sub-graph an accepted operator, in order."""
+        for node in graph.nodes:
+            if self.accepts(node):
+                yield SubGraph.of(graph, IndexSet.of([node.index]))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorByKind:
+    """Proposes every operator that is not opaque; upstream's `OpCallByKind`."""
+
+    name: str = "operator"
+    largest: PatternKind = PatternKind.ANCHOR
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield one sub-graph an operator of at most the largest kind, in order."""
+        return OperatorByPredicate(self.name, lambda node: node.kind <= self.largest).find_candidates(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """Proposes what needs no lowering, at no cost: shape computations."""
+
+    name: str = "host"
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield one sub-graph a host operator, in order."""
+        return OperatorByPredicate(self.name, lambda node: node.operator in HOST_OPERATORS).find_candidates(
+            graph
+        )
