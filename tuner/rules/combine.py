@@ -2,8 +2,8 @@
 
 A *combiner* says which two may be joined. The closure here is complete: every pair is tried in both roles,
 wherever the downstream one is entered. The published implementations look a downstream candidate up by its
-smallest node alone, and so miss joins of branches that meet in a later node (on the GPT-2 fragment of the tests
-29 sets instead of 31). `published=True` reproduces that, for comparison.
+smallest node alone, and so miss joins of branches that meet in a later node (on the GPT-2 fragment of the
+tests 29 sets instead of 31). `published=True` reproduces that, for comparison.
 
 Source: TVM RFC 62 ("CombinePartitionRule", "SimpleCombinerRule"). Fusion by anchor was planned there, never
 written. Checked in tests/tuner/rules/test_combine.py.
@@ -210,6 +210,8 @@ class _Closure:
                     yield other
 
     def _may_join(self, upstream: SubGraph, downstream: SubGraph) -> bool:
+        if self._combine.published and downstream.inside.first not in upstream.output:
+            return False
         return any(
             combiner.may_join(self._graph, upstream, downstream) for combiner in self._combine.combiners
         )
