@@ -1,0 +1,161 @@
+"""What no repetend can beat: the busiest device, and the memory that one micro-batch needs for how long.
+
+Work: a device runs a micro-batch's blocks one at a time. Memory: a unit is held from the start of the block
+that adds it to the *end* of the one that frees it, because while that one runs nothing else starts there.
+With limit L, at most L units are held at any time, so the period of one micro-batch is at least
+
+    (steps x units that one micro-batch holds) / L           a fraction: several copies may come closer to it
+
+The steps are longest paths between the two blocks; where several blocks add and free, units are matched so
+that the product is greatest (any matching is a bound). Left out: what devices do to each other's waits.
+Checked in tests/tessel/search/test_bounds.py: no bound is above an exhaustive search's answer.
+
+Source: Tessel (HPCA 2024) uses the work bound; the resource bounds of modulo scheduling are Rau's ResMII.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import networkx as nx
+import numpy as np
+
+from tessel.search.cyclic_problem import is_limited
+from tessel.search.problem import Integers, Problem
+
+UNREACHABLE = -(2**60)
+"""Stands in `longest_paths` for "no path"."""
+
+MOST_BLOCKS_ORDERED = 16
+"""Blocks with memory on a device up to which `least_memory` tries every order (2^16 sets, some 0.1 s)."""
+
+
+def rate_bound(problem: Problem) -> Fraction:
+    """Return the steps that one micro-batch takes at least in the long run, however many overlap."""
+    return max(device_bounds(problem))
+
+
+def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
+    """Return the bound that each device imposes, by its work or by its memory."""
+    bounds = [Fraction(int(steps)) for steps in problem.work]
+    limited = [device for device in range(problem.num_devices) if _can_bind(problem, device)]
+    if limited:
+        paths = longest_paths(problem)
+        for device in limited:
+            bounds[device] = max(bounds[device], memory_bound(problem, device, paths))
+    return tuple(bounds)
+
+
+def memory_bound(problem: Problem, device: int, paths: Integers) -> Fraction:
+    """Return the period that a device's limit alone imposes on one micro-batch, as a fraction.
+
+    Args:
+        problem: the blocks and limits.
+        device: a device with a limit.
+        paths: `longest_paths(problem)`.
+    """
+    limit = int(problem.limits[device])
+    added, freed = _holders(problem, device)
+    if limit <= 0 or not added or problem.net_memory[device] != 0:
+        return Fraction(0)
+    frees_at_end = all(problem.spans[block] > 0 for block in added)
+    steps = {
+        (u, v): int(paths[u, v]) + (int(problem.spans[v]) if frees_at_end else 0)
+        for u in added
+        for v in freed
+        if paths[u, v] > UNREACHABLE
+    }
+    return Fraction(max(0, _greatest_live_time(problem, added, freed, steps)), limit)
+
+
+def longest_paths(problem: Problem) -> Integers:
+    """Return int64, shape (num_blocks, num_blocks): least steps from one start to another by edges.
+
+    `UNREACHABLE` where no path leads.
+    """
+    paths = np.full((problem.num_blocks, problem.num_blocks), UNREACHABLE, dtype=np.int64)
+    for block in reversed(problem.order):
+        paths[block, block] = 0
+        for target, steps in problem.successors[block]:
+            reached = paths[target] > UNREACHABLE
+            paths[block, reached] = np.maximum(paths[block, reached], steps + paths[target, reached])
+    return paths
+
+
+def least_memory(problem: Problem, device: int) -> int:
+    """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
+
+    Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound below that: the largest block.
+    """
+    held = [block for block in problem.blocks_by_device[device] if problem.memory[block]]
+    if len(held) > MOST_BLOCKS_ORDERED:
+        return max(0, *(int(problem.memory[block]) for block in held))
+    paths = longest_paths(problem)
+    before = [sum(1 << i for i, u in enumerate(held) if u != v and paths[u, v] > UNREACHABLE) for v in held]
+    return _least_peak([int(problem.memory[block]) for block in held], before)
+
+
+def _can_bind(problem: Problem, device: int) -> bool:
+    return bool(is_limited(problem, device) and problem.limits[device] > 0)
+
+
+def _holders(problem: Problem, device: int) -> tuple[list[int], list[int]]:
+    blocks = problem.blocks_by_device[device]
+    return (
+        [block for block in blocks if problem.memory[block] > 0],
+        [block for block in blocks if problem.memory[block] < 0],
+    )
+
+
+def _greatest_live_time(
+    problem: Problem, added: Sequence[int], freed: Sequence[int], steps: dict[tuple[int, int], int]
+) -> int:
+    """Return the largest sum of units x steps over matchings of what is added with what is freed."""
+    if len(steps) < len(added) * len(freed) and not _is_matchable(problem, added, freed, steps):
+        return 0
+    if len(added) == 1 or len(freed) == 1:
+        few = freed if len(added) == 1 else added
+        return sum(
+            abs(int(problem.memory[block]))
+            * steps[(added[0], block) if len(added) == 1 else (block, freed[0])]
+            for block in few
+        )
+    graph = _matching_graph(problem, added, freed, steps)
+    return -int(nx.network_simplex(graph)[0])
+
+
+def _is_matchable(
+    problem: Problem, added: Sequence[int], freed: Sequence[int], steps: dict[tuple[int, int], int]
+) -> bool:
+    try:
+        nx.network_simplex(_matching_graph(problem, added, freed, steps))
+    except nx.NetworkXUnfeasible:
+        return False
+    return True
+
+
+def _matching_graph(
+    problem: Problem, added: Sequence[int], freed: Sequence[int], steps: dict[tuple[int, int], int]
+) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for block in (*added, *freed):
+        graph.add_node(block, demand=-int(problem.memory[block]))
+    for (u, v), length in steps.items():
+        graph.add_edge(u, v, weight=-length)
+    return graph
+
+
+def _least_peak(memory: Sequence[int], before: Sequence[int]) -> int:
+    """Return the least peak over all orders in which each item comes after the set `before` it."""
+    whole = (1 << len(memory)) - 1
+    level = [0] * (whole + 1)
+    peak = [0] + [2**62] * whole
+    for done in range(whole + 1):
+        for item, units in enumerate(memory):
+            bit = 1 << item
+            if done & bit or before[item] & ~done:
+                continue
+            level[done | bit] = level[done] + units
+            peak[done | bit] = min(peak[done | bit], max(peak[done], level[done | bit]))
+    return peak[whole]

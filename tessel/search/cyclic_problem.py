@@ -1,0 +1,180 @@
+"""A repetend as a system of differences: what must hold between the starts of one period's blocks.
+
+With period T, block u of micro-batch m starts at t_u + m·T. Three kinds of rules tie the t's together:
+
+- **Arcs** t_v - t_u >= length - laps·T. Edges have laps 0. Several copies of one block follow each other in
+  order, and the first one of the next period follows the last (laps 1); any schedule can be renumbered so.
+- **Pairs** on a common device: one integer h, so that  span_u <= t_v + h·T - t_u <= T - span_v.
+  It says which v is the next after u: the one of h micro-batches later.
+- **Memory rows**: when u starts, mem_u + sum of mem_v·h_uv over the device's other blocks is held.
+
+So a repetend is a choice of the h's, and its least period is a maximum cycle ratio. A longer period
+never hurts: every length is >= 0, so no cycle of a feasible system has negative laps.
+
+Blocks that no memory limit ties together may be moved apart by whole periods, so edges between them do not
+bind: only edges inside one strongly connected component of edges and limited devices are kept, and each
+component's first block starts in one period. Left out: blocks that free more than they add, micro-batch by
+micro-batch, on a device; there no limit binds in the long run. Checked in tests/tessel/search/test_period.py.
+
+Source: the model is modulo scheduling, Rau, Iterative Modulo Scheduling (MICRO-27, 1994), with one integer
+per pair as in Roundy (1992) and Hanen (1994) on cyclic job shops; memory rows are new here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import networkx as nx
+import numpy as np
+
+from tessel.search.problem import NO_LIMIT, Integers, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class CyclicProblem:
+    """The rules of a repetend with `copies` copies of each block; node = copy * num_blocks + block.
+
+    Attributes:
+        problem: what it was made from.
+        copies: micro-batches in one period.
+        spans: int64, shape (num_nodes,).
+        arcs: int64, shape (num_arcs, 4): from, to, length, laps.
+        components: int64, shape (num_nodes,): number of each node's component.
+        spread: int64, shape (num_components, 2): starts in a component differ by at most
+            `spread[., 0] + spread[., 1] * period`.
+        pairs: int64, shape (num_pairs, 2): nodes that share a device; the first one is never behind the
+            second in topological order.
+        row_start: int64, shape (num_rows + 1,): where each memory row's terms start.
+        row_limits: int64, shape (num_rows,).
+        term_pair: int64, shape (num_terms,): the pair whose h the term multiplies.
+        term_sign: int64, shape (num_terms,): 1 where the term has h itself, -1 where it has 1 - h.
+        term_memory: int64, shape (num_terms,): what it is multiplied by.
+    """
+
+    problem: Problem
+    copies: int
+    spans: Integers
+    arcs: Integers
+    components: Integers
+    spread: Integers
+    pairs: Integers
+    row_start: Integers
+    row_limits: Integers
+    term_pair: Integers
+    term_sign: Integers
+    term_memory: Integers
+
+    @property
+    def num_nodes(self) -> int:
+        """Blocks of one period."""
+        return len(self.spans)
+
+    @property
+    def longest_period(self) -> int:
+        """A period in which one micro-batch after the other fits whole."""
+        return max(1, self.copies * int(self.problem.spans.sum() + self.problem.lags.sum()))
+
+
+def make_cyclic_problem(problem: Problem, copies: int) -> CyclicProblem:
+    """Return the rules of a repetend of that many micro-batches."""
+    nodes = _nodes_in_order(problem, copies)
+    components = _components(problem, copies)
+    arcs = np.array(list(_arcs(problem, copies, components)), dtype=np.int64).reshape(-1, 4)
+    pairs = _pairs(problem, copies, nodes)
+    rows = list(_memory_rows(problem, copies, {pair: index for index, pair in enumerate(pairs)}))
+    terms = [term for _, row in rows for term in row]
+    return CyclicProblem(
+        problem=problem,
+        copies=copies,
+        spans=np.tile(problem.spans, copies),
+        arcs=arcs,
+        components=components,
+        spread=_spread(problem, copies, components),
+        pairs=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        row_start=np.cumsum([0, *(len(row) for _, row in rows)], dtype=np.int64),
+        row_limits=np.array([limit for limit, _ in rows], dtype=np.int64),
+        term_pair=np.array([term[0] for term in terms], dtype=np.int64),
+        term_sign=np.array([term[1] for term in terms], dtype=np.int64),
+        term_memory=np.array([term[2] for term in terms], dtype=np.int64),
+    )
+
+
+def is_limited(problem: Problem, device: int) -> bool:
+    """Return whether the device's limit can bind in the long run."""
+    return bool(problem.limits[device] < NO_LIMIT and problem.net_memory[device] >= 0)
+
+
+def _nodes_in_order(problem: Problem, copies: int) -> list[int]:
+    return [copy * problem.num_blocks + block for block in problem.order for copy in range(copies)]
+
+
+def _components(problem: Problem, copies: int) -> Integers:
+    """Number the nodes' components; copies of one block are always together."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(problem.num_blocks))
+    graph.add_edges_from(zip(problem.sources.tolist(), problem.targets.tolist(), strict=True))
+    for device, blocks in enumerate(problem.blocks_by_device):
+        held = [block for block in blocks if problem.memory[block]]
+        if is_limited(problem, device) and len(held) > 1:
+            nx.add_cycle(graph, held)
+    component = np.zeros(problem.num_blocks, dtype=np.int64)
+    found = sorted(nx.strongly_connected_components(graph), key=min)
+    for number, members in enumerate(found):
+        component[list(members)] = number
+    return np.tile(component, copies)
+
+
+def _arcs(problem: Problem, copies: int, components: Integers) -> Iterator[tuple[int, int, int, int]]:
+    size = problem.num_blocks
+    for source in range(size):
+        for target, steps in problem.successors[source]:
+            if components[source] == components[target]:
+                for copy in range(copies):
+                    yield copy * size + source, copy * size + target, steps, 0
+    if copies == 1:
+        return
+    for block in range(size):
+        span = int(problem.spans[block])
+        for copy in range(copies):
+            following = (copy + 1) % copies
+            yield copy * size + block, following * size + block, span, int(following == 0)
+
+
+def _spread(problem: Problem, copies: int, components: Integers) -> Integers:
+    """Bound how far apart a component's starts need to be.
+
+    Sorted by start, no two neighbours need to be further apart than a period and the longest wait:
+    else all later ones can move a period earlier, which keeps phases and edges, and holds no more memory.
+    """
+    longest = int(problem.spans.max(initial=0)) + int(problem.lags.max(initial=0))
+    sizes = np.bincount(components)
+    return np.stack([(sizes - 1) * longest, np.maximum(sizes - 1, 1)], axis=1).astype(np.int64)
+
+
+def _pairs(problem: Problem, copies: int, nodes: list[int]) -> list[tuple[int, int]]:
+    masks = [sum(1 << device for device in devices) for devices in problem.devices] * copies
+    return [(u, v) for u, v in combinations(nodes, 2) if masks[u] & masks[v]]
+
+
+def _memory_rows(
+    problem: Problem, copies: int, pair_index: dict[tuple[int, int], int]
+) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+    """Yield limit and terms for each start of a block that adds memory on a limited device."""
+    size = problem.num_blocks
+    for device, blocks in enumerate(problem.blocks_by_device):
+        if not is_limited(problem, device):
+            continue
+        held = [copy * size + block for copy in range(copies) for block in blocks if problem.memory[block]]
+        for u in held:
+            own = int(problem.memory[u % size])
+            if own > 0:
+                terms = [
+                    (pair_index[u, v], 1, int(problem.memory[v % size]))
+                    if (u, v) in pair_index
+                    else (pair_index[v, u], -1, int(problem.memory[v % size]))
+                    for v in held
+                    if v != u
+                ]
+                yield int(problem.limits[device]) - own, terms

@@ -1,0 +1,196 @@
+"""The least number of steps in which a pattern of micro-batches can repeat, under the memory limits.
+
+    device 0   f0 b0 b0 b0 f0 b0 b0 b0 …       period 4: the busiest device never waits
+    device 1   …  f1 b1 b1 b1 f1 b1 b1 b1 …
+
+One copy of each block in a period is tried first, then several: with a limit between two whole numbers of
+micro-batches in flight, several copies come closer to it (four-device vshape, memory 3: 8 steps with one
+copy, 16 / 3 with three). With choices, option assignments are searched in the order of their bounds, and
+those whose bound is no better than the best period found are ruled out unsearched; all copies take the same
+options.
+Checked in tests/tessel/search/test_period.py, against CP-SAT and `tessel.validation`.
+
+Source: Tessel (HPCA 2024), section 4, for repetends; the search is in `tessel.search.cyclic_orders`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from tessel.errors import ScheduleError
+from tessel.placement import Placement
+from tessel.search.assignments import Assignments, list_assignments
+from tessel.search.cyclic_problem import make_cyclic_problem
+from tessel.search.cyclic_starts import close_up
+from tessel.search.limits import infeasible_error
+from tessel.search.period_result import RepetendResult
+from tessel.search.period_search import PeriodSearch
+from tessel.search.problem import Integers, Problem
+from tessel.search.progress import Progress
+
+__all__ = ["RepetendResult", "find_repetend"]
+
+DEFAULT_MAX_COPIES = 4
+"""Copies tried unless told otherwise; more rarely pay, and each costs more than the one before."""
+
+FOUND_BY = "branching on device orders"
+
+
+def find_repetend(
+    placement: Placement,
+    *,
+    memory: Sequence[int] | int | None = None,
+    max_copies: int = DEFAULT_MAX_COPIES,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> RepetendResult:
+    """Return the repetend with the least period for each micro-batch in it; fewer copies win a tie.
+
+    The search is exact. Within the time limit it may end with a gap, which the bounds then show. An interrupt
+    (Ctrl-C) ends it like the time limit once there is something to return.
+
+    Args:
+        placement: the blocks of one micro-batch.
+        memory: limit in units, one for all devices or one a device; None for none.
+        max_copies: most micro-batches in one period, >= 1.
+        time_limit_s: seconds after which the best so far is returned, looked at every few tenths of a second.
+        seed: has no effect, since nothing here is random; all searches are called alike.
+        on_progress: called at each better period.
+        clock: seconds, monotonic.
+
+    Raises:
+        InfeasibleError: no period is long enough for the limits.
+        ScheduleError: the time was over before any repetend was found.
+        ValueError: `max_copies` or the number of limits is wrong.
+    """
+    del seed
+    if max_copies < 1:
+        raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
+    run = _Run(clock=clock, started=clock(), time_limit_s=time_limit_s, on_progress=on_progress)
+    assignments = list_assignments(placement, memory=memory)
+    best = _search_copies(assignments, 1, None, run)
+    for copies in range(2, max_copies + 1):
+        if run.is_over() or _is_rate_optimal(best, assignments):
+            break
+        best = _search_copies(assignments, copies, best, run)
+    return _result(assignments, best, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A repetend and the bound on those with as many copies."""
+
+    problem: Problem
+    copies: int
+    period: int
+    starts: Integers
+    lower_bound: int
+
+    @property
+    def rate(self) -> Fraction:
+        return Fraction(self.period, self.copies)
+
+
+@dataclass(slots=True)
+class _Run:
+    """The clock of one call, and whom to tell."""
+
+    clock: Callable[[], float]
+    started: float
+    time_limit_s: float
+    on_progress: Callable[[Progress], None] | None
+    is_interrupted: bool = field(default=False)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.clock() - self.started
+
+    def is_over(self) -> bool:
+        return self.is_interrupted or self.elapsed_s >= self.time_limit_s
+
+    def report(self, period: int, lower_bound: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress(Progress(period, lower_bound, self.elapsed_s, FOUND_BY))
+
+
+def _search_copies(assignments: Assignments, copies: int, best: _Found | None, run: _Run) -> _Found:
+    """Return the best repetend with that many copies if its rate is better than `best`'s, else `best`."""
+    found: tuple[Problem, int, Integers] | None = None
+    open_bounds = [] if assignments.is_complete else [_least_period(assignments.bound, copies)]
+    for problem, bound in zip(assignments.problems, assignments.bounds, strict=True):
+        lowest = _least_period(bound, copies)
+        below = _upper_end(problem, copies, best, found)
+        if lowest >= below or (run.is_over() and (best is not None or found is not None)):
+            open_bounds.append(lowest)
+            break
+        search = _search_problem(problem, copies, lowest, below, run)
+        open_bounds.append(search.lowest)
+        if search.period is not None and search.starts is not None:
+            found = problem, search.period, close_up(search.cyclic, search.starts, search.period)
+            run.report(search.period, min(open_bounds))
+    if found is not None:
+        problem, period, starts = found
+        return _Found(problem, copies, period, starts, min(period, *open_bounds))
+    if best is not None:
+        return best
+    if run.is_over() and not run.is_interrupted:
+        raise ScheduleError(
+            f"no repetend was found within {run.time_limit_s:g} s, its period is at least "
+            f"{min(open_bounds)}; give more time"
+        )
+    raise infeasible_error(assignments.problems[0], run.is_over)
+
+
+def _upper_end(
+    problem: Problem, copies: int, best: _Found | None, found: tuple[Problem, int, Integers] | None
+) -> int:
+    """Return the first period that is of no interest."""
+    if found is not None:
+        return found[1]
+    if best is not None:
+        return math.ceil(copies * best.rate)
+    return 1 + max(1, copies * int(problem.spans.sum() + problem.lags.sum()))
+
+
+def _search_problem(problem: Problem, copies: int, lowest: int, below: int, run: _Run) -> PeriodSearch:
+    search = PeriodSearch(make_cyclic_problem(problem, copies), lowest=lowest, below=below)
+    try:
+        search.run(run.is_over)
+    except KeyboardInterrupt:
+        if search.period is None:
+            raise
+        run.is_interrupted = True
+    return search
+
+
+def _least_period(bound: Fraction, copies: int) -> int:
+    """A whole number, and at least 1: an empty period repeats nothing."""
+    return max(1, math.ceil(copies * bound))
+
+
+def _is_rate_optimal(best: _Found, assignments: Assignments) -> bool:
+    return best.rate == assignments.bound
+
+
+def _result(assignments: Assignments, best: _Found, run: _Run) -> RepetendResult:
+    problem = best.problem
+    return RepetendResult(
+        placement=problem.placement,
+        memory=problem.limits_or_none,
+        period=best.period,
+        copies=best.copies,
+        block_indices=problem.block_indices,
+        starts=tuple(tuple(map(int, row)) for row in best.starts),
+        lower_bound=best.lower_bound,
+        optimal=best.lower_bound == best.period,
+        rate_lower_bound=assignments.bound,
+        rate_optimal=_is_rate_optimal(best, assignments),
+        search_seconds=run.elapsed_s,
+        found_by=FOUND_BY,
+    )

@@ -1,0 +1,97 @@
+"""The least period of one cyclic problem: which periods to try, in what order, for how long.
+
+Feasibility only grows with the period, so an answer at one period settles all longer or all shorter ones. The
+least period that is not ruled out is tried first, since bounds are often met. Until some period is known to
+work the tries gallop upwards; then they bisect. A try that does not end soon is set aside, the ends of the
+open range are tried too, and each comes back with twice the time. Whenever a period works, the orders found
+are shortened to their own least period first. Checked in tests/tessel/search/test_period.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tessel.search.cyclic_orders import Answer, OrderSearch
+from tessel.search.cyclic_problem import CyclicProblem
+from tessel.search.cyclic_starts import tightest
+from tessel.search.problem import Integers
+
+FIRST_STEPS = 2_000_000
+"""Elementary steps a try is given at first: some milliseconds."""
+
+MOST_STEPS = 100_000_000
+"""Elementary steps between two looks at the clock: some tenths of a second."""
+
+
+@dataclass(slots=True)
+class PeriodSearch:
+    """The open range of one cyclic problem: `lowest` is not ruled out, `period` works.
+
+    Attributes:
+        cyclic: the rules.
+        lowest: every shorter period is impossible.
+        below: periods from here on are of no interest.
+        period: the least one known to work; None while there is none.
+        starts: int64, shape (num_nodes,), for it.
+    """
+
+    cyclic: CyclicProblem
+    lowest: int
+    below: int
+    period: int | None = None
+    starts: Integers | None = None
+    _tries: dict[int, OrderSearch] = field(default_factory=dict)
+    _stride: int = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of interest is open: the period is least, or all of interest are impossible."""
+        return self.lowest >= (self.below if self.period is None else self.period)
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Narrow the range until it is closed or the time is over."""
+        steps = FIRST_STEPS
+        while not self.is_closed:
+            is_settled = False
+            for period in self._candidates():
+                is_settled = self._try(period, steps)
+                if is_settled or is_over():
+                    break
+            if is_over() or self._is_stuck():
+                return
+            if not is_settled:
+                steps = min(2 * steps, MOST_STEPS)
+
+    def _candidates(self) -> Iterator[int]:
+        """Yield open periods, each once, the most telling first."""
+        last = (self.below if self.period is None else self.period) - 1
+        stride = self._stride if self.period is None else (last - self.lowest) // 2
+        first = min(self.lowest + stride, last)
+        yield first
+        if self.lowest < first:
+            yield self.lowest
+        step = max(1, 2 * stride)
+        while self.period is None and self.lowest + step < last:
+            yield self.lowest + step
+            step *= 2
+        if first < last:
+            yield last
+
+    def _try(self, period: int, steps: int) -> bool:
+        """Search one period on; return whether the range has changed."""
+        search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
+        answer = search.run(steps)
+        if answer is Answer.INFEASIBLE:
+            self.lowest = period + 1
+            self._stride = max(1, 2 * self._stride)
+        elif answer is Answer.FEASIBLE and search.starts is not None:
+            self.period, self.starts = tightest(self.cyclic, search.starts, period=period, least=self.lowest)
+        else:
+            return False
+        top = self.below if self.period is None else self.period
+        self._tries = {known: tried for known, tried in self._tries.items() if self.lowest <= known < top}
+        return True
+
+    def _is_stuck(self) -> bool:
+        return all(period in self._tries and self._tries[period].is_stuck for period in self._candidates())
