@@ -1,11 +1,37 @@
 """Hand-written schedules, one a module, built from per-device instruction streams."""
 
+from tessel.handwritten.chimera import CHIMERA
+from tessel.handwritten.dualpipe_v import DUALPIPE_V
+from tessel.handwritten.eager_1f1b import EAGER_1F1B
+from tessel.handwritten.early_recompute import EARLY_RECOMPUTE_1F1B
 from tessel.handwritten.gpipe import GPIPE
+from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
+from tessel.handwritten.limited_1f1b import LIMITED_1F1B
+from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.handwritten.rule import Rule, StreamRule
+from tessel.handwritten.v_half import V_HALF
+from tessel.handwritten.v_min import V_MIN
 from tessel.handwritten.zb_h1 import ZB_H1
+from tessel.handwritten.zb_h2 import ZB_H2
+from tessel.handwritten.zb_v import ZB_V
 
-HANDWRITTEN: tuple[Rule, ...] = (GPIPE, ONE_F_ONE_B, ZB_H1)
+HANDWRITTEN: tuple[Rule, ...] = (
+    ONE_F_ONE_B,
+    GPIPE,
+    EAGER_1F1B,
+    EARLY_RECOMPUTE_1F1B,
+    LIMITED_1F1B,
+    INTERLEAVED_1F1B,
+    LOOPED_BFS,
+    ZB_H1,
+    ZB_H2,
+    ZB_V,
+    V_HALF,
+    V_MIN,
+    CHIMERA,
+    DUALPIPE_V,
+)
 """Every hand-written schedule, in the order in which tables list them."""
 
 __all__ = ["HANDWRITTEN", "Rule", "StreamRule"]

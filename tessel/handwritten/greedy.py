@@ -4,7 +4,8 @@ Published schedules speak of one chain of stages. Where stages branch, meet, or 
 their idea still has a meaning: prefer backward blocks to forward blocks, or the reverse, and let no stage run
 ahead further than a limit. This simulation gives it one: at every moment each free device starts the most
 urgent block that is ready. A block on several devices waits until all are free; keeping free ones idle for it
-was tried, and made every shape with tensor-parallel blocks slower (mshape, 32 micro-batches: 458 against 288).
+was tried, and made every shape with tensor-parallel blocks slower (mshape, 32 micro-batches: 458 against
+288).
 
 It cannot dead-lock. A block takes its micro-batches in order, and a limit makes a micro-batch wait only for
 earlier ones; so the blocks of the earliest unfinished micro-batch wait for nothing but each other.

@@ -113,6 +113,14 @@ class Pipeline:
                 return None
         return tuple(stage.devices[0] for stage in self.stages)
 
+    def on_devices(self, streams: Iterable[Iterable[Instruction]]) -> tuple[tuple[Instruction, ...], ...]:
+        """Return each device's instructions, given them in the order in which the chain visits devices."""
+        by_device: list[tuple[Instruction, ...]] = [()] * self.placement.devices
+        visited = dict.fromkeys(stage.devices[0] for stage in self.stages)
+        for device, stream in zip(visited, streams, strict=True):
+            by_device[device] = tuple(stream)
+        return tuple(by_device)
+
 
 def read_pipeline(placement: Placement) -> Pipeline:
     """Return the stages of a placement.
@@ -270,11 +278,34 @@ def why_no_split_chain(pipeline: Pipeline) -> str | None:
     return why_no_chain(pipeline)
 
 
+def why_not_interleaved(pipeline: Pipeline) -> str | None:
+    """Return why the pipeline is not one trained chain that goes round its devices several times, or None."""
+    devices = pipeline.chain_devices()
+    if devices is None:
+        return "its stages are not one chain of stages on one device each"
+    round_length = len(set(devices))
+    if len(devices) == round_length:
+        return "each device has one stage, and the rule needs several"
+    if devices != devices[:round_length] * (len(devices) // round_length):
+        return "its chain does not go round the devices in the same order each time"
+    return None if pipeline.has_backward else "no stage has a backward"
+
+
+def why_no_split_v(pipeline: Pipeline) -> str | None:
+    """Return why the pipeline is not one V-shaped chain that can split its backward, or None if it is."""
+    if not pipeline.is_split:
+        return "no stage has a backward in an input and a weight half"
+    devices = pipeline.chain_devices()
+    if devices is None:
+        return "its stages are not one chain of stages on one device each"
+    half = len(devices) // 2
+    if len(set(devices)) != half or devices != devices[:half] + devices[:half][::-1]:
+        return "its chain is not a V, which visits every device on the way there and again on the way back"
+    return None
+
+
 def streams_by_device(
     pipeline: Pipeline, stream: Callable[[int], Iterable[Instruction]]
 ) -> tuple[tuple[Instruction, ...], ...]:
     """Return the instructions of each device, given those of each stage, of a chain of one stage a device."""
-    streams: list[tuple[Instruction, ...]] = [()] * pipeline.placement.devices
-    for stage, device in enumerate(pipeline.chain_devices() or ()):
-        streams[device] = tuple(stream(stage))
-    return tuple(streams)
+    return pipeline.on_devices(stream(stage) for stage in range(len(pipeline.stages)))

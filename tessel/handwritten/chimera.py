@@ -1,0 +1,107 @@
+"""Chimera: two copies of the model in opposite directions, with half of the micro-batches each.
+
+    device 0   F0 F1 .  f0 .  ...          F: down, f: up; two devices would be
+    device 1   f0 f1 .  F0 .  ...          busy at once from the start
+
+It needs a placement whose micro-batch has a chain down the devices and one up (the X shape), so that one
+micro-batch here is a pair there. The unit is P / 2 pairs: each direction runs 1F1B, and the two are merged in
+the order they would have if a backward took two forwards. Further units follow at once, their forwards in the
+holes that the unit before leaves. With F and B of one stage, B = 2F and no hops, one unit takes
+(3P / 2 - 1)(F + B) steps.
+
+Source: Li and Hoefler, Chimera (SC 2021), sections 3.1 and 3.5 (direct concatenation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline
+from tessel.instruction import Backward, Forward, Instruction
+from tessel.orders import Step, earliest_starts
+from tessel.shapes import vshape
+
+_BACKWARD_SLOTS = 2
+"""Slots of a backward, a forward having one; the proportion that the publication draws."""
+
+
+class _Slot(NamedTuple):
+    """When a device would run an instruction; sorts by time, then direction."""
+
+    time: int
+    direction: int
+    instruction: Instruction
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    if not pipeline.has_backward:
+        return "no stage has a backward"
+    chains = _chains(pipeline)
+    if chains is None:
+        return "its stages are not two chains through the same devices in opposite directions"
+    if len(chains[0]) % 2:
+        return f"it needs an even number of devices, and there are {len(chains[0])}"
+    return None
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    chains = _chains(pipeline)
+    assert chains is not None  # `_applies` has looked
+    slots: list[list[_Slot]] = [[] for _ in range(pipeline.placement.devices)]
+    for direction, chain in enumerate(chains):
+        for position, stage in enumerate(chain):
+            device = pipeline.stages[stage].devices[0]
+            slots[device].extend(_slots(direction, position, stage, len(chain), micro_batches))
+    return [[slot.instruction for slot in sorted(device, key=lambda slot: slot[:2])] for device in slots]
+
+
+def _chains(pipeline: Pipeline) -> tuple[list[int], list[int]] | None:
+    """The stages of the two chains, or None if there are no two such chains."""
+    chains: list[list[int]] = []
+    for first, stage in enumerate(pipeline.stages):
+        if stage.before:
+            continue
+        chain = [first]
+        while len(pipeline.stages[chain[-1]].after) == 1:
+            chain.append(pipeline.stages[chain[-1]].after[0])
+        chains.append(chain)
+    if len(chains) != 2 or sorted(chains[0] + chains[1]) != list(range(len(pipeline.stages))):
+        return None
+    down, up = ([pipeline.stages[stage].devices for stage in chain] for chain in chains)
+    if down != up[::-1] or any(len(devices) != 1 for devices in down) or len(set(down)) < len(down):
+        return None
+    return chains[0], chains[1]
+
+
+def _slots(direction: int, position: int, stage: int, num_stages: int, micro_batches: int) -> Iterator[_Slot]:
+    """When a stage of one direction runs, unit after unit."""
+    unit_size = num_stages // 2
+    unit_slots = 2 * unit_size * (1 + _BACKWARD_SLOTS)
+    for unit, first in enumerate(range(0, micro_batches, unit_size)):
+        size = min(unit_size, micro_batches - first)
+        times = _unit_times(num_stages, size)
+        for kind, block in ((Forward, position), (Backward, 2 * num_stages - 1 - position)):
+            for member in range(size):
+                time = unit * unit_slots + times[block, member]
+                yield _Slot(time, direction, kind(stage, first + member))
+
+
+def _unit_times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], int]:
+    """Slots of one direction alone by (block of a vshape, micro-batch)."""
+    orders = [
+        [
+            Step(
+                stage if isinstance(instruction, Forward) else 2 * num_stages - 1 - stage,
+                instruction.micro_batch,
+            )
+            for instruction in one_f_one_b(stage, warm_up=num_stages - stage, micro_batches=micro_batches)
+        ]
+        for stage in range(num_stages)
+    ]
+    return earliest_starts(vshape(num_stages, backward_span=_BACKWARD_SLOTS), orders)
+
+
+CHIMERA = StreamRule(name="chimera", applies=_applies, streams=_streams, extra_edges=recompute_on_arrival)

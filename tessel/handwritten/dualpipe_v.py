@@ -1,0 +1,103 @@
+"""DualPipe-V: both chunks of a V in one rhythm of forwards and whole backwards, splitting only at the ends.
+
+    device i   F × 2(P-i-1),  F f × (i+1),  b w f × (P-i-1),  F bw f BW × (M-2P+i+1), …
+
+F and f are forwards of the first and second chunk, bw and BW whole backwards, b and B their input halves. The
+publication runs a forward and a backward at the same time to hide communication; here a device does one thing
+at a time, the forward first, and passes each result on when it is there. It needs M >= 2P micro-batches. With
+equal costs and no hops it takes ZB-V's time, M(F + B + W) + (P - 1)F / 2 steps.
+
+Source: Qi et al., DualPipeV / cut-in-half (2025), after DualPipe of Liu et al., DeepSeek-V3 (2024), section
+3.2.1; the eight phases as DeepSeek publishes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, why_no_split_v
+from tessel.handwritten.stream_writer import StreamWriter
+from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    least = len(pipeline.stages)
+    if micro_batches < least:
+        return f"it needs at least {least} micro-batches, two a device, and there are {micro_batches}"
+    return why_no_split_v(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_devices = len(pipeline.stages) // 2
+    return pipeline.on_devices(
+        [_Device(device, num_devices, micro_batches).stream() for device in range(num_devices)]
+    )
+
+
+class _Device:
+    """One device's phases; weight halves that were split off wait in the order of their backwards."""
+
+    def __init__(self, index: int, num_devices: int, micro_batches: int) -> None:
+        self._index = index
+        self._after = num_devices - 1 - index
+        self._rounds = micro_batches - 2 * num_devices + index + 1
+        self._chunks = (index, 2 * num_devices - 1 - index)
+        self._writer = StreamWriter(micro_batches)
+        self._backwards = [0, 0]
+        self._waiting: deque[BackwardWeight] = deque()
+
+    def stream(self) -> list[Instruction]:
+        """Return the device's instructions."""
+        self._warm_up()
+        for _ in range(self._rounds):
+            self._forward(0)
+            self._backward(1)
+            self._forward(1)
+            self._backward(0)
+        self._cool_down()
+        return self._writer.stream
+
+    def _warm_up(self) -> None:
+        for _ in range(2 * self._after):
+            self._forward(0)
+        for _ in range(self._index + 1):
+            self._forward(0)
+            self._forward(1)
+        for _ in range(self._after):
+            self._backward(1, is_split=True)
+            self._weight()
+            self._forward(1)
+
+    def _cool_down(self) -> None:
+        for _ in range(self._after):
+            self._backward(1)
+            self._forward(1)
+            self._backward(0)
+        # From the middle on backwards are split; odd devices begin half a round earlier.
+        middle = (self._index + 1) // 2
+        for round_index in range(self._index + 1):
+            is_past_middle = round_index > middle
+            self._backward(1, is_split=is_past_middle or (round_index == middle and self._index % 2 == 1))
+            self._backward(0, is_split=round_index >= middle)
+        for _ in range(self._after):
+            self._weight()
+            self._backward(0, is_split=True)
+        for _ in range(self._index + 1):
+            self._weight()
+
+    def _forward(self, chunk: int) -> None:
+        self._writer.write(Forward, self._chunks[chunk])
+
+    def _backward(self, chunk: int, *, is_split: bool = False) -> None:
+        stage, micro_batch = self._chunks[chunk], self._backwards[chunk]
+        self._backwards[chunk] += 1
+        self._writer.stream.append((BackwardInput if is_split else Backward)(stage, micro_batch))
+        if is_split:
+            self._waiting.append(BackwardWeight(stage, micro_batch))
+
+    def _weight(self) -> None:
+        self._writer.stream.append(self._waiting.popleft())
+
+
+DUALPIPE_V = StreamRule(name="dualpipe-v", applies=_applies, streams=_streams)

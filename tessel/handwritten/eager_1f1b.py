@@ -1,0 +1,30 @@
+"""Eager 1F1B: 1F1B with nearly twice the warm-up, so that hops hide behind forwards.
+
+Stage i of P runs 2(P - i) - 1 forwards before its first backward. Without hops it takes 1F1B's time; with
+hops shorter than a forward, GPipe's, (M + P - 1)(F + B) + 2(P - 1)c for equal stages and hops of c steps.
+
+Source: Zhuang et al., On Optimizing the Communication of Model Parallelism (MLSys 2023), section 4.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_chain(pipeline) if pipeline.has_backward else "no stage has a backward"
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_stages = len(pipeline.stages)
+    return streams_by_device(
+        pipeline,
+        lambda stage: one_f_one_b(stage, warm_up=2 * (num_stages - stage) - 1, micro_batches=micro_batches),
+    )
+
+
+EAGER_1F1B = StreamRule(
+    name="eager-1f1b", applies=_applies, streams=_streams, extra_edges=recompute_on_arrival
+)

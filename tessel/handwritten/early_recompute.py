@@ -1,0 +1,30 @@
+"""Early-recompute 1F1B: 1F1B whose stages recompute while they wait for the gradient.
+
+    device 0   F0 F1 R0 .  .  B0 ...        R0 runs in what was idle; 1F1B would start it where B0 stands
+
+The order is 1F1B's; only the wait of the recomputation for the gradient is left out. What it recomputes is
+held a little longer.
+
+Source: Chung et al., Perseus (SOSP 2024), whose pipelines are drawn with it; here the order is 1F1B's.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.one_f_one_b import one_f_one_b
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_chain(pipeline) if pipeline.has_recompute else "no stage recomputes its forward"
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_stages = len(pipeline.stages)
+    return streams_by_device(
+        pipeline,
+        lambda stage: one_f_one_b(stage, warm_up=num_stages - stage, micro_batches=micro_batches),
+    )
+
+
+EARLY_RECOMPUTE_1F1B = StreamRule(name="early-recompute-1f1b", applies=_applies, streams=_streams)

@@ -1,0 +1,73 @@
+"""Interleaved 1F1B: every device has several chunks of the chain, so the pipeline fills in smaller steps.
+
+    device 0   F0 F1 f0 f1 ...        two devices, two chunks (F, f); micro-batches go in groups of P,
+    device 1   .  F0 F1 f0 b0 ...     each group through all chunks before the next group
+
+Device i of P with v chunks runs 2(P - i - 1) + (v - 1)P forwards before it alternates. With equal chunks, no
+hops and M a multiple of P, it takes (M + (P - 1) / v)(F + B) steps, F and B being those of all v chunks
+together.
+
+Source: Narayanan et al., Efficient Large-Scale Language Model Training (SC 2021), section 2.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessel.handwritten.one_f_one_b import recompute_on_arrival
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, why_not_interleaved
+from tessel.instruction import Backward, Forward, Instruction
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    reason = why_not_interleaved(pipeline)
+    if reason is not None:
+        return reason
+    num_devices = len(pipeline.stages) // pipeline.num_chunks
+    if micro_batches % num_devices:
+        return (
+            f"micro-batches go in groups of {num_devices}, one a device, "
+            f"and {micro_batches} is no multiple of it"
+        )
+    return None
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_chunks = pipeline.num_chunks
+    num_devices = len(pipeline.stages) // num_chunks
+    return pipeline.on_devices(
+        [_stream(device, num_devices, num_chunks, micro_batches) for device in range(num_devices)]
+    )
+
+
+def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int) -> Iterator[Instruction]:
+    total = num_chunks * micro_batches
+    warm_up = min(2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices, total)
+
+    def place(turn: int) -> tuple[int, int]:
+        """The chunk and micro-batch of a turn: group by group, chunk by chunk."""
+        group, rest = divmod(turn, num_devices * num_chunks)
+        chunk, member = divmod(rest, num_devices)
+        return chunk, group * num_devices + member
+
+    def forward(turn: int) -> Instruction:
+        chunk, micro_batch = place(turn)
+        return Forward(device + num_devices * chunk, micro_batch)
+
+    def backward(turn: int) -> Instruction:
+        chunk, micro_batch = place(turn)
+        return Backward(device + num_devices * (num_chunks - 1 - chunk), micro_batch)
+
+    for turn in range(warm_up):
+        yield forward(turn)
+    for turn in range(total - warm_up):
+        yield forward(turn + warm_up)
+        yield backward(turn)
+    for turn in range(total - warm_up, total):
+        yield backward(turn)
+
+
+INTERLEAVED_1F1B = StreamRule(
+    name="interleaved", applies=_applies, streams=_streams, extra_edges=recompute_on_arrival
+)

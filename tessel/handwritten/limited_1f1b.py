@@ -1,0 +1,101 @@
+"""1F1B with fewer micro-batches in flight, for tight memory: slower, but it fits where 1F1B does not.
+
+    1F1B        device 0   F0 F1 .  .  B0 B0 F2 ...       holds two micro-batches
+    limit 1     device 0   F0 .  .  .  B0 B0 F1 ...       holds one
+
+Every stage starts with 1F1B's limit, its distance from the end; where a device would hold more than it may,
+the limits of its stages shrink in proportion until all devices fit. With a limit of one everywhere, a chain
+runs one micro-batch at a time on each stage; what does not fit then has no schedule of this kind. It cannot
+dead-lock, since a limit makes a micro-batch wait only for earlier ones.
+
+Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the limit as a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tessel.errors import ScheduleError
+from tessel.handwritten.greedy import Flow, read_flow, run_greedily
+from tessel.handwritten.rule import Starts, as_schedule, check_micro_batches, find_excess
+from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule, peak_memory
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedRule:
+    """The rule; it needs a memory limit to have a meaning."""
+
+    name: str = "1f1b-limited"
+    needs_limit: bool = True
+
+    def why_not(
+        self, placement: Placement, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> str | None:
+        """Return one sentence that says why the rule cannot be used here, or None if it can.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device.
+        """
+        check_micro_batches(micro_batches)
+        if memory is None:
+            return f"{self.name} does not apply: it needs a memory limit, and without one it is 1f1b"
+        excess = find_excess(placement, _fit(placement, micro_batches, memory), memory)
+        return (
+            None if excess is None else f"{self.name} does not fit: {excess} with one micro-batch in flight"
+        )
+
+    def build(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Schedule:
+        """Return the schedule.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device.
+
+        Raises:
+            InfeasibleError: one micro-batch in flight needs more memory than there is.
+            ScheduleError: there is no limit.
+        """
+        check_micro_batches(micro_batches)
+        if memory is None:
+            raise ScheduleError(f"{self.name} was asked for without a memory limit; give one, or use 1f1b")
+        starts = _fit(placement, micro_batches, memory)
+        return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
+
+
+def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Starts:
+    """Starts under the largest limits found that fit, or under limits of one if none do."""
+    flow = read_flow(placement)
+    limits = {block: min(depth, micro_batches) for block, depth in flow.depth.items()}
+    while True:
+        starts = run_greedily(flow, micro_batches=micro_batches, in_flight=limits)
+        peaks = peak_memory(placement, starts)
+        over = {
+            device: limit / peak
+            for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True))
+            if peak > limit
+        }
+        if not over or not _shrink(flow, limits, over):
+            return starts
+
+
+def _shrink(flow: Flow, limits: dict[int, int], over: dict[int, float]) -> bool:
+    """Lower limits on devices that hold too much, or else all; say whether any could be lowered."""
+    here = [block for block in limits if not over.keys().isdisjoint(flow.placement.blocks[block].devices)]
+    return _scale(limits, here, min(over.values())) or _scale(limits, limits, min(over.values()))
+
+
+def _scale(limits: dict[int, int], blocks: Iterable[int], share: float) -> bool:
+    lowered = {block: max(1, min(limits[block] - 1, int(limits[block] * share))) for block in blocks}
+    changes = any(limits[block] > limit for block, limit in lowered.items())
+    limits.update(lowered)
+    return changes
+
+
+LIMITED_1F1B = LimitedRule()

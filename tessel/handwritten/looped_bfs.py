@@ -1,0 +1,43 @@
+"""Looped BFS: all micro-batches through one chunk, then through the next, and back the same way.
+
+    device 0   F0 F1 F2 f0 f1 f2 ...          two devices, two chunks (F, f)
+    device 1   .  F0 F1 F2 f0 f1 f2 b0 b1 ...
+
+It holds all micro-batches of all chunks, like GPipe, but fills in the steps of a chunk, and lets the
+gradients of a chunk be reduced while another one runs. With equal chunks, no hops and M >= P it takes
+(M + (P - 1) / v)(F + B) steps, F and B being those of all v chunks together.
+
+Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (MLSys 2023), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, why_not_interleaved
+from tessel.instruction import Backward, Forward, Instruction
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_not_interleaved(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_devices = len(pipeline.stages) // pipeline.num_chunks
+    stages = range(len(pipeline.stages))
+    return pipeline.on_devices(
+        [_stream(stages[device::num_devices], micro_batches) for device in range(num_devices)]
+    )
+
+
+def _stream(stages: range, micro_batches: int) -> Iterator[Instruction]:
+    for stage in stages:
+        for micro_batch in range(micro_batches):
+            yield Forward(stage, micro_batch)
+    for stage in reversed(stages):
+        for micro_batch in range(micro_batches):
+            yield Backward(stage, micro_batch)
+
+
+LOOPED_BFS = StreamRule(name="looped-bfs", applies=_applies, streams=_streams)

@@ -1,0 +1,44 @@
+"""V-Half: the building block for half of 1F1B's memory.
+
+A hop down the first chunk, forward or backward, takes two slots and a hop up one; a micro-batch is back after
+6P slots, of which six bring in the next.
+
+    device 0   F . . . f . . . b . . . . B        one micro-batch on two devices
+    device 1   . . F f . . . . . . b . B .
+
+Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3.2.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.building_block import Slots, building_block_streams
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, why_no_split_v
+
+
+def building_block(num_devices: int) -> list[Slots]:
+    """Return the slots of one micro-batch, one entry a device."""
+    # Three slots more at the turn where the two forwards and backwards would otherwise meet modulo the
+    # period.
+    turn = 3 if num_devices % 2 == 0 else 0
+    return [
+        (
+            2 * device,
+            3 * num_devices - 2 - device,
+            3 * num_devices + turn - 1 + 2 * device,
+            6 * num_devices + turn - 2 - device,
+        )
+        for device in range(num_devices)
+    ]
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_split_v(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    block = building_block(len(pipeline.stages) // 2)
+    return pipeline.on_devices(building_block_streams(block, micro_batches))
+
+
+V_HALF = StreamRule(name="v-half", applies=_applies, streams=_streams)

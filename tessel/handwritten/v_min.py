@@ -1,0 +1,43 @@
+"""V-Min: the building block of the shortest life span, for a third of 1F1B's memory.
+
+Every hop of every phase takes one slot, so a micro-batch is back after 4P slots of which six bring in the
+next. With unequal or long passes, and with hops, its time grows most of all: it has no slack.
+
+    device 0   F . . f b . . B      one micro-batch on two devices
+    device 1   . F f . . b B .
+
+Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3.2.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.building_block import Slots, building_block_streams
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, why_no_split_v
+
+
+def building_block(num_devices: int) -> list[Slots]:
+    """Return the slots of one micro-batch, one entry a device."""
+    # Two slots more at the turn where the passes of the two chunks would otherwise meet modulo the period.
+    turn = 2 if num_devices % 3 == 0 else 0
+    return [
+        (
+            device,
+            2 * num_devices - 1 - device,
+            2 * num_devices + turn + device,
+            4 * num_devices + turn - 1 - device,
+        )
+        for device in range(num_devices)
+    ]
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_split_v(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    block = building_block(len(pipeline.stages) // 2)
+    return pipeline.on_devices(building_block_streams(block, micro_batches))
+
+
+V_MIN = StreamRule(name="v-min", applies=_applies, streams=_streams)

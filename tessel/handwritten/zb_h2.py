@@ -1,0 +1,34 @@
+"""ZB-H2: the backward split and twice 1F1B's memory, for no bubble but the first device's fill.
+
+    device 0   F0 F1 F2 .  B0 W0 ...          stage i runs 2(P - i) - 1 forwards before its first backward
+    device 1   .  F0 B0 F1 B1 ...             and puts off 2i weight halves
+
+Where a hop takes c steps and the stages are equal, M micro-batches take M(F + B + W) + (P - 1)(F + c) steps
+if the hops are short beside the passes: the last stage starts after the fill and never waits.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), section 2.3; here the optimizer step waits
+for all stages, so that the fill stays.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.rule import StreamRule, Streams
+from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_split_chain
+from tessel.handwritten.zb_h1 import zero_bubble
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_split_chain(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_stages = len(pipeline.stages)
+    return streams_by_device(
+        pipeline,
+        lambda stage: zero_bubble(
+            stage, warm_up=2 * (num_stages - stage) - 1, put_off=2 * stage, micro_batches=micro_batches
+        ),
+    )
+
+
+ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams)
