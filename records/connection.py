@@ -28,6 +28,7 @@ BUSY_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
 _DAMAGE = "restore it from a backup, or save what is readable with `tessel records export --skip-damaged`"
 
 
@@ -186,23 +187,35 @@ def _check_sqlite_file(path: Path) -> None:
         )
     try:
         with path.open("rb") as file:
-            header = file.read(len(_SQLITE_HEADER))
+            header = file.read(_HEADER_BYTES)
+            num_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise RecordFileError(
             f"records file {path} cannot be read ({error.strerror}); give yourself the right to read it"
         ) from error
     if not header:
         raise RecordFileError(f"records file {path} is empty, so it holds no tables; delete it, or {_DAMAGE}")
-    if header != _SQLITE_HEADER:
+    if not header.startswith(_SQLITE_HEADER):
         raise RecordFileError(
             f"records file {path} begins with {header[:8]!r}, so it is not an SQLite database; name another "
             "file, or move this one away"
+        )
+    if _ends_within_page(header, num_bytes) and not path.with_name(f"{path.name}-wal").exists():
+        raise RecordFileError(
+            f"records file {path} is damaged (its {num_bytes} bytes end within a page, so it was cut short); "
+            f"{_DAMAGE}"
         )
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         raise RecordFileError(
             f"records file {path} or its folder is read-only, and SQLite must write beside it even to read; "
             "copy it to a folder that you may write in"
         )
+
+
+def _ends_within_page(header: bytes, num_bytes: int) -> bool:
+    """Tell a file that was cut within its last page, which SQLite itself would fill up with zeros."""
+    page_bytes = int.from_bytes(header[16:18], "big")
+    return num_bytes % (2**16 if page_bytes == 1 else max(page_bytes, 1)) != 0
 
 
 def _explained(error: sa.exc.DBAPIError, location: str) -> RecordError:
@@ -221,7 +234,8 @@ def _explained(error: sa.exc.DBAPIError, location: str) -> RecordError:
 
 
 def _explained_sqlite(error: sqlite3.Error, location: str) -> RecordError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # The driver itself raises an error without a code where a text is not UTF-8.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in _DAMAGE_CODES:
         return RecordFileError(f"records file {location} is damaged ({error}); {_DAMAGE}")
     if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):

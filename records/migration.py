@@ -1,51 +1,224 @@
 """What happens to a database of records before its first use: made, taken as it is, upgraded or refused.
 
-The version stands in the table `record_schema`. A database without it is made into one where it is an empty
-PostgreSQL database, and refused where it is somebody else's SQLite file.
+The version stands in the table `record_schema`. An older database is upgraded in one transaction: its records
+are read as values by what is known of the old tables, and written by today's code under the ids that they had
+(a plan names its records by id). Whoever dies in the middle leaves the old database. The old tables are kept:
+an SQLite file is first copied to `NAME.v1-backup` beside it, and on PostgreSQL the old tables move to the
+schema `records_v1_backup`. A newer database is refused. Checked in tests/records/test_migration.py.
+
+Versions: 1 held target and latency in no table of their own and had no digests; 2 is described in
+`records.schema`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
+import itertools
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 import sqlalchemy as sa
 
 from records.connection import write_version
+from records.environment import Environment
 from records.errors import RecordFileError
+from records.measurement import Measurement, Status
+from records.record import storable
 from records.schema import SCHEMA_VERSION, metadata, record_schema
+from records.workload import Workload
+from records.writer import insert_records
+
+PAGE = 1000
+
+logger = logging.getLogger(__name__)
 
 _LOCK_KEY = 0x7E55E1
 """Any fixed number: PostgreSQL lets one client at a time hold it, so that two do not make tables at once."""
+
+_OldRecord = tuple[int, Workload, Measurement]
 
 
 def prepare_schema(engine: sa.Engine, location: str) -> None:
     """Bring the database's tables to `SCHEMA_VERSION`.
 
     Raises:
-        RecordFileError: the database is not one of records, or a newer version made it.
+        RecordFileError: the database is not one of records, or a newer version made it, or one of its records
+            is damaged.
     """
     with engine.begin() as connection:
         version = _read_version(connection, location)
-    if version is None:
-        with engine.execution_options(writes=True).begin() as connection:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
-            if _read_version(connection, location) is None:
-                write_version(connection)
+    if version == SCHEMA_VERSION:
         return
-    if version > SCHEMA_VERSION:
-        raise RecordFileError(
-            f"records in {location} have schema version {version}, and this installation knows versions up "
-            f"to {SCHEMA_VERSION}; upgrade tessel-tuner, or name another file"
-        )
+    with engine.execution_options(writes=True).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+        # Asked again under the lock: another process may have been first.
+        version = _read_version(connection, location)
+        if version is None:
+            write_version(connection)
+        elif version < SCHEMA_VERSION:
+            _upgrade(connection, version, location)
 
 
 def _read_version(connection: sa.Connection, location: str) -> int | None:
-    """Return the version; None where an empty PostgreSQL database has none yet."""
+    """Return the version; None where a PostgreSQL database has no records yet."""
     names = set(sa.inspect(connection).get_table_names())
-    if record_schema.name in names:
-        version: int | None = connection.scalar(sa.select(record_schema.c.version))
-        if version is not None and (version != SCHEMA_VERSION or set(metadata.tables) <= names):
-            return version
-    elif connection.dialect.name == "postgresql":
+    if record_schema.name not in names and connection.dialect.name == "postgresql":
         return None
-    raise RecordFileError(
-        f"records file {location} is a database, but does not have the tables of records; name another file"
+    versions: Sequence[int] = ()
+    if record_schema.name in names:
+        versions = connection.execute(sa.select(record_schema.c.version)).scalars().all()
+    if len(versions) != 1 or (versions[0] == SCHEMA_VERSION and not set(metadata.tables) <= names):
+        raise RecordFileError(
+            f"{location} is a database, but does not have the tables of records; name another one"
+        )
+    if versions[0] > SCHEMA_VERSION:
+        raise RecordFileError(
+            f"records in {location} have schema version {versions[0]}, and this installation knows versions "
+            f"up to {SCHEMA_VERSION}; upgrade tessel-tuner, or name another file"
+        )
+    if versions[0] < SCHEMA_VERSION and versions[0] not in _OLD_VERSIONS:
+        raise RecordFileError(
+            f"records in {location} have schema version {versions[0]}, which never was; restore a backup"
+        )
+    return versions[0]
+
+
+def _upgrade(connection: sa.Connection, version: int, location: str) -> None:
+    logger.info("upgrading records in %s from schema version %d to %d", location, version, SCHEMA_VERSION)
+    old = _OLD_VERSIONS[version]
+    if connection.dialect.name == "sqlite":
+        _back_up_file(Path(location), version)
+        _set_aside_sqlite(connection, old.tables)
+        name_of_old = {name: f"old_{name}" for name in old.tables}
+    else:
+        schema = _set_aside_postgresql(connection, old.tables, version)
+        name_of_old = {name: f"{schema}.{name}" for name in old.tables}
+    write_version(connection)
+    num_read = 0
+    records = old.read(connection, name_of_old, location)
+    while page := list(itertools.islice(records, PAGE)):
+        insert_records(
+            connection,
+            [(workload, measurement) for _, workload, measurement in page],
+            [row[0] for row in page],
+        )
+        num_read += len(page)
+    if connection.dialect.name == "sqlite":
+        # Referring tables first: foreign keys are checked when a table is dropped.
+        for name in reversed(old.tables):
+            connection.exec_driver_sql(f"DROP TABLE {name_of_old[name]}")
+    else:
+        _continue_ids(connection)
+    logger.info("upgraded %d records in %s", num_read, location)
+
+
+def _back_up_file(path: Path, version: int) -> None:
+    """Copy the file as it is to a name of its own; an equal one from an earlier attempt is as good."""
+    backup = path.with_name(f"{path.name}.v{version}-backup")
+    partial = backup.with_name(f"{backup.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        # A connection of its own reads what is committed, while the upgrade holds the write lock.
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(partial)) as copy,
+        ):
+            source.backup(copy)
+        number = 1
+        while backup.exists() and not filecmp.cmp(partial, backup, shallow=False):
+            number += 1
+            backup = path.with_name(f"{path.name}.v{version}-backup-{number}")
+        os.rename(partial, backup)
+    except (OSError, sqlite3.Error) as error:
+        partial.unlink(missing_ok=True)
+        raise RecordFileError(
+            f"records file {path} has schema version {version} and must be upgraded, but its backup {backup} "
+            f"could not be written ({error}); free some space beside it and run again"
+        ) from error
+    logger.warning("records file %s is upgraded; the old one is kept as %s", path, backup)
+
+
+def _set_aside_sqlite(connection: sa.Connection, names: tuple[str, ...]) -> None:
+    for name in names:
+        connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO old_{name}")
+    # Indexes keep their names when their table is renamed, and would be in the way of the new ones.
+    query = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    for index in connection.exec_driver_sql(query).scalars().all():
+        connection.exec_driver_sql(f'DROP INDEX "{index}"')
+
+
+def _set_aside_postgresql(connection: sa.Connection, names: tuple[str, ...], version: int) -> str:
+    schema = f"records_v{version}_backup"
+    connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    for name in names:
+        connection.exec_driver_sql(f"ALTER TABLE {name} SET SCHEMA {schema}")
+    return schema
+
+
+def _continue_ids(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(
+        "SELECT setval(pg_get_serial_sequence('measurements', 'id'), "
+        "(SELECT COALESCE(MAX(id), 0) + 1 FROM measurements), false)"
     )
+
+
+def _read_version_1(
+    connection: sa.Connection, name_of: Mapping[str, str], location: str
+) -> Iterator[_OldRecord]:
+    after_id = 0
+    query = sa.text(
+        f"SELECT m.*, w.description AS workload, e.description AS environment "
+        f"FROM {name_of['measurements']} m "
+        f"JOIN {name_of['workloads']} w ON w.fingerprint = m.workload_fingerprint "
+        f"JOIN {name_of['environments']} e ON e.fingerprint = m.environment_fingerprint "
+        f"WHERE m.id > :after_id ORDER BY m.id LIMIT {PAGE}"
+    )
+    while rows := connection.execute(query, {"after_id": after_id}).all():
+        for row in rows:
+            yield _decode_version_1(row, location)
+        after_id = rows[-1].id
+
+
+def _decode_version_1(row: sa.Row[tuple[object, ...]], location: str) -> _OldRecord:
+    try:
+        workload = Workload.from_json(row.workload)
+        measurement = Measurement(
+            workload_fingerprint=row.workload_fingerprint,
+            backend=row.backend,
+            target=row.target,
+            environment=msgspec.json.decode(row.environment, type=Environment),
+            status=Status(row.status),
+            samples_us=msgspec.json.decode(row.samples_us, type=tuple[float, ...]),
+            settings=row.settings,
+            message=row.message,
+            peak_memory_bytes=row.peak_memory_bytes,
+            measured_at=row.measured_at,
+            seed=row.seed,
+        )
+        return row.id, workload, storable(workload, measurement)
+    except (ValueError, TypeError) as error:
+        raise RecordFileError(
+            f"record {row.id} in {location} is damaged ({error}), so the file was not upgraded; restore it "
+            "from a backup"
+        ) from error
+
+
+class _OldVersion(msgspec.Struct, frozen=True):
+    """What is known of tables that are no longer written.
+
+    `tables` are those set aside, referred-to ones first; `read` yields the records in the order of their ids.
+    """
+
+    tables: tuple[str, ...]
+    read: Callable[[sa.Connection, Mapping[str, str], str], Iterator[_OldRecord]]
+
+
+_OLD_VERSIONS = {
+    1: _OldVersion(("record_schema", "workloads", "environments", "measurements"), _read_version_1)
+}

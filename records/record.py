@@ -23,6 +23,9 @@ _LOST_CHARACTERS = dict.fromkeys((0, *range(0xD800, 0xE000)), "\N{REPLACEMENT CH
 """Characters that databases refuse in text: NUL, and halves of surrogate pairs."""
 
 
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Measurement)}
+
+
 class Match(enum.StrEnum):
     """Which environments a look-up accepts beside the one it names; never another target or device model."""
 
@@ -65,8 +68,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measurement_digest(measurement: Measurement) -> str:
-    """Return the hash of a measurement's canonical JSON as 32 hexadecimal digits."""
-    text = msgspec.json.encode(measurement, order="sorted")
+    """Return the hash of what a measurement says, as 32 hexadecimal digits.
+
+    It covers canonical JSON of the fields that differ from their defaults, so that a field which a later
+    version adds leaves the digests of earlier records as they are.
+    """
+    said = {
+        name: value
+        for name in measurement.__struct_fields__
+        if (value := getattr(measurement, name)) != _DEFAULTS.get(name, msgspec.NODEFAULT)
+    }
+    text = msgspec.json.encode(said, order="sorted")
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
@@ -96,9 +108,11 @@ def storable(workload: Workload, measurement: Measurement) -> Measurement:
             raise ValueError(f"{name} is {number}, which needs more than 64 bits; give a smaller one")
     if not abs(measurement.measured_at) < float("inf"):
         raise ValueError(f"measured_at is {measurement.measured_at}; give seconds since 1970 as a number")
+    error = measurement.relative_error
     return msgspec.structs.replace(
         measurement,
         message=measurement.message.translate(_LOST_CHARACTERS),
         # SQLite keeps no negative zero, and PostgreSQL does.
         measured_at=measurement.measured_at + 0.0,
+        relative_error=None if error is None else error + 0.0,
     )

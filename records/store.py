@@ -17,28 +17,17 @@ from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from records.connection import connect, explained_errors, location_of, parse_url
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.measurement import Measurement, Status
 from records.migration import prepare_schema
-from records.record import Match, Record, Stats, storable
-from records.row import (
-    MeasurementRow,
-    decode_record,
-    decode_workload,
-    environment_row,
-    measurement_row,
-    select_records,
-    workload_row,
-)
+from records.record import MAX_INTEGER, Match, Record, Stats, storable
+from records.row import decode_record, decode_workload, select_records
 from records.schema import environments, measurements, target_fingerprint, targets, workloads
 from records.workload import Role, Workload
-
-PAGE = 1000
-"""Rows a statement reads or writes at once."""
+from records.writer import PAGE, insert_records, pages
 
 RESTART_PATIENCE_S = 30.0
 """How long to wait for a server that went away: a PostgreSQL restart takes a few seconds."""
@@ -87,8 +76,6 @@ class RecordStore:
     def __init__(self, engine: sa.Engine, location: str) -> None:
         self._engine = engine
         self._location = location
-        # The two dialects share the clause that skips rows already there, but not the class that has it.
-        self._insert = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     @property
     def location(self) -> str:
@@ -130,15 +117,9 @@ class RecordStore:
             RecordError: they could not be written; nothing was.
         """
         pairs = [(workload, storable(workload, measurement)) for workload, measurement in items]
-        rows = [measurement_row(measurement) for _, measurement in pairs]
-        if not rows:
+        if not pairs:
             return []
-
-        def write(connection: sa.Connection) -> list[int]:
-            self._insert_shared(connection, pairs)
-            return self._insert_measurements(connection, rows)
-
-        return self._in_transaction(write, writes=True)
+        return self._in_transaction(lambda connection: insert_records(connection, pairs), writes=True)
 
     def find(
         self,
@@ -200,7 +181,7 @@ class RecordStore:
         query = select_records.where(*_matching(target, environment, match)).order_by(
             measurements.c.measured_at, measurements.c.id
         )
-        for page in _pages(list(found)):
+        for page in pages(list(found)):
             for record in self._read(query.where(measurements.c.workload_fingerprint.in_(page))):
                 found[record.measurement.workload_fingerprint].append(record)
         return found
@@ -211,7 +192,8 @@ class RecordStore:
         Raises:
             RecordError: there is no such record.
         """
-        found = self._read(select_records.where(measurements.c.id == record_id))
+        in_range = 0 < record_id <= MAX_INTEGER
+        found = self._read(select_records.where(measurements.c.id == record_id)) if in_range else []
         if not found:
             raise RecordError(
                 f"record {record_id} is not in {self._location}; `tessel records list` shows those that are"
@@ -251,6 +233,7 @@ class RecordStore:
             after_id: only records with a greater id; the way to go on after an interruption.
         """
         query = select_records.order_by(measurements.c.id).limit(PAGE)
+        after_id = min(max(after_id, 0), MAX_INTEGER)
         if status is not None:
             query = query.where(measurements.c.status == status.value)
         if backend is not None:
@@ -310,7 +293,7 @@ class RecordStore:
         elif target is not None:
             ranked = ranked.where(measurements.c.target_fingerprint == target_fingerprint(target))
         found = []
-        for page in [None] if fingerprints is None else _pages(sorted(set(fingerprints))):
+        for page in [None] if fingerprints is None else pages(sorted(set(fingerprints))):
             within = ranked if page is None else ranked.where(measurements.c.workload_fingerprint.in_(page))
             chosen = within.subquery()
             query = select_records.join(chosen, chosen.c.id == measurements.c.id).where(chosen.c.rank == 1)
@@ -331,15 +314,23 @@ class RecordStore:
         )
 
         def count(connection: sa.Connection) -> Stats:
-            names = {row.fingerprint: row.text for row in connection.execute(sa.select(targets))}
+            text_by_target = {row.fingerprint: row.text for row in connection.execute(sa.select(targets))}
+            statuses = set(map(str, Status))
             rows = connection.execute(query).all()
+            if any(
+                row.target_fingerprint not in text_by_target or row.status not in statuses for row in rows
+            ):
+                raise RecordFileError(
+                    f"records in {self._location} are damaged (an index names an unknown status or target); "
+                    "run `tessel records verify` for all that is, and restore the file from a backup"
+                )
             return Stats(
                 measurements=sum(row.amount for row in rows),
                 workloads=_count(connection, workloads),
                 environments=_count(connection, environments),
                 by_status=_totals((row.status, row.amount) for row in rows),
-                by_target=_totals((names[row.target_fingerprint], row.amount) for row in rows),
-                by_backend=_totals((row.backend, row.amount) for row in rows),
+                by_target=_totals((text_by_target[row.target_fingerprint], row.amount) for row in rows),
+                by_backend=_totals((str(row.backend), row.amount) for row in rows),
             )
 
         return self._in_transaction(count)
@@ -365,51 +356,6 @@ class RecordStore:
         while rows := self._rows(query.where(measurements.c.id > after_id)):
             yield rows
             after_id = rows[-1].id
-
-    def _insert_shared(
-        self, connection: sa.Connection, pairs: Sequence[tuple[Workload, Measurement]]
-    ) -> None:
-        """Insert what the measurements refer to, where it is not there yet.
-
-        In sorted order, so that two PostgreSQL writers never wait for each other in a circle.
-        """
-        used_workloads = {measurement.workload_fingerprint: workload for workload, measurement in pairs}
-        used_environments = {measurement.environment.fingerprint: measurement for _, measurement in pairs}
-        used_targets = {target_fingerprint(measurement.target): measurement for _, measurement in pairs}
-        self._insert_new(
-            connection, workloads, [workload_row(used_workloads[key]) for key in sorted(used_workloads)]
-        )
-        self._insert_new(
-            connection,
-            environments,
-            [environment_row(used_environments[key].environment) for key in sorted(used_environments)],
-        )
-        self._insert_new(
-            connection,
-            targets,
-            [{"fingerprint": key, "text": used_targets[key].target} for key in sorted(used_targets)],
-        )
-
-    def _insert_measurements(self, connection: sa.Connection, rows: Sequence[MeasurementRow]) -> list[int]:
-        for page in _pages(rows):
-            self._insert_new(connection, measurements, page, key="digest")
-        id_by_digest: dict[str, int] = {}
-        for page in _pages(rows):
-            query = sa.select(measurements.c.digest, measurements.c.id).where(
-                measurements.c.digest.in_([row["digest"] for row in page])
-            )
-            id_by_digest.update((row.digest, row.id) for row in connection.execute(query))
-        return [id_by_digest[row["digest"]] for row in rows]
-
-    def _insert_new(
-        self,
-        connection: sa.Connection,
-        table: sa.Table,
-        rows: Sequence[MeasurementRow] | Sequence[dict[str, str]] | Sequence[dict[str, str | int]],
-        key: str = "fingerprint",
-    ) -> None:
-        statement = self._insert(table).on_conflict_do_nothing(index_elements=[key])
-        connection.execute(statement, list(map(dict, rows)))
 
     def _read(self, query: sa.Select[tuple[object, ...]]) -> list[Record]:
         return [decode_record(row, self._location) for row in self._rows(query)]
@@ -468,11 +414,6 @@ def _structure_findings(connection: sa.Connection) -> list[Finding]:
         Finding(subject=f"{row[0]} row {row[1]}", problem=f"refers to a row of {row[2]} that is missing")
         for row in strays
     ]
-
-
-def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), PAGE):
-        yield values[start : start + PAGE]
 
 
 def _count(connection: sa.Connection, table: sa.Table) -> int:
