@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tuner.backends.blas import Blas, call_blas
 from tuner.backends.kernel_schedule import schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
 from tuner.errors import UnknownNameError
@@ -59,15 +60,17 @@ def build_module(module: IRModule, target: Target) -> Executable:
 
 
 def build_reference(module: IRModule, target: Target) -> Executable:
-    """Return what runs the module without any partition, by TVM's default CPU or GPU pipeline.
+    """Return what runs the module without its partitions, for its results to be compared with.
 
-    This is what results are compared with: it shares no schedule and no library with the backends. On a CPU
-    its loops are naive, some 2 GFLOP/s.
+    It shares as little as it can with what is checked: TVM's own naive loops with NumPy's matrix products
+    (TVM's take a second a GFLOP), or our schedules without NumPy where partitions of BLAS are checked.
     """
+    checks_blas = Blas.name in _functions_by_backend(module)
     plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
-    device = tvm_target(target)
-    pipeline = relax.get_default_pipeline(device) if target.kind == "cuda" else relax.get_pipeline("default")
-    return tvm.compile(plain, target=device, relax_pipeline=pipeline)
+    if target.kind == "cuda" or checks_blas:
+        return build_module(plain, target)
+    pipeline = relax.get_pipeline("default")
+    return tvm.compile(call_blas(plain), target=tvm_target(target), relax_pipeline=pipeline)
 
 
 def run_module(

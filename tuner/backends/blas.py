@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
 
 from tuner.backends.kernel_schedule import schedule_kernels
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
+from tuner.rules.pattern import LabelledPattern, Match
+from tuner.rules.protocol import Rule
+from tuner.rules.styles import library_rule
 from tuner.target import Target
 from tuner.target_resolution import blas_version
 
@@ -46,23 +51,28 @@ class Blas:
             else "NumPy's BLAS runs on this machine's CPU only"
         )
 
+    def rule(self, target: Target) -> Rule:
+        """Return the rule that proposes each product, with and without the transpositions that it reads."""
+        return library_rule(_PATTERNS, name=self.name)
+
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function has no matrix product, or one of a data type that BLAS lacks."""
-        products = [call for call in bound_calls(function) if call.op.name == "relax.matmul"]
-        if not products:
-            return "it holds no matrix product"
-        dtypes = sorted({str(call.ty.dtype) for call in products} - _DTYPES)
-        if dtypes:
-            return f"BLAS multiplies {' and '.join(sorted(_DTYPES))}, not {dtypes[0]}"
-        return None
+        if any(_is_product(call) for call in bound_calls(function)):
+            return None
+        return f"it holds no matrix product of {' or '.join(sorted(_DTYPES))}"
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with the functions' products as calls of BLAS and the rest as kernels."""
         for name in functions:
-            called = _CallBlas(tvm.IRModule({"main": as_public(module[name])})).replaced()
+            called = call_blas(tvm.IRModule({"main": as_public(module[name])}))
             kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(called))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module
+
+
+def call_blas(module: IRModule) -> IRModule:
+    """Return the module with each product in `main` that BLAS can do as a call of it."""
+    return _CallBlas(module).replaced()
 
 
 def bound_calls(function: RelaxFunction) -> tuple[Any, ...]:
@@ -124,13 +134,19 @@ class _CallBlas(relax.PyExprMutator):
         return relax.transform.DeadCodeElimination(["main"])(self.builder_.get())
 
     def visit_call_(self, call: Any) -> Any:
-        if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.matmul":
+        if not _is_product(call):
             return super().visit_call_(call)
         letters, operands = "", []
         for operand in call.args:
             letters += "t" if operand in self.transposed else "n"
             operands.append(self.visit_expr(self.transposed.get(operand, operand)))
         return relax.call_dps_packed(f"{_PACKED_NAME}.{letters}", operands, out_ty=call.ty)
+
+
+def _is_product(call: Any) -> bool:
+    """Say whether a call is a matrix product of a data type that BLAS has."""
+    is_matmul = isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.matmul"
+    return is_matmul and {str(operand.ty.dtype) for operand in call.args} <= _DTYPES
 
 
 def _swaps_last_axes(value: Any) -> bool:
@@ -145,3 +161,34 @@ def _swaps_last_axes(value: Any) -> bool:
     axes = value.attrs.axes
     order = [int(axis) % rank for axis in axes] if axes is not None else list(reversed(range(rank)))
     return order == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _patterns() -> tuple[LabelledPattern, ...]:
+    """Return one pattern for each choice of which operands are transposed first."""
+    patterns = []
+    for letters in ("nn", "nt", "tn", "tt"):
+        operands = [
+            is_op("relax.permute_dims")(wildcard()) if letter == "t" else wildcard() for letter in letters
+        ]
+        transposed = [operand for operand, letter in zip(operands, letters, strict=True) if letter == "t"]
+        patterns.append(
+            LabelledPattern(
+                f"matmul_{letters}",
+                is_op("relax.matmul")(*operands),
+                _TranspositionsAreFree(tuple(transposed)),
+            )
+        )
+    return tuple(patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class _TranspositionsAreFree:
+    """Accepts a match where each of its transpositions only swaps the last two axes."""
+
+    transpositions: tuple[Any, ...]
+
+    def __call__(self, match: Match) -> bool:
+        return all(_swaps_last_axes(match[transposition]) for transposition in self.transpositions)
+
+
+_PATTERNS = _patterns()

@@ -16,6 +16,8 @@ from tvm import relax
 
 from tuner.backends.kernel_schedule import schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
+from tuner.rules.protocol import Rule
+from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,10 @@ class TvmNative:
     def unavailable_reason(self, target: Target) -> str | None:
         """Return None: whatever TVM has a target for, it generates code for."""
         return None
+
+    def rule(self, target: Target) -> Rule:
+        """Return TVM's fusion rules, complete instead of greedy."""
+        return tvm_native_rule()
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Return None: an operator that cannot be legalised shows as a failed measurement."""
