@@ -1,0 +1,194 @@
+"""Killed processes, full disks and servers that go away: what was acknowledged is never lost.
+
+Each fault test makes a child process say what it has done, one line at a time, kills it at a random moment,
+and compares what it said with what is stored. The slow variants do it 200 times.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from records import RecordError, open_store
+from tests.records.postgres_server import PostgresServer
+from tests.records.strategies import make_measurement, make_workload
+from tests.records.version_1 import build_version_1
+
+ROOT = Path(__file__).parents[2]
+NUM_OLD = 1500
+
+APPEND = """
+from records import open_store
+from tests.records.strategies import make_measurement, make_workload
+
+workload = make_workload()
+with open_store(sys.argv[1]) as store:
+    say("open")
+    for index in range(10**9):
+        samples = [1.0 + index]
+        say(store.append(workload, make_measurement(workload, samples, seed=int(sys.argv[2]))))
+"""
+
+UPGRADE = """
+from records import open_store
+
+say("started")
+with open_store(sys.argv[1]) as store:
+    say(store.stats().measurements)
+"""
+
+
+def start(program: str, *arguments: str) -> subprocess.Popen[str]:
+    head = "import sys\ndef say(text):\n    print(text, flush=True)\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + textwrap.dedent(program), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def kill_after(process: subprocess.Popen[str], seconds: float) -> list[str]:
+    """Kill a process this long after its first line; return all its whole lines."""
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read()
+    process.wait(timeout=30)
+    return [line for line in (first + rest).split("\n")[:-1] if line]
+
+
+@pytest.fixture(params=[6, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
+def num_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def test_kill_during_append_loses_at_most_what_was_in_flight(tmp_path: Path, num_kills: int) -> None:
+    path = tmp_path / "records.db"
+    rng = random.Random(1)
+    acknowledged: set[int] = set()
+    for trial in range(num_kills):
+        lines = kill_after(start(APPEND, str(path), str(trial)), rng.uniform(0.0, 0.15))
+        acknowledged |= set(map(int, lines[1:]))
+        with open_store(str(path)) as store:
+            stored = {record.record_id for record in store.iterate()}
+            assert acknowledged <= stored
+            # At most the one in flight was written without its answer being heard, each time.
+            assert len(stored) <= len(acknowledged) + trial + 1
+    with open_store(str(path)) as store:
+        assert store.verify() == []
+    assert len(acknowledged) > num_kills
+
+
+def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_kills: int) -> None:
+    workload = make_workload()
+    rng = random.Random(2)
+    old = tmp_path / "old.db"
+    build_version_1(
+        f"sqlite:///{old}",
+        [(index + 1, workload, make_measurement(workload, [1.0 + index])) for index in range(NUM_OLD)],
+    )
+    for trial in range(num_kills):
+        path = tmp_path / f"{trial}" / "records.db"
+        path.parent.mkdir()
+        path.write_bytes(old.read_bytes())
+        kill_after(start(UPGRADE, str(path)), rng.uniform(0.0, 0.3))
+        with open_store(str(path)) as store:
+            assert [record.record_id for record in store.iterate()] == list(range(1, NUM_OLD + 1))
+            assert store.verify() == []
+
+
+def test_a_full_disk_keeps_what_was_acknowledged_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    limited = """
+import resource
+from records import RecordError, open_store
+from tests.records.strategies import make_measurement, make_workload
+
+workload = make_workload()
+with open_store(sys.argv[1]) as store:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    try:
+        for index in range(10**9):
+            say(store.append(workload, make_measurement(workload, [1.0 + index])))
+    except RecordError as error:
+        say(f"refused: {error}")
+    say(f"then {len(list(store.iterate()))}")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    say(f"after {store.append(workload, make_measurement(workload, [0.5]))}")
+"""
+    output, _ = start(limited, str(path)).communicate(timeout=120)
+    *lines, refusal, then, after = output.splitlines()
+    assert refusal.startswith("refused:")
+    assert "earlier records are kept" in refusal
+    assert then == f"then {len(lines)}"
+    assert after == f"after {len(lines) + 1}"
+    with open_store(str(path)) as store:
+        assert [record.record_id for record in store.iterate()] == [*map(int, lines), len(lines) + 1]
+        assert store.verify() == []
+
+
+@pytest.mark.postgres
+def test_a_server_that_restarts_loses_nothing_and_stops_nobody(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    workload = make_workload()
+    acknowledged: list[int] = []
+    stop = threading.Event()
+
+    def append(writer: int) -> None:
+        index = 0
+        with open_store(postgres_url) as store:
+            while not stop.is_set():
+                index += 1
+                measurement = make_measurement(workload, [1.0 + index], seed=writer)
+                acknowledged.append(store.append(workload, measurement))
+
+    writers = [_started(append, writer) for writer in range(3)]
+    for mode in ("fast", "immediate"):
+        time.sleep(0.5)
+        postgres_server.stop(mode)
+        time.sleep(0.3)
+        postgres_server.start()
+    before = len(acknowledged)
+    time.sleep(2.5)
+    stop.set()
+    for writer in writers:
+        writer.join(timeout=60)
+        assert not writer.is_alive()
+    assert len(acknowledged) > before
+    with open_store(postgres_url) as store:
+        stored = [record.record_id for record in store.iterate()]
+        assert sorted(acknowledged) == stored
+
+
+@pytest.mark.postgres
+def test_a_server_that_stays_away_is_an_error(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("records.store.RESTART_PATIENCE_S", 0.5)
+    with open_store(postgres_url) as store:
+        postgres_server.stop()
+        try:
+            with pytest.raises(RecordError, match="start the server"):
+                store.stats()
+        finally:
+            postgres_server.start()
+        assert store.stats().measurements == 0
+
+
+def _started(work: Callable[[int], None], argument: int) -> threading.Thread:
+    thread = threading.Thread(target=work, args=(argument,), daemon=True)
+    thread.start()
+    return thread
