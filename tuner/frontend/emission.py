@@ -50,7 +50,7 @@ def emit_model(name: str, root: Layer, inputs: Sequence[InputSpec], *, training:
         parameter._expr = nn.Tensor.placeholder(parameter.shape, parameter.dtype, names[0])._expr
     variables = [tensor._expr for tensor in (*arguments, *names_by_parameter)]
 
-    builder = _PathBuilder()
+    builder = PathBuilder()
     with builder.function("main", variables):
         with builder.dataflow():
             result = builder.emit_output(root(*arguments)._expr)
@@ -87,13 +87,8 @@ def finish_model(
         parameters: see `Model.parameters`.
         training: see `Model.training`.
     """
-    aliases = {
-        binding.var.name: paths.get(binding.value.name, "")
-        for binding in _bindings(module)
-        if isinstance(binding.value, relax.Var)
-    }
+    paths_by_name = with_aliases(paths, module)
     module = relax.transform.CanonicalizeBindings()(module)
-    paths_by_name = {**paths, **aliases}
     module_paths: list[str] = []
     path = ""
     for binding in reversed(_bindings(module)):
@@ -111,7 +106,20 @@ def finish_model(
     )
 
 
-class _PathBuilder(relax.BlockBuilder):
+def with_aliases(paths: Mapping[str, str], module: IRModule) -> dict[str, str]:
+    """Return the paths, and for each variable that only renames another the path of that one.
+
+    Passes that remove such a binding may keep either of its two names.
+    """
+    aliases = {
+        binding.var.name: paths[binding.value.name]
+        for binding in _bindings(module)
+        if isinstance(binding.value, relax.Var) and binding.value.name in paths
+    }
+    return {**paths, **aliases}
+
+
+class PathBuilder(relax.BlockBuilder):
     """A block builder that notes the innermost open layer with every variable it emits."""
 
     def __init__(self) -> None:
@@ -121,6 +129,7 @@ class _PathBuilder(relax.BlockBuilder):
 
     @contextmanager
     def layer(self, path: str) -> Iterator[None]:
+        """Open a layer: what is emitted inside is noted under its path."""
         self._open_paths.append(path)
         try:
             yield
@@ -128,6 +137,7 @@ class _PathBuilder(relax.BlockBuilder):
             self._open_paths.pop()
 
     def emit(self, expr: Any, name_hint: str = "") -> Any:
+        """Bind an expression, note its layer, and return its variable."""
         variable = super().emit(expr, name_hint)
         self.paths[variable.name] = self._open_paths[-1]
         return variable

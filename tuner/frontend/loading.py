@@ -6,9 +6,14 @@ Checked in tests/tuner/frontend/test_loading.py.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
 
-from tuner.errors import UnknownNameError
+from tuner.errors import TunerError, UnknownNameError
+from tuner.frontend.loss import with_loss
 from tuner.frontend.model import Model
 from tuner.frontend.zoo import MODELS
 
@@ -23,27 +28,85 @@ def load_model(
     """Return the model that a specification names.
 
     Args:
-        spec: `NAME` or `NAME:SIZE` of the zoo, such as `gpt2` or `bert:tiny`.
+        spec: `NAME` or `NAME:SIZE` of the zoo, such as `gpt2` or `bert:tiny`; a file `.onnx` or `.pt2`; or
+            `module:function` (or `file.py:function`) of a function that returns a torch module and a tuple
+            of example inputs. The last runs that code.
         shapes: static shapes by name of input, instead of the model's own.
         batch: examples at once, for models of the zoo; `shapes` overrides it.
-        training: whether the model takes labels and returns its loss, a scalar.
+        training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
+            returns logits gets the mean cross-entropy as its loss.
 
     Raises:
+        ModelFileError: a file cannot be read, or is not what its name says.
+        TunerError: an extra is needed that is not installed.
         UnknownNameError: no model, size or input has that name.
-        ValueError: a shape does not fit the model, or the batch is below one.
+        UnsupportedOperatorError: an importer has no such operator.
+        ValueError: a shape does not fit the model, the batch is below one, or a model that is to be trained
+            returns neither a loss nor logits.
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}, but a model needs at least one example; give 1 or more")
-    name, _, size = spec.partition(":")
-    if name not in MODELS:
-        raise UnknownNameError(_unknown(f"model {spec!r}", name, MODELS, "a file .onnx or .pt2"))
+    name, _, detail = spec.partition(":")
+    if name in MODELS:
+        return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
+    model = _load_imported(spec, shapes or {})
+    return with_loss(model) if training else model
+
+
+def _load_from_zoo(
+    name: str, size: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool
+) -> Model:
     model = MODELS[name]
     if size and size not in model.sizes:
-        raise UnknownNameError(_unknown(f"size {size!r} of {name}", size, model.sizes))
-    return model.load(size or model.default_size, shapes=shapes or {}, batch=batch, training=training)
+        raise UnknownNameError(
+            f"there is no size {size!r} of {name}; {_near(size, model.sizes)}give one of "
+            f"{', '.join(model.sizes)}"
+        )
+    return model.load(size or model.default_size, shapes=shapes, batch=batch, training=training)
 
 
-def _unknown(what: str, name: str, known: Mapping[str, object] | tuple[str, ...], also: str = "") -> str:
+def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    path = Path(spec)
+    if path.suffix == ".onnx":
+        model: Model = _importer("onnx").load_onnx(path, shapes=shapes)
+    elif path.suffix == ".pt2":
+        model = _importer("torch").load_exported(path, shapes=shapes)
+    elif ":" in spec and _may_be_python(spec.rpartition(":")[0]):
+        location, _, function = spec.rpartition(":")
+        model = _importer("torch").load_function(location, function, shapes=shapes)
+    else:
+        name = spec.partition(":")[0]
+        raise UnknownNameError(
+            f"there is no model {spec!r}; {_near(name, MODELS)}give one of {', '.join(MODELS)}, a file "
+            ".onnx or .pt2, or module:function of a torch module"
+        )
+    return model
+
+
+_MODULES = {"onnx": "tuner.frontend.onnx_file", "torch": "tuner.frontend.torch_program"}
+
+
+def _importer(extra: str) -> ModuleType:
+    """Return the module of an importer, whose package is an optional extra."""
+    try:
+        return importlib.import_module(_MODULES[extra])
+    except ModuleNotFoundError as error:
+        if error.name != extra:
+            raise
+        raise TunerError(
+            f"this model needs the package {extra!r}, which is not installed; install it with "
+            f"pip install 'tessel-tuner[{extra}]'"
+        ) from error
+
+
+def _may_be_python(location: str) -> bool:
+    """Return whether text before a colon may name Python code, not a misspelt name of the zoo."""
+    if location.endswith(".py"):
+        return True
+    top = location.partition(".")[0]
+    return top.isidentifier() and importlib.util.find_spec(top) is not None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"there is no {what}; {hint}give one of {', '.join(known)}{', or ' if also else ''}{also}"
+    return f"did you mean {near[0]!r}? " if near else ""

@@ -1,5 +1,7 @@
 """Shapes of inputs: what a model would take by itself, and what the user wants instead.
 
+In a declared shape the extent 0 stands for one that the model leaves open.
+
 Checked in tests/tuner/frontend/test_shapes.py.
 """
 
@@ -30,3 +32,23 @@ def input_shapes(
                 f"positive extents, as {defaults[name]} has"
             )
     return {name: tuple(wanted.get(name, shape)) for name, shape in defaults.items()}
+
+
+def static_shapes(
+    model: str, declared: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input as `input_shapes` does, once no extent is open.
+
+    Raises:
+        UnknownNameError: as `input_shapes`.
+        ValueError: as `input_shapes`, or an input that the model leaves open has no wanted shape.
+    """
+    shapes = input_shapes(model, declared, wanted)
+    for name, extents in shapes.items():
+        if 0 in extents:
+            symbols = ",".join(str(extent or "?") for extent in extents)
+            raise ValueError(
+                f"input {name!r} of {model} has extents that the file leaves open ({symbols}), but a plan is "
+                f"for fixed shapes; give them all, such as --shape {name}={symbols.replace('?', '1')}"
+            )
+    return shapes

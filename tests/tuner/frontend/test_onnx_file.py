@@ -1,0 +1,185 @@
+"""ONNX files: what TVM computes against onnx's own reference, and what is refused.
+
+The files that onnx ships ("light") hold architectures without trained weights: every weight is made by a
+`ConstantOfShape`. The tests put random weights in their place, so that a swapped or dropped tensor shows.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.errors import ModelFileError, UnsupportedOperatorError
+from tuner.frontend import load_model, random_inputs, random_parameter
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def with_random_weights(name: str, path: Path) -> Path:
+    """Write a shipped architecture to the path, with random numbers instead of constant weights."""
+    model = onnx.load(str(LIGHT / f"light_{name}.onnx"))
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    variances = {node.input[4] for node in model.graph.node if node.op_type == "BatchNormalization"}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        (output,) = node.output
+        suffix = ".running_var" if output in variances else ".filter"
+        value = random_parameter(output + suffix, tuple(shapes[node.input[0]]), "float32", 0)
+        model.graph.initializer.append(numpy_helper.from_array(value, output))
+    if kept[-1].op_type == "Softmax":
+        # Before version 13 it flattens all later axes, which onnx's reference does not: compare its input.
+        model.graph.output[0].name = kept.pop().input[0]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    onnx.save(model, str(path))
+    return path
+
+
+def compare_with_reference(path: Path, shapes, run_model, assert_close) -> None:
+    model = load_model(str(path), shapes=shapes)
+    inputs = random_inputs(model, 0)
+    (found,) = run_model(model, inputs, model.parameters)
+    reference = ReferenceEvaluator(onnx.load(str(path)))
+    (expected,) = reference.run(None, {model.inputs[0].name: inputs[0]})
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["squeezenet"])
+def test_shipped_architecture_computes_what_the_reference_computes(
+    name: str, tmp_path: Path, run_model, assert_close
+) -> None:
+    path = with_random_weights(name, tmp_path / "model.onnx")
+    compare_with_reference(path, {"data_0": (1, 3, 64, 64)}, run_model, assert_close)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["densenet121"])
+def test_larger_architecture_computes_what_the_reference_computes(
+    name: str, tmp_path: Path, run_model, assert_close
+) -> None:
+    path = with_random_weights(name, tmp_path / "model.onnx")
+    compare_with_reference(path, {"data_0": (1, 3, 64, 64)}, run_model, assert_close)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "shufflenet", "inception_v1", "inception_v2", "bvlc_alexnet"])
+def test_architecture_of_fixed_size_computes_what_the_reference_computes(
+    name: str, tmp_path: Path, run_model, assert_close
+) -> None:
+    path = with_random_weights(name, tmp_path / "model.onnx")
+    compare_with_reference(path, {}, run_model, assert_close)
+
+
+@pytest.mark.parametrize(
+    "name", ["squeezenet", "resnet50", "densenet121", "shufflenet", "inception_v1", "inception_v2"]
+)
+def test_shipped_architecture_becomes_one_data_flow_of_operators(name: str) -> None:
+    model = load_model(str(LIGHT / f"light_{name}.onnx"))
+    (block,) = model.module["main"].body.blocks
+    assert len(model.module.functions) == 1
+    assert len(model.module_paths) == len(block.bindings)
+    assert set(model.parameters) == set(model.parameter_names)
+
+
+def save(path: Path, nodes, inputs, outputs, initializers=(), opset: int = 17) -> str:
+    graph = helper.make_graph(nodes, "test", inputs, outputs, list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+def floats(name: str, shape):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def test_layers_are_read_from_names_of_nodes(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((4, 4), "float32"), "h.0.attn.weight")
+    nodes = [
+        helper.make_node("MatMul", ["x", "h.0.attn.weight"], ["a"], name="/h.0/attn/MatMul"),
+        helper.make_node("Relu", ["a"], ["y"], name="/h.0/Relu"),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [floats("x", [2, 4])], [floats("y", [2, 4])], [weight])
+    model = load_model(path)
+    assert model.module_paths == ("h.0.attn", "h.0")
+    assert model.parameter_names == ("h.0.attn.weight",)
+    assert np.array_equal(model.parameters["h.0.attn.weight"], np.ones((4, 4)))
+
+
+def test_indices_stay_below_the_table_they_select_from(tmp_path: Path) -> None:
+    table = numpy_helper.from_array(np.ones((7, 4), "float32"), "table")
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 3])
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
+    path = save(tmp_path / "m.onnx", nodes, [ids], [floats("y", None)], [table])
+    model = load_model(path, shapes={"ids": (2, 3)})
+    assert model.inputs[0].shape == (2, 3)
+    assert model.inputs[0].high == 7
+
+
+def test_logits_of_a_file_are_trained_by_cross_entropy(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((4, 5), "float32"), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = save(tmp_path / "m.onnx", nodes, [floats("x", [2, 4])], [floats("y", [2, 5])], [weight])
+    model = load_model(path, training=True)
+    assert [spec.name for spec in model.inputs] == ["x", "labels"]
+    assert model.inputs[1].high == 5
+    assert len(model.module["main"].ret_ty.shape) == 0
+
+
+def test_operator_that_the_importer_lacks_is_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("StringNormalizer", ["x"], ["y"])]
+    strings = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
+    output = helper.make_tensor_value_info("y", TensorProto.STRING, [2])
+    path = save(tmp_path / "m.onnx", nodes, [strings], [output])
+    with pytest.raises(UnsupportedOperatorError, match=r"StringNormalizer, which m\.onnx uses"):
+        load_model(path)
+
+
+def test_operator_whose_shape_depends_on_values_is_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, [1, None])
+    path = save(tmp_path / "m.onnx", nodes, [floats("x", [4])], [output])
+    with pytest.raises(UnsupportedOperatorError, match="nonzero"):
+        load_model(path)
+
+
+def test_branch_is_refused(tmp_path: Path) -> None:
+    def branch(value: float):
+        constant = helper.make_node("Constant", [], ["b"], value_float=value)
+        return helper.make_graph([constant], "branch", [], [floats("b", [])])
+
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch(1.0), else_branch=branch(2.0))
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    path = save(tmp_path / "m.onnx", [node], [condition], [floats("y", [])])
+    with pytest.raises(UnsupportedOperatorError, match=r"If"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x09\x12"])
+def test_file_that_is_no_model_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"m\.onnx"):
+        load_model(str(path))
+
+
+def test_truncated_file_is_refused_by_name(tmp_path: Path) -> None:
+    whole = (LIGHT / "light_squeezenet.onnx").read_bytes()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelFileError, match=r"m\.onnx"):
+        load_model(str(path))
+
+
+def test_missing_file_is_refused_by_name() -> None:
+    with pytest.raises(ModelFileError, match=r"nowhere\.onnx"):
+        load_model("nowhere.onnx")

@@ -1,0 +1,93 @@
+"""Give a model that returns logits a loss to train on.
+
+Checked in tests/tuner/frontend/test_loss.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tuner.frontend.emission import PathBuilder, finish_model
+from tuner.frontend.model import InputSpec, Model
+
+_LABELS = "labels"
+
+
+def with_loss(model: Model) -> Model:
+    """Return the model for training: as it is if it returns a scalar, else with a loss on top.
+
+    The loss is the mean cross-entropy between the only output, logits whose last axis are classes, and a new
+    last input `labels` of whole numbers below the number of classes.
+
+    Raises:
+        ValueError: the model returns several tensors, whole numbers, or no axis of classes.
+    """
+    result = model.module["main"].ret_ty
+    if isinstance(result, relax.TensorType) and result.shape is not None and len(result.shape) == 0:
+        return replace(model, training=True)
+    if not _are_logits(result):
+        raise ValueError(
+            f"{model.name} returns {result}, which is neither a loss nor one tensor of logits; to train it, "
+            "let it return its loss, a scalar"
+        )
+    *batch, num_classes = (int(extent) for extent in result.shape)
+    labels = InputSpec(name=_unused_name(model), shape=tuple(batch), dtype="int64", high=num_classes)
+    module, paths = _append_loss(model, labels)
+    return finish_model(
+        model.name,
+        module,
+        (*model.inputs, labels),
+        paths=paths,
+        tied=model.tied,
+        parameters=model.parameters,
+        training=True,
+    )
+
+
+def _are_logits(result: Any) -> bool:
+    return (
+        isinstance(result, relax.TensorType)
+        and result.shape is not None
+        and len(result.shape) > 1
+        and np.issubdtype(np.dtype(str(result.dtype.dtype)), np.floating)
+    )
+
+
+def _unused_name(model: Model) -> str:
+    taken = {spec.name for spec in model.inputs}
+    name = _LABELS
+    while name in taken:
+        name = f"loss_{name}"
+    return name
+
+
+def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
+    """Return the module whose `main` ends in the loss, and paths by name of variable."""
+    function = model.module["main"]
+    (block,) = function.body.blocks
+    num_rows = int(np.prod(labels.shape))
+    variable = relax.Var(labels.name, relax.TensorType(labels.shape, labels.dtype))
+    parameters = list(function.params)
+    parameters.insert(len(model.inputs), variable)
+    builder = PathBuilder()
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            for binding, path in zip(block.bindings, model.module_paths, strict=True):
+                builder.emit_normalized(binding)
+                builder.paths[binding.var.name] = path
+            with builder.layer("loss"):
+                logits = builder.emit(relax.op.reshape(function.body.body, (num_rows, labels.high)))
+                classes = builder.emit(relax.op.reshape(variable, (num_rows,)))
+                probabilities = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))
+                loss = builder.emit(relax.op.nn.nll_loss(probabilities, classes, reduction="mean"))
+                result = builder.emit_output(loss)
+        builder.emit_func_output(result)
+    module = builder.get()
+    for variable, other in model.module.functions_items():
+        if variable.name_hint != "main":
+            module.update_func(variable, other)
+    return module, builder.paths

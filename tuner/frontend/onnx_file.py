@@ -1,0 +1,119 @@
+"""Bring an ONNX file into Relax through TVM's importer.
+
+Layers are read from the names of nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked
+against onnx's reference and the outputs that onnx ships, in tests/tuner/frontend/test_onnx_file.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from tuner.errors import ModelFileError, UnsupportedOperatorError
+from tuner.frontend.emission import PathBuilder
+from tuner.frontend.imported import finish_imported
+from tuner.frontend.model import IRModule, Model
+from tuner.frontend.onnx_graph import OnnxModel, graph_operators, prepare_graph
+
+logger = logging.getLogger(__name__)
+
+
+def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of a file.
+
+    Args:
+        path: of a file `.onnx`; weights beside it are found as ONNX finds them.
+        shapes: static shapes by name of input, needed where the file leaves extents open.
+
+    Raises:
+        ModelFileError: the file is missing, or is no ONNX model.
+        UnknownNameError: a shape is given for what is no input.
+        UnsupportedOperatorError: the importer has no such operator, or cannot take one as it is used here.
+        ValueError: an input's extents are open and no shape is given, or the given one does not fit.
+    """
+    name = path.name
+    graph = prepare_graph(_read(path), name, shapes)
+    importer = _Importer()
+    module = _import(importer, graph, name)
+    # The importer drops this prefix of torch's exporter from names of parameters.
+    values = {
+        tensor.name.removeprefix("onnx::"): numpy_helper.to_array(tensor)
+        for tensor in graph.graph.initializer
+    }
+    return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer, noting the layer of each node and the node it is at."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, keep_params_in_input=True, sanitize=False)
+        self.bb = PathBuilder()
+        self.current_operator = ""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        self.current_operator = op_name
+        with self.bb.layer(_layer(attrs["tvm_custom"]["name"])):
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            # The importer leaves calls inside their users; here each is bound while its layer is open.
+            is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType | relax.TupleType)
+            return self.bb.emit(result) if is_tensor and isinstance(result, relax.Call) else result
+
+
+def _read(path: Path) -> OnnxModel:
+    try:
+        model = onnx.load(str(path))
+    except OSError as error:
+        raise ModelFileError(
+            f"cannot read {path}: {error.strerror or error}; check the path, and that weights kept in files "
+            "of their own lie beside it"
+        ) from error
+    except Exception as error:  # protobuf's DecodeError, whose module is private
+        raise ModelFileError(f"{path} is not an ONNX model ({error}); export it again") from error
+    if not model.graph.node:
+        raise ModelFileError(f"{path} holds no operators, so it is empty or no ONNX model; export it again")
+    return model
+
+
+def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
+    known = onnx_frontend._get_convert_map()
+    missing = [operator for operator in graph_operators(graph) if operator not in known]
+    if missing:
+        raise UnsupportedOperatorError(
+            f"TVM's ONNX importer has no operator {', '.join(missing)}, which {name} uses; export the model "
+            "without it, or decompose it"
+        )
+    opset = max(item.version for item in graph.opset_import if item.domain in ("", "ai.onnx"))
+    noise = io.StringIO()
+    try:
+        # The importer prints on failure and warns of every renamed tensor.
+        with contextlib.redirect_stdout(noise), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importer.from_onnx(graph.graph, opset)
+    except Exception as error:  # foreign code: any fault of a converter names its operator
+        logger.debug("importer printed: %s", noise.getvalue())
+        raise UnsupportedOperatorError(
+            f"TVM's ONNX importer cannot take operator {importer.current_operator} as {name} uses it "
+            f"({_first_line(error)}); export the model with another opset, or without it"
+        ) from error
+
+
+def _layer(node: str) -> str:
+    """Return the dotted path of the module that a node's name tells of; empty where it tells of none."""
+    parts = [part for part in node.split("/") if part]
+    return ".".join(parts[:-1]) if node.startswith("/") else ""
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
