@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
@@ -85,7 +86,8 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
         try:
             if rule(attempt, block):
                 return attempt
-        except ScheduleError as error:
+        except (ScheduleError, tvm.error.InternalError) as error:
+            # A few primitives fail by a check of TVM's own where they ought to say that they do not apply.
             logger.debug("%s does not apply to %s: %s", rule.__name__, name, error)
     return schedule
 
@@ -223,7 +225,7 @@ def _reuses_inputs(schedule: Schedule, block: BlockHandle) -> bool:
 def _only_moves(schedule: Schedule, block: BlockHandle) -> bool:
     """Say whether the nest copies elements without computing on them."""
     body = schedule.get(block).body
-    return isinstance(body, tirx.BufferStore) and isinstance(body.value, tirx.BufferLoad)
+    return isinstance(body, tirx.BufferStore) and isinstance(body.value, tvm.ir.TensorLoad)
 
 
 Rule: TypeAlias = Callable[[Schedule, BlockHandle], bool]
