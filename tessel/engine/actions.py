@@ -1,0 +1,226 @@
+"""A schedule as what each rank does, in order: stage, action, micro-batch.
+
+The text form is the CSV that torch.distributed.pipelining loads: one line a rank, cells such as `0F3` (stage
+0, forward, micro-batch 3), `B` a whole backward, `I` and `W` its two halves. Actions hold no times: read
+back, every one starts as early as the order allows. What the text cannot say (a stage on several ranks, a
+recomputation, stages that are no chain) is refused before anything starts. Checked in
+tests/tessel/engine/test_actions.py.
+
+    0F0,0F1,0B0,0B1        device 0   F0 F1 .  .  B0 B0 B1 B1
+    1F0,1B0,1F1,1B1        device 1   .  F0 B0 B0 F1 B1 B1 .
+"""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from tessel.engine.errors import EngineError
+from tessel.errors import ScheduleError
+from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
+from tessel.orders import Step, earliest_starts
+from tessel.placement import Placement
+from tessel.schedule import Schedule
+
+MAX_CSV_BYTES = 64 << 20
+"""Longest text that is read; 64 ranks with 10⁵ actions each are a tenth of it."""
+
+_CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
+
+
+class ActionKind(enum.StrEnum):
+    """What a rank does with a stage and a micro-batch; the letters of torch's CSV."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+
+
+class Action(NamedTuple):
+    """One piece of work of one rank."""
+
+    stage: int
+    kind: ActionKind
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+RankActions: TypeAlias = tuple[tuple[Action, ...], ...]
+"""The actions of every rank, first to last."""
+
+
+def actions_of(schedule: Schedule) -> RankActions:
+    """Return every rank's actions, by start; a stage on several devices is in the order of each of them.
+
+    Raises:
+        EngineError: the placement has blocks that no action stands for; names the first.
+    """
+    pipeline = _pipeline(schedule.placement)
+    action_of = _actions_by_block(pipeline)
+    starts = sorted(schedule.starts, key=lambda start: (start.start, start.micro_batch))
+    index = schedule.placement.index_by_name
+    ranks: list[list[Action]] = [[] for _ in range(schedule.placement.devices)]
+    for start in starts:
+        stage, kind = action_of[index[start.block]]
+        for device in pipeline.stages[stage].devices:
+            ranks[device].append(Action(stage, kind, start.micro_batch))
+    return tuple(map(tuple, ranks))
+
+
+def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by: str = "actions") -> Schedule:
+    """Return the schedule in which each action starts as early as the orders allow.
+
+    Raises:
+        EngineError: an action has no block, or is on another rank than its stage's devices.
+        ScheduleError: actions wait for each other, or one is missing.
+    """
+    pipeline = _pipeline(placement)
+    block_of = {action: block for block, action in _actions_by_block(pipeline).items()}
+    if len(actions) != placement.devices:
+        raise EngineError(
+            f"there are actions of {len(actions)} ranks, but the placement has {placement.devices} devices; "
+            "give one line a device"
+        )
+    orders = []
+    for rank, own in enumerate(actions):
+        order = []
+        for action in own:
+            block = block_of.get((action.stage, action.kind))
+            if block is None or rank not in placement.blocks[block].devices:
+                raise EngineError(
+                    f"rank {rank} is given {action}, but the placement has no such block on device {rank}; "
+                    "use the placement that the actions were made for"
+                )
+            order.append(Step(block, action.micro_batch))
+        orders.append(order)
+    micro_batches = 1 + max((action.micro_batch for own in actions for action in own), default=-1)
+    if micro_batches < 1:
+        raise EngineError("no rank has an action; a schedule runs at least one micro-batch")
+    return Schedule.of(
+        placement,
+        earliest_starts(placement, orders),
+        micro_batches=micro_batches,
+        memory=None,
+        found_by=found_by,
+    )
+
+
+def actions_to_csv(actions: RankActions) -> str:
+    """Return the CSV that torch.distributed.pipelining loads, one line a rank.
+
+    Raises:
+        EngineError: a stage is on several ranks, which that runtime cannot hold.
+    """
+    rank_by_stage: dict[int, int] = {}
+    for rank, own in enumerate(actions):
+        for action in own:
+            if rank_by_stage.setdefault(action.stage, rank) != rank:
+                raise EngineError(
+                    f"stage {action.stage} is on ranks {rank_by_stage[action.stage]} and {rank}, but torch's "
+                    "runtime holds a stage on one rank only; use `tessel run`, whose executor does not"
+                )
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([str(action) for action in own] for own in actions)
+    return text.getvalue()
+
+
+def actions_from_csv(text: str) -> RankActions:
+    """Read what `actions_to_csv` or torch's runtime wrote; empty cells are idle steps and are left out.
+
+    Raises:
+        EngineError: a cell is no action; names line and cell.
+    """
+    if len(text) > MAX_CSV_BYTES:
+        raise EngineError(f"the CSV has {len(text)} characters; at most {MAX_CSV_BYTES} are read")
+    ranks = []
+    for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+        own = []
+        for cell in filter(None, (cell.strip() for cell in row)):
+            match = _CELL.fullmatch(cell)
+            if match is None:
+                raise EngineError(
+                    f"line {number} has the cell {cell[:40]!r}, which is no action; write stage, one of "
+                    "F B I W, micro-batch, such as 0F3"
+                )
+            own.append(Action(int(match[1]), ActionKind(match[2]), int(match[3])))
+        ranks.append(tuple(own))
+    return tuple(ranks)
+
+
+def rank_by_stage(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each stage."""
+    return tuple(stage.devices for stage in _pipeline(schedule.placement).stages)
+
+
+def check_chain(placement: Placement) -> int:
+    """Return the number of stages of a placement whose stages are one chain.
+
+    Raises:
+        EngineError: a stage takes results of another than the one before it; names it.
+    """
+    stages = _pipeline(placement).stages
+    for number, stage in enumerate(stages):
+        before = (number - 1,) if number else ()
+        if stage.before != before:
+            name = placement.blocks[stage.forward].name
+            raise EngineError(
+                f"stage {number} ({name}) takes results of stages {list(stage.before)}, but the executor "
+                "hands tensors from each stage to the next one only; relay what others need through the chain"
+            )
+    return len(stages)
+
+
+def _pipeline(placement: Placement) -> Pipeline:
+    try:
+        return read_pipeline(placement)
+    except NotAPipelineError as error:
+        raise EngineError(
+            f"this placement cannot be run: {error}; give each stage a forward and its backward blocks"
+        ) from error
+
+
+def _actions_by_block(pipeline: Pipeline) -> dict[int, tuple[int, ActionKind]]:
+    actions: dict[int, tuple[int, ActionKind]] = {}
+    for number, stage in enumerate(pipeline.stages):
+        if stage.recompute is not None:
+            name = pipeline.placement.blocks[stage.recompute].name
+            raise EngineError(
+                f"block {name} is a recomputation of its own, which no runtime action stands for; recompute "
+                "inside the stage (torch.utils.checkpoint), as part of its backward"
+            )
+        actions.update({block: (number, kind) for block, kind in _blocks_of(stage)})
+    return actions
+
+
+def _blocks_of(stage: Stage) -> Sequence[tuple[int, ActionKind]]:
+    # A stage without an input half (the first, say) does all of its split backward as a weight half.
+    blocks = [(stage.forward, ActionKind.FORWARD)]
+    for block, kind in (
+        (stage.joint, ActionKind.BACKWARD),
+        (stage.input, ActionKind.BACKWARD_INPUT),
+        (stage.weight, ActionKind.BACKWARD_WEIGHT),
+    ):
+        if block is not None:
+            blocks.append((block, kind))
+    return blocks
+
+
+def require_valid(schedule: Schedule) -> None:
+    """Refuse, before any rank starts, a schedule whose ranks would wait for each other.
+
+    Raises:
+        EngineError: the orders have no schedule; names the cycle.
+    """
+    try:
+        schedule_of_actions(schedule.placement, actions_of(schedule))
+    except EngineError:
+        raise
+    except ScheduleError as error:
+        raise EngineError(f"the ranks would wait for each other: {error}") from error

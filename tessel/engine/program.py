@@ -1,0 +1,58 @@
+"""What a stage must offer to be run: its functions by action, over tensors that have names.
+
+A stage keeps what its backward needs itself, one set a micro-batch. The executor moves tensors between stages
+and decides when; it knows nothing of how a stage computes. Stages compiled by TVM and torch modules both
+satisfy `StageProgram`. Tensors are torch tensors, because that is what torch.distributed sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from tessel.engine.actions import Action
+from tuner.plan import TensorInfo
+
+Tensors = dict[str, torch.Tensor]
+
+
+class StageProgram(Protocol):
+    """One pipeline stage that can be run; on several ranks, each holds a program of its own for it."""
+
+    @property
+    def received(self) -> tuple[TensorInfo, ...]:
+        """What comes from the stage before, in order; empty for the first."""
+        ...
+
+    @property
+    def sent(self) -> tuple[TensorInfo, ...]:
+        """What goes to the stage after, in order; empty for the last."""
+        ...
+
+    @property
+    def received_gradients(self) -> tuple[TensorInfo, ...]:
+        """Gradients that come back from the stage after, in order, under the names of what was sent."""
+        ...
+
+    @property
+    def sent_gradients(self) -> tuple[TensorInfo, ...]:
+        """Gradients that go back to the stage before, in order, under the names of what was received."""
+        ...
+
+    def start_step(self, num_micro_batches: int) -> None:
+        """Forget gradients and losses of the step before."""
+        ...
+
+    def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run one action on what other stages gave; return what goes to other stages, by name."""
+        ...
+
+    def gradients(self) -> Tensors:
+        """Return each weight's gradient, summed over the step's micro-batches."""
+        ...
+
+    def losses(self) -> dict[int, float]:
+        """Return the loss of each micro-batch; empty but for the last stage."""
+        ...

@@ -1,0 +1,200 @@
+"""One function with the partition chosen for it: graph in, priced candidates, search, outlined module out.
+
+The same steps serve a whole model, a layer and each function of a stage. Prices come from the records where
+they hold them, so a sub-graph that several functions share is measured once. Checked in
+tests/tuner/test_tune.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from records import Workload
+from tuner.backends.protocol import IRModule
+from tuner.candidate import HOST, CandidatePartition
+from tuner.describe import describe_function, describe_graph
+from tuner.graph import DataflowGraph, IndexSet
+from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition
+from tuner.plan import Figure, PartitionPlan
+from tuner.price import Invalid, Price
+from tuner.price_measured import MeasuredPricer
+from tuner.rewrite import extract_function, outline_partitions
+from tuner.rules import gather_specs
+from tuner.session import Session, TuningProgress
+
+REFERENCE_BACKEND = "tvm"
+"""Runs what a single other backend cannot, in the variant that uses that backend wherever it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedFunction:
+    """A function's candidates with their prices.
+
+    Attributes:
+        name: what the function is called in reports, such as `stage1.forward`.
+        graph: its data-flow graph.
+        workload: what records call the whole function.
+        candidates: every candidate of every backend.
+        prices: one a candidate: a latency, or why there is none.
+        num_candidates_by_rule: how many proposals of each backend's rules were kept.
+        refused: proposals that their backend refused, and why.
+        launch_penalty_us: what one more partition costs.
+    """
+
+    name: str
+    graph: DataflowGraph
+    workload: Workload
+    candidates: tuple[CandidatePartition, ...]
+    prices: tuple[Price, ...]
+    num_candidates_by_rule: dict[str, int]
+    refused: tuple[RefusedCandidate, ...]
+    launch_penalty_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedFunction:
+    """A function with its chosen partition.
+
+    Attributes:
+        priced: what was chosen from.
+        partition: what the search chose.
+        module: `main` calls one private function a partition, each marked with its backend.
+        fingerprint: names the partition: equal for equal choices on equal functions.
+    """
+
+    priced: PricedFunction
+    partition: Partition
+    module: IRModule
+    fingerprint: str
+
+    @property
+    def sum_of_parts(self) -> Figure:
+        """What the search added up: latencies and launches."""
+        return Figure(latency_us=self.partition.cost_us, source="derived")
+
+
+def price_function(
+    session: Session, module: IRModule, *, name: str, launch_penalty_us: float
+) -> PricedFunction:
+    """Find and price every candidate of a module's `main`.
+
+    Raises:
+        UnsupportedOperatorError: the function cannot be read as one data-flow graph.
+        TunerError: the measuring process cannot be started.
+    """
+    graph = DataflowGraph.from_function(module)
+    session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
+    found = find_candidates(graph, gather_specs(session.backends, session.target))
+    prices = MeasuredPricer(graph, session.measurer).price(found.candidates)
+    return PricedFunction(
+        name=name,
+        graph=graph,
+        workload=describe_graph(graph, "model"),
+        candidates=found.candidates,
+        prices=prices,
+        num_candidates_by_rule={
+            f"{backend}:{rule}": count for (backend, rule), count in found.report.num_by_rule.items()
+        },
+        refused=found.report.refused,
+        launch_penalty_us=launch_penalty_us,
+    )
+
+
+def choose_partition(priced: PricedFunction, *, only: str | None = None) -> PartitionedFunction:
+    """Return the cheapest partition, of all backends or of a single one.
+
+    Args:
+        priced: the candidates and their prices.
+        only: use this backend wherever it can run something, and `REFERENCE_BACKEND` for the rest.
+
+    Raises:
+        UnpriceableError: nobody can run an operator; names it.
+    """
+    chosen_from = list(zip(priced.candidates, priced.prices, strict=True))
+    if only is not None:
+        chosen_from = _of_single_backend(chosen_from, only)
+    partition = find_partition(
+        priced.graph,
+        [candidate for candidate, _ in chosen_from],
+        [price for _, price in chosen_from],
+        launch_penalty_us=priced.launch_penalty_us,
+        refused=priced.refused,
+    )
+    return PartitionedFunction(
+        priced=priced,
+        partition=partition,
+        module=outline_partitions(priced.graph, partition.chosen),
+        fingerprint=_fingerprint(priced.graph, partition.chosen),
+    )
+
+
+def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:
+    """List the distinct sub-graphs that the functions run, most total time first."""
+    plans: dict[tuple[str, str], PartitionPlan] = {}
+    for function in functions:
+        graph = function.priced.graph
+        partition = function.partition
+        for candidate, figure, runner_up in zip(
+            partition.chosen, partition.figures, partition.runner_ups, strict=True
+        ):
+            if candidate.backend == HOST:
+                continue
+            workload = describe_function(extract_function(graph, candidate.sub_graph, candidate.backend))
+            key = workload.fingerprint, candidate.backend
+            known = plans.get(key)
+            functions_of = () if known is None else known.functions
+            plans[key] = PartitionPlan(
+                operators=graph.operators_of(candidate.sub_graph.inside),
+                backend=candidate.backend,
+                figure=figure,
+                occurrences=1 if known is None else known.occurrences + 1,
+                workload_fingerprint=workload.fingerprint,
+                functions=tuple(dict.fromkeys((*functions_of, function.priced.name))),
+                runner_up=None if runner_up is None else (runner_up.backend, runner_up.latency_us),
+            )
+    return tuple(
+        sorted(plans.values(), key=lambda plan: (-plan.figure.latency_us * plan.occurrences, plan.operators))
+    )
+
+
+def refusals(functions: Iterable[PricedFunction]) -> dict[str, int]:
+    """Count candidates without a price, and proposals that were refused before pricing, by reason."""
+    counts: dict[str, int] = {}
+    for function in functions:
+        for refused in function.refused:
+            counts[refused.reason] = counts.get(refused.reason, 0) + 1
+        for price in function.prices:
+            if isinstance(price, Invalid):
+                counts[price.reason] = counts.get(price.reason, 0) + 1
+    return counts
+
+
+def _of_single_backend(
+    priced: Sequence[tuple[CandidatePartition, Price]], backend: str
+) -> list[tuple[CandidatePartition, Price]]:
+    mine = [
+        (candidate, price)
+        for candidate, price in priced
+        if candidate.backend == backend and isinstance(price, Figure)
+    ]
+    reachable = IndexSet()
+    for candidate, _ in mine:
+        reachable = reachable | candidate.sub_graph.inside
+    rest = [
+        (candidate, price)
+        for candidate, price in priced
+        if candidate.backend in (HOST, REFERENCE_BACKEND)
+        and candidate.backend != backend
+        and candidate.sub_graph.inside.is_disjoint(reachable)
+    ]
+    return mine + rest
+
+
+def _fingerprint(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> str:
+    parts = sorted(
+        f"{candidate.sub_graph.inside.bits:x}:{candidate.backend}:{candidate.sub_graph.label}"
+        for candidate in chosen
+    )
+    return hashlib.blake2b(f"{len(graph)};{';'.join(parts)}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,158 @@
+"""What tuning works with from its first step to its last: target, backends, records, the measuring process.
+
+A session owns the open record store and the measuring worker, and gives both back on any exit; every finished
+measurement is in the records by then. It also holds how to say what is going on (`TuningProgress`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from records import Measurement, RecordStore, Status, Workload, open_store
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import available_backends, backends_for, make_backend
+from tuner.device_probe import ensure_probed
+from tuner.measure import MeasureProgress, Measurer
+from tuner.target import Target
+from tuner.target_resolution import resolve_target
+
+CHECK_BACKEND = "check"
+"""What records of numerical checks carry for a backend; their samples are the check's own duration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningProgress:
+    """One sign of life: what is being done, and how much of it is done."""
+
+    text: str
+    completed: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Everything that measures, for one target.
+
+    Attributes:
+        target: what is built for and measured on.
+        backends: who may run sub-graphs; available on the target.
+        store: the records.
+        measurer: measures what the records do not have.
+        seed: seed of random inputs.
+        on_progress: told what is going on.
+    """
+
+    target: Target
+    backends: tuple[Backend, ...]
+    store: RecordStore
+    measurer: Measurer
+    seed: int
+    on_progress: Callable[[TuningProgress], None]
+
+
+@contextmanager
+def start_session(
+    target_name: str,
+    *,
+    records_url: str,
+    backend_names: Sequence[str] | None = None,
+    trials: int = 0,
+    num_threads: int | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    on_progress: Callable[[TuningProgress], None] = lambda progress: None,
+) -> Iterator[Session]:
+    """Open the records and start the measuring worker; both are given back when the body ends.
+
+    Args:
+        target_name: as a user writes it, such as `cpu`.
+        records_url: SQLAlchemy URL or path of the records.
+        backend_names: backends to choose among; every available one if None.
+        trials: MetaSchedule trials a kernel; 0 leaves that backend out.
+        num_threads: threads each measurement uses; all cores if None.
+        jobs: programs built at once.
+        seed: seed of random inputs.
+        on_progress: told what is going on.
+
+    Raises:
+        UnknownNameError: there is no such target or backend; lists those there are.
+        TunerError: a backend that was asked for cannot run here; says why.
+        RecordError: the records cannot be opened.
+    """
+    target = resolve_target(target_name, num_threads=num_threads)
+    backends = _backends(backend_names, target, trials)
+
+    def report(progress: MeasureProgress) -> None:
+        operators = progress.record.workload.operators
+        name = operators[0].name if operators else progress.record.workload.role
+        on_progress(
+            TuningProgress(
+                text=f"measuring {name} on {progress.record.measurement.backend}",
+                completed=progress.completed,
+                total=progress.total,
+            )
+        )
+
+    with (
+        open_store(records_url) as store,
+        Measurer(store, target, backends, jobs=jobs, seed=seed, on_progress=report) as measurer,
+    ):
+        on_progress(TuningProgress(text="probing the device"))
+        measurer.new_measurements += ensure_probed(
+            store, target=target, environment=measurer.environment(backends[0].name)
+        )
+        yield Session(
+            target=target,
+            backends=backends,
+            store=store,
+            measurer=measurer,
+            seed=seed,
+            on_progress=on_progress,
+        )
+
+
+def checked_error(
+    session: Session, workload: Workload, *, settings: str, check: Callable[[], float]
+) -> float:
+    """Return a numerical check's relative error, from the records where it was made before.
+
+    Args:
+        session: what the check runs on.
+        workload: names what is checked.
+        settings: what else the result depends on, such as a partition's fingerprint.
+        check: makes the check and returns the largest relative error.
+    """
+    measurer = session.measurer
+    found = measurer.find(workload, CHECK_BACKEND, settings=settings)
+    if found is not None and found.measurement.relative_error is not None:
+        return found.measurement.relative_error
+    start = time.perf_counter()
+    error = check()
+    session.store.append(
+        workload,
+        Measurement(
+            workload_fingerprint=workload.fingerprint,
+            backend=CHECK_BACKEND,
+            settings=settings,
+            target=session.target.text,
+            environment=measurer.environment(CHECK_BACKEND),
+            status=Status.OK,
+            samples_us=((time.perf_counter() - start) * 1e6,),
+            relative_error=error,
+            measured_at=time.time(),
+            seed=session.seed,
+        ),
+    )
+    measurer.new_measurements += 1
+    return error
+
+
+def _backends(names: Sequence[str] | None, target: Target, trials: int) -> tuple[Backend, ...]:
+    tuned = f"metaschedule?trials={trials}"
+    if names is None:
+        found = [backend for backend in available_backends(target) if backend.name != "metaschedule"]
+        return (*found, make_backend(tuned)) if trials else tuple(found)
+    return backends_for([tuned if name == "metaschedule" and trials else name for name in names], target)

@@ -1,0 +1,233 @@
+"""Cut a model into stages and measure what each function of each stage costs.
+
+Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
+that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage
+is partitioned over the backends and measured as a whole. Gradients of the chained stages are checked against
+the uncut model's. Checked in tests/tuner/test_tune.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from records.workload import describe
+from tuner.backends.protocol import IRModule
+from tuner.describe import describe_function
+from tuner.errors import TunerError
+from tuner.frontend.model import Model
+from tuner.launch_penalty import measure_launch_penalty
+from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
+from tuner.plan import Figure, StagePlan, TiedParameter
+from tuner.session import Session, TuningProgress, checked_error
+from tuner.stages import (
+    Stage,
+    StageFunction,
+    build_stages,
+    check_gradients,
+    choose_cuts,
+    cut_after,
+    cut_between,
+    layers_of,
+    tied_groups,
+)
+from tuner.whole_model import measure_partitioned
+
+MAX_GRADIENT_ERROR = 1e-3
+"""Largest relative error of a gradient that reordered float32 sums explain."""
+
+_WEIGHT_COPIES = 2
+"""Weights and their gradients, which every stage holds when training; one copy when not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStages:
+    """A model's stages with their costs.
+
+    Attributes:
+        stages: plain data, in order.
+        tied: groups of parameters that are one and the same.
+        functions: the partitioned functions, by `stage1.forward` and the like.
+        max_error: largest relative error of outputs and gradients against the uncut model's.
+    """
+
+    stages: tuple[StagePlan, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+    functions: tuple[PartitionedFunction, ...]
+    max_error: float
+
+
+def measure_stages(
+    model: Model,
+    session: Session,
+    *,
+    num_stages: int | None = None,
+    cuts: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> MeasuredStages:
+    """Cut the model, and measure each stage's forward, joint backward and split backward.
+
+    Args:
+        model: what is cut.
+        session: what measures.
+        num_stages: how many stages, where cuts are to be found.
+        cuts: names of modules after which a stage ends; they decide alone where they are given.
+        memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
+
+    Raises:
+        TunerError: the model cannot be cut so, a function cannot be measured, or gradients are wrong.
+        UnknownNameError: a cut names no module.
+    """
+    penalty_us = measure_launch_penalty(session.measurer).latency_us
+    if cuts is not None:
+        positions = cut_after(model, cuts)
+        if num_stages is not None and len(positions) + 1 != num_stages:
+            raise TunerError(
+                f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
+                "asked for; give one cut less than devices, or leave the cuts out"
+            )
+    else:
+        positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
+    stages = build_stages(model, positions)
+    partitioned = {
+        name: _partition(session, function, name, penalty_us)
+        for stage in stages
+        for name, function in _functions_of(stage).items()
+    }
+    figures = {name: measure_partitioned(session, function) for name, function in partitioned.items()}
+    return MeasuredStages(
+        stages=tuple(_stage_plan(stage, figures) for stage in stages),
+        tied=tied_groups(model, stages),
+        functions=tuple(partitioned.values()),
+        max_error=_check(model, session, stages, partitioned, penalty_us),
+    )
+
+
+def _find_cuts(
+    model: Model,
+    session: Session,
+    num_stages: int,
+    memory_limit_bytes: int | None,
+    penalty_us: float,
+) -> tuple[int, ...]:
+    """Cut between layers so that the slowest stage is as fast as can be, by measured costs of layers."""
+    layers = layers_of(model)
+    if num_stages == 1:
+        return ()
+    alone = build_stages(model, cut_between(layers, range(1, len(layers))))
+    cost_by_layer: dict[tuple[str, ...], float] = {}
+    costs_us, memory_bytes = [], []
+    for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
+        functions = _functions_of(stage, split=False)
+        key = tuple(
+            describe_function(f.module["main"], module=f.module).fingerprint for f in functions.values()
+        )
+        if key not in cost_by_layer:
+            session.on_progress(
+                TuningProgress(text=f"layer {layer.name}", completed=index, total=len(layers))
+            )
+            cost_by_layer[key] = sum(
+                measure_partitioned(session, _partition(session, function, name, penalty_us)).latency_us
+                for name, function in functions.items()
+            )
+        costs_us.append(cost_by_layer[key])
+        copies = _WEIGHT_COPIES if model.training else 1
+        memory_bytes.append(copies * stage.weight_bytes + stage.saved_bytes)
+    sent = [float(stage.boundary_bytes) for stage in alone[:-1]]
+    chosen = choose_cuts(
+        costs_us,
+        memory_bytes,
+        num_stages,
+        memory_limit_bytes=memory_limit_bytes,
+        communication_us=sent,
+        names=[layer.name for layer in layers],
+    )
+    return cut_between(layers, chosen)
+
+
+def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunction]:
+    functions = {"forward": stage.forward, "backward": stage.backward}
+    if split and stage.backward_input is not None:
+        # Where inputs need no gradient, the weight half is the joint backward: there is nothing to split.
+        functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
+    return {f"{stage.name}.{name}": function for name, function in functions.items() if function is not None}
+
+
+def _partition(
+    session: Session, function: StageFunction, name: str, penalty_us: float
+) -> PartitionedFunction:
+    priced = price_function(session, function.module, name=name, launch_penalty_us=penalty_us)
+    return choose_partition(priced)
+
+
+def _stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
+    return StagePlan(
+        name=stage.name,
+        layers=stage.layers,
+        inputs=stage.inputs,
+        outputs=stage.outputs,
+        relayed=stage.relayed,
+        parameters=stage.parameters,
+        forward=figures[f"{stage.name}.forward"],
+        backward=figures.get(f"{stage.name}.backward"),
+        backward_input=figures.get(f"{stage.name}.backward_input"),
+        backward_weight=figures.get(f"{stage.name}.backward_weight"),
+        weight_bytes=stage.weight_bytes,
+        saved_bytes=stage.saved_bytes,
+        saved_for_weight_bytes=stage.saved_for_weight_bytes,
+        boundary_bytes=stage.boundary_bytes,
+    )
+
+
+def _check(
+    model: Model,
+    session: Session,
+    stages: Sequence[Stage],
+    partitioned: Mapping[str, PartitionedFunction],
+    penalty_us: float,
+) -> float:
+    """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
+    workload = describe_function(model.module["main"], "model", module=model.module)
+    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "stages")])
+    settings = ",".join(function.fingerprint for function in partitioned.values())
+    session.on_progress(TuningProgress(text="checking the stages against the uncut model"))
+    error = checked_error(
+        session,
+        checked,
+        settings=f"stages={len(stages)};{settings}",
+        check=lambda: _stages_error(model, session, stages, partitioned, penalty_us),
+    )
+    if error > MAX_GRADIENT_ERROR:
+        raise TunerError(
+            f"the stages of {model.name} differ from the uncut model by {error:.1e}, more than the "
+            f"{MAX_GRADIENT_ERROR:.0e} that reordered sums explain; cut elsewhere with --cut, or leave a "
+            "backend out with --backends"
+        )
+    return error
+
+
+def _stages_error(
+    model: Model,
+    session: Session,
+    stages: Sequence[Stage],
+    partitioned: Mapping[str, PartitionedFunction],
+    penalty_us: float,
+) -> float:
+    module_by_id = {
+        id(function.module): partitioned[name].module
+        for stage in stages
+        for name, function in _functions_of(stage).items()
+    }
+
+    def run(module: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        lowered = module_by_id.get(id(module))
+        if lowered is None:
+            # A function of the uncut model: its sub-graphs are priced already, so choosing is quick.
+            lowered = choose_partition(
+                price_function(session, module, name="uncut", launch_penalty_us=penalty_us)
+            ).module
+        return session.measurer.run(lowered, inputs)
+
+    return check_gradients(model, stages, seed=session.seed, run=run)
