@@ -5,16 +5,15 @@
 
 It needs a placement whose micro-batch has a chain down the devices and one up (the X shape), so that one
 micro-batch here is a pair there. The unit is P / 2 pairs: each direction runs 1F1B, and the two are merged in
-the order they would have if a backward took two forwards. Further units follow at once, their forwards in the
-holes that the unit before leaves. With F and B of one stage, B = 2F and no hops, one unit takes
-(3P / 2 - 1)(F + B) steps.
+the order they would have if a backward took as long as a forward. Further units follow at once, their forwards
+in the holes that the unit before leaves. With forwards F and backwards B of one stage, B = F or B = 2F, and no
+hops, one unit takes P(F + B) + (P - 2)B steps.
 
 Source: Li and Hoefler, Chimera (SC 2021), sections 3.1 and 3.5 (direct concatenation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
@@ -24,14 +23,15 @@ from tessel.instruction import Backward, Forward, Instruction
 from tessel.orders import Step, earliest_starts
 from tessel.shapes import vshape
 
-_BACKWARD_SLOTS = 2
-"""Slots of a backward, a forward having one; the proportion that the publication draws."""
+_BACKWARD_SLOTS = 1
+"""Slots of a backward, a forward having one; with two, as backwards often take, later units fit less well."""
 
 
 class _Slot(NamedTuple):
-    """When a device would run an instruction; sorts by time, then direction."""
+    """When a device would run an instruction; sorts by time, then micro-batch, then direction."""
 
     time: int
+    micro_batch: int
     direction: int
     instruction: Instruction
 
@@ -50,12 +50,18 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     chains = _chains(pipeline)
     assert chains is not None  # `_applies` has looked
+    num_stages = len(chains[0])
+    times = _times(num_stages, micro_batches)
     slots: list[list[_Slot]] = [[] for _ in range(pipeline.placement.devices)]
     for direction, chain in enumerate(chains):
         for position, stage in enumerate(chain):
-            device = pipeline.stages[stage].devices[0]
-            slots[device].extend(_slots(direction, position, stage, len(chain), micro_batches))
-    return [[slot.instruction for slot in sorted(device, key=lambda slot: slot[:2])] for device in slots]
+            (device,) = pipeline.stages[stage].devices
+            for kind, block in ((Forward, position), (Backward, 2 * num_stages - 1 - position)):
+                slots[device].extend(
+                    _Slot(times[block, micro_batch], micro_batch, direction, kind(stage, micro_batch))
+                    for micro_batch in range(micro_batches)
+                )
+    return [[slot.instruction for slot in sorted(device, key=lambda slot: slot[:3])] for device in slots]
 
 
 def _chains(pipeline: Pipeline) -> tuple[list[int], list[int]] | None:
@@ -76,17 +82,20 @@ def _chains(pipeline: Pipeline) -> tuple[list[int], list[int]] | None:
     return chains[0], chains[1]
 
 
-def _slots(direction: int, position: int, stage: int, num_stages: int, micro_batches: int) -> Iterator[_Slot]:
-    """When a stage of one direction runs, unit after unit."""
+def _times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], int]:
+    """Slots of one direction by (block of a vshape, micro-batch), unit after unit."""
     unit_size = num_stages // 2
     unit_slots = 2 * unit_size * (1 + _BACKWARD_SLOTS)
-    for unit, first in enumerate(range(0, micro_batches, unit_size)):
-        size = min(unit_size, micro_batches - first)
-        times = _unit_times(num_stages, size)
-        for kind, block in ((Forward, position), (Backward, 2 * num_stages - 1 - position)):
-            for member in range(size):
-                time = unit * unit_slots + times[block, member]
-                yield _Slot(time, direction, kind(stage, first + member))
+    unit_times = {
+        size: _unit_times(num_stages, size)
+        for size in (min(unit_size, micro_batches), micro_batches % unit_size)
+        if size
+    }
+    return {
+        (block, first + member): unit * unit_slots + time
+        for unit, first in enumerate(range(0, micro_batches, unit_size))
+        for (block, member), time in unit_times[min(unit_size, micro_batches - first)].items()
+    }
 
 
 def _unit_times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], int]:
