@@ -1,0 +1,61 @@
+"""The check of stages finds what is broken in them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm.relax import op
+
+from tuner.errors import TunerError
+from tuner.frontend import load_model
+from tuner.frontend.model import InputSpec
+from tuner.stages import build_stages, check_gradients, cut_after, draw_tensors
+
+pytestmark = pytest.mark.tvm
+
+X = InputSpec(name="x", shape=(2, 4), dtype="float32")
+
+
+@pytest.fixture
+def product_model(make_model):
+    def build(emit, x, w):
+        from_weight = emit(op.multiply(x, w), "0")
+        return op.sum(emit(op.multiply(from_weight, w), "1"))
+
+    return make_model(build, inputs=[X], parameters={"w": ((2, 4), "float32")})
+
+
+def test_a_weight_of_two_stages_has_the_sum_of_their_gradients(product_model, interpret):
+    stages = build_stages(product_model, cut_after(product_model, ["0"]))
+    assert check_gradients(product_model, stages, seed=0, run=interpret) < 1e-6
+    unsummed = (replace(stages[0], parameters=()), stages[1])
+    assert check_gradients(product_model, unsummed, seed=0, run=interpret) > 0.1
+
+
+def test_a_stage_that_is_left_out_is_found(product_model, interpret):
+    stages = build_stages(product_model, cut_after(product_model, ["0"]))
+    with pytest.raises(TunerError, match="which no stage before it makes"):
+        check_gradients(product_model, stages[1:], seed=0, run=interpret)
+    with pytest.raises(TunerError, match=r"reads \['.*\.grad'\]"):
+        check_gradients(product_model, stages[:1], seed=0, run=interpret)
+    plain = replace(product_model, training=False)
+    with pytest.raises(TunerError, match="differ in"):
+        check_gradients(plain, build_stages(plain, cut_after(plain, ["0"]))[:1], seed=0, run=interpret)
+
+
+def test_a_wrong_run_is_found(product_model, interpret):
+    stages = build_stages(product_model, cut_after(product_model, ["0"]))
+    broken = stages[1].backward_weight.module
+
+    def run(module, arrays):
+        return [2 * array if module is broken else array for array in interpret(module, arrays)]
+
+    assert check_gradients(product_model, stages, seed=0, run=run) > 0.1
+
+
+def test_tensors_depend_on_the_seed_alone():
+    model = load_model("gpt2:tiny", training=True)
+    draws = [draw_tensors(model, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    np.testing.assert_equal(draws[0], draws[1])
+    assert any((draws[0][name] != draws[2][name]).any() for name in draws[0])
+    assert draws[0]["labels"].max() < 512

@@ -1,0 +1,141 @@
+"""Layers are runs of a module's bindings; cuts by name fall right after them."""
+
+import pytest
+from tvm.relax import op
+
+from tuner.errors import TunerError, UnknownNameError
+from tuner.frontend import load_model
+from tuner.frontend.model import InputSpec
+from tuner.stages import build_stages, check_gradients, cut_after, cut_between, layers_of
+
+pytestmark = pytest.mark.tvm
+
+X = InputSpec(name="x", shape=(2, 4), dtype="float32")
+WEIGHT = {"w": ((2, 4), "float32")}
+
+
+@pytest.fixture
+def model_of_paths(make_model):
+    """Write a chain of products with a weight, one for each module path."""
+
+    def make(paths, *, training=False):
+        def build(emit, x, w):
+            for path in paths:
+                x = emit(op.tanh(op.multiply(x, w)), path)
+            return op.sum(x) if training else op.negative(x)
+
+        return make_model(build, inputs=[X], parameters=WEIGHT, training=training)
+
+    return make
+
+
+def test_gpt2_is_an_embedding_its_blocks_and_a_head():
+    model = load_model("gpt2:tiny", training=True)
+    layers = layers_of(model)
+    names = [layer.name.replace("transformer.", "") for layer in layers]
+    assert names == ["wte+wpe", "h.0", "h.1", "h.2", "h.3", "ln_f+lm_head+loss"]
+    assert len({layer.fingerprint for layer in layers}) == 3
+    assert [layers[0].start, *(layer.stop for layer in layers)] == [
+        *(layer.start for layer in layers),
+        len(model.module_paths),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["fc1", "act", "fc2"], ["fc1", "act", "fc2"]),
+        (["net.fc1", "net.fc2"], ["net.fc1", "net.fc2"]),
+        (
+            ["stem", "stem.bn", "layer1.0.conv", "layer1.0", "layer1.1.conv", "head"],
+            ["stem", "layer1.0", "layer1.1", "head"],
+        ),
+        (
+            ["", "wte", "wpe", "", "h.0.ln", "h.1.ln", "", "norm", "head"],
+            ["wte+wpe", "h.0", "h.1", "norm+head"],
+        ),
+        (["a.0", "mid", "b.0", "a.0"], ["a.0", "mid", "b.0", "a.0#2"]),
+        (["e.l.0", "e.norm", "d.embed", "d.l.0", "d.norm"], ["e.l.0", "e.norm+d.embed", "d.l.0", "d.norm"]),
+    ],
+)
+def test_layers_are_numbered_modules_and_what_stands_between(paths, expected, model_of_paths):
+    assert [layer.name for layer in layers_of(model_of_paths(paths))] == expected
+
+
+def test_a_model_without_module_names_is_cut_where_one_tensor_carries_all(make_model):
+    def build(emit, x, w):
+        left = emit(op.multiply(x, w))
+        right = emit(op.tanh(left))
+        joined = emit(op.add(left, right))
+        return op.exp(joined)
+
+    model = make_model(build, inputs=[X], parameters=WEIGHT, training=False)
+    assert [(layer.start, layer.stop) for layer in layers_of(model)] == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_a_layer_that_reads_no_input_joins_its_neighbour(make_model):
+    def build(emit, x, w):
+        positions = emit(op.tanh(w), "0")
+        return emit(op.exp(emit(op.add(x, positions), "1")), "2")
+
+    model = make_model(build, inputs=[X], parameters=WEIGHT, training=False)
+    assert [layer.name for layer in layers_of(model)] == ["0+1", "2"]
+
+
+def test_equal_layers_have_equal_fingerprints_whatever_their_weights(model_of_paths):
+    first, second, last = layers_of(model_of_paths(["h.0", "h.1", "h.2"]))
+    assert first.fingerprint == second.fingerprint != last.fingerprint  # the last negates besides
+
+
+@pytest.mark.parametrize("name", ["transformer.h.1", "h.1", "layer:1"])
+def test_a_cut_may_be_named_in_several_ways(name):
+    model = load_model("gpt2:tiny", training=True)
+    layers = layers_of(model)
+    assert cut_after(model, [name]) == cut_between(layers, [3])
+
+
+def test_a_cut_inside_a_layer_falls_after_that_module(run):
+    model = load_model("mlp:tiny", training=True)
+    inner = cut_after(model, ["head"])
+    assert inner[0] > cut_after(model, ["layer:2"])[0]
+    assert check_gradients(model, build_stages(model, inner), seed=0, run=run) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("cuts", "num_stages"), [(["encoder.1", "decoder.1"], 3), (["encoder.1", "encoder", "decoder.1"], 4)]
+)
+def test_cuts_in_an_encoder_and_a_decoder_meet_in_their_common_ancestor(cuts, num_stages, make_model, run):
+    def build(emit, x, w):
+        memory = x
+        for index in range(3):
+            memory = emit(op.tanh(op.multiply(memory, w)), f"encoder.{index}")
+        y = memory
+        for index in range(3):
+            y = emit(op.add(emit(op.multiply(y, memory), f"decoder.{index}"), w), f"decoder.{index}")
+        return op.sum(y)
+
+    model = make_model(build, inputs=[X], parameters=WEIGHT)
+    stages = build_stages(model, cut_after(model, cuts))
+    assert len(stages) == num_stages
+    assert len(stages[-1].received) == 2  # the decoder's state, and the encoder's memory
+    assert check_gradients(model, stages, seed=0, run=run) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "message"),
+    [
+        (["h.9"], UnknownNameError, r"no module 'h.9'.*transformer\.h\.\d"),
+        (["h.33333"], UnknownNameError, r"choose from"),
+        (["ln_1"], UnknownNameError, r"4 modules 'ln_1'"),
+        (["lm_head", "loss"], TunerError, r"nothing runs after 'loss'"),
+        (["h.1", "layer:1"], TunerError, r"same place"),
+    ],
+)
+def test_cuts_that_mean_no_place_are_refused(names, error, message):
+    with pytest.raises(error, match=message):
+        cut_after(load_model("gpt2:tiny", training=True), names)
+
+
+def test_a_module_that_runs_in_several_places_is_no_place_to_cut(model_of_paths):
+    with pytest.raises(TunerError, match="'shared' runs in several places, with 'other' between"):
+        cut_after(model_of_paths(["shared", "other", "shared", "end"]), ["shared"])
