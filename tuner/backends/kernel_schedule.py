@@ -11,6 +11,7 @@ from tvm.s_tir import dlight
 
 from tuner.backends.cpu_schedule import schedule_for_cpu
 from tuner.backends.protocol import IRModule
+from tuner.backends.vector_math import vectorise_math
 from tuner.target import Target
 from tuner.target_resolution import tvm_target
 
@@ -30,7 +31,7 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
         if isinstance(function, tvm.tirx.PrimFunc):
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
-                kernel = schedule_for_cpu(function)
+                kernel = schedule_for_cpu(vectorise_math(function))
             finished = kernel.with_attr("op_pattern", OPAQUE).with_attr(_SCHEDULED, True)
             scheduled.update_func(variable, finished)
     return scheduled
