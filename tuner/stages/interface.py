@@ -12,7 +12,9 @@ second: `backward_input` makes what the stage before is waiting for and keeps wh
 
 Every function names its tensors. A stage runs by looking its inputs up by name and keeping its outputs by
 name, so the order of arguments is stated once, in the interface, and is the same on every device. The
-gradient of tensor `t` is named `t.grad`. Checked in tests/tuner/stages/test_build.py.
+gradient of tensor `t` is named `t.grad`. A stage that reads a relayed tensor makes its own part of the
+gradient only; whoever runs the stages adds it to the part that came back from later ones, as `run_stages` in
+`tuner.stages.check` does. Checked in tests/tuner/stages/test_build.py.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _end_of(model: Model, name: str, layers: Sequence[Layer]) -> int:
         raise TunerError(
             f"module {module!r} runs in several places, with {foreign[0]!r} between them, so a cut after "
             "it means "
-            "no one place; cut after a module that runs once"
+            "no one place; cut after a module that runs once, or one of its runs, numbered `#1`, `#2`, …"
         )
     end = inside[-1] + 1
     while end < len(model.module_paths) and not model.module_paths[end]:
@@ -166,18 +166,16 @@ def _spans_of_modules(units: Sequence[str]) -> list[_Span]:
         stop = position + len(list(run))
         mergeable = has_numbered and groups and not _is_numbered(unit) and not _is_numbered(groups[-1][0][-1])
         if mergeable:
-            names, start, _ = groups[-1]
-            groups[-1] = ([*names, unit], start, stop)
+            merged, start, _ = groups[-1]
+            groups[-1] = ([*merged, unit], start, stop)
         else:
             groups.append(([unit], position, stop))
         position = stop
-    counts: dict[str, int] = {}
-    spans = []
-    for names, start, stop in groups:
-        name = _joined(tuple(dict.fromkeys(names)))
-        counts[name] = counts.get(name, 0) + 1
-        spans.append((name if counts[name] == 1 else f"{name}#{counts[name]}", start, stop))
-    return spans
+    names = [_joined(tuple(dict.fromkeys(names))) for names, _, _ in groups]
+    return [
+        (name if names.count(name) == 1 else f"{name}#{names[:index].count(name) + 1}", start, stop)
+        for index, (name, (_, start, stop)) in enumerate(zip(names, groups, strict=True))
+    ]
 
 
 def _spans_of_single_tensors(program: Program) -> list[_Span]:

@@ -137,9 +137,9 @@ def _evaluate(value, known):
 def _apply(call, arguments):
     match call.op.name:
         case "relax.split":
-            sections = call.attrs.indices_or_sections
-            where = int(sections) if isinstance(sections, int) else [int(index) for index in sections]
-            return tuple(np.split(arguments[0], where, axis=int(call.attrs.axis)))
+            axis = int(call.attrs.axis)
+            ends = np.cumsum([int(field.shape[axis]) for field in call.ty.fields])
+            return tuple(np.split(arguments[0], ends[:-1], axis=axis))
         case "relax.concat":
             return np.concatenate(arguments[0], axis=int(call.attrs.axis))
         case "relax.sum":

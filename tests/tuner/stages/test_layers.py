@@ -54,7 +54,7 @@ def test_gpt2_is_an_embedding_its_blocks_and_a_head():
             ["", "wte", "wpe", "", "h.0.ln", "h.1.ln", "", "norm", "head"],
             ["wte+wpe", "h.0", "h.1", "norm+head"],
         ),
-        (["a.0", "mid", "b.0", "a.0"], ["a.0", "mid", "b.0", "a.0#2"]),
+        (["a.0", "mid", "b.0", "a.0"], ["a.0#1", "mid", "b.0", "a.0#2"]),
         (["e.l.0", "e.norm", "d.embed", "d.l.0", "d.norm"], ["e.l.0", "e.norm+d.embed", "d.l.0", "d.norm"]),
     ],
 )
@@ -139,3 +139,10 @@ def test_cuts_that_mean_no_place_are_refused(names, error, message):
 def test_a_module_that_runs_in_several_places_is_no_place_to_cut(model_of_paths):
     with pytest.raises(TunerError, match="'shared' runs in several places, with 'other' between"):
         cut_after(model_of_paths(["shared", "other", "shared", "end"]), ["shared"])
+
+
+def test_each_run_of_a_shared_module_is_a_layer_of_its_own(model_of_paths):
+    model = model_of_paths(["shared", "other", "shared", "end"])
+    layers = layers_of(model)
+    assert [layer.name for layer in layers] == ["shared#1", "other", "shared#2", "end"]
+    assert cut_after(model, ["shared#1"]) == cut_between(layers, [1])
