@@ -5,9 +5,9 @@
 
 It needs a placement whose micro-batch has a chain down the devices and one up (the X shape), so that one
 micro-batch here is a pair there. The unit is P / 2 pairs: each direction runs 1F1B, and the two are merged in
-the order they would have if a backward took as long as a forward. Further units follow at once, their forwards
-in the holes that the unit before leaves. With forwards F and backwards B of one stage, B = F or B = 2F, and no
-hops, one unit takes P(F + B) + (P - 2)B steps.
+the order they would have if a backward took as long as a forward. Further units follow at once, their
+forwards in the holes that the unit before leaves. With forwards F and backwards B of one stage, B = F or B =
+2F, and no hops, one unit takes P(F + B) + (P - 2)B steps.
 
 Source: Li and Hoefler, Chimera (SC 2021), sections 3.1 and 3.5 (direct concatenation).
 """

@@ -90,6 +90,7 @@ class StreamRule:
             micro_batches: how many are run, >= 1.
             memory: limit in units, one a device; None for none.
         """
+        check_micro_batches(micro_batches)
         if self.generalised is None:
             found = self._read(placement, micro_batches)
             if isinstance(found, str):
@@ -113,6 +114,7 @@ class StreamRule:
             InfeasibleError: it needs more memory than there is; the message names the device.
             ScheduleError: the rule does not apply; the message says why.
         """
+        check_micro_batches(micro_batches)
         starts = self._starts(placement, micro_batches)
         return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
 
@@ -127,7 +129,6 @@ class StreamRule:
 
     def _read(self, placement: Placement, micro_batches: int) -> Pipeline | str:
         """The placement as stages, or why the published rule does not apply to it."""
-        check_micro_batches(micro_batches)
         try:
             pipeline = read_pipeline(placement)
         except NotAPipelineError as error:
