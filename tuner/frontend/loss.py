@@ -73,19 +73,24 @@ def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
     variable = relax.Var(labels.name, relax.TensorType(labels.shape, labels.dtype))
     parameters = list(function.params)
     parameters.insert(len(model.inputs), variable)
+    result = function.body.body
     builder = PathBuilder()
     with builder.function("main", parameters):
         with builder.dataflow():
             for binding, path in zip(block.bindings, model.module_paths, strict=True):
-                builder.emit_normalized(binding)
-                builder.paths[binding.var.name] = path
+                if binding.var.same_as(result):  # no longer what the block returns, so bound anew
+                    with builder.layer(path):
+                        result = builder.emit(binding.value, "logits")
+                else:
+                    builder.emit_normalized(binding)
+                    builder.paths[binding.var.name] = path
             with builder.layer("loss"):
-                logits = builder.emit(relax.op.reshape(function.body.body, (num_rows, labels.high)))
+                logits = builder.emit(relax.op.reshape(result, (num_rows, labels.high)))
                 classes = builder.emit(relax.op.reshape(variable, (num_rows,)))
                 probabilities = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))
                 loss = builder.emit(relax.op.nn.nll_loss(probabilities, classes, reduction="mean"))
-                result = builder.emit_output(loss)
-        builder.emit_func_output(result)
+                output = builder.emit_output(loss)
+        builder.emit_func_output(output)
     module = builder.get()
     for variable, other in model.module.functions_items():
         if variable.name_hint != "main":
