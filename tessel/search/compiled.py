@@ -21,3 +21,13 @@ def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
     """Return the function compiled by numba, its machine code kept between processes."""
     # numba's decorator is untyped; what it returns is called like the function it was given
     return cast(Callable[_Arguments, _Result], numba.njit(cache=True)(function))
+
+
+def compiled_leaf(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return the same for a function that allocates no arrays.
+
+    It is compiled without reference counts: a call with a tuple of twenty arrays would otherwise spend most
+    of its time counting (measured: 0.4 ms instead of 10 µs for a round of `tessel.search.neighbourhood`).
+    """
+    # as above
+    return cast(Callable[_Arguments, _Result], numba.njit(cache=True, _nrt=False)(function))

@@ -15,10 +15,28 @@ from tessel.search.instance import Instance, IntArray
 from tessel.search.progress import Progress
 from tessel.search.serial import NEVER
 
+MAX_ELITES = 10
+"""Good schedules kept to search near; more only dilute the time."""
+
+
+@dataclass(slots=True)
+class Elite:
+    """A good schedule to search near.
+
+    Attributes:
+        makespan: its last end.
+        start: its starts by step.
+        visits: rounds spent near it.
+    """
+
+    makespan: int
+    start: IntArray
+    visits: int = 0
+
 
 @dataclass(slots=True)
 class Incumbent:
-    """The best schedule so far.
+    """The best schedule so far, and other good ones.
 
     Attributes:
         instance: what is scheduled.
@@ -30,6 +48,7 @@ class Incumbent:
         makespan: of the best schedule, `NEVER` before the first one.
         start: its starts by step, -1 where a step is not run.
         found_by: the method that found it.
+        elites: different good schedules, shortest first.
     """
 
     instance: Instance
@@ -41,6 +60,7 @@ class Incumbent:
     makespan: int = NEVER
     start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     found_by: str = ""
+    elites: list[Elite] = field(default_factory=list)
 
     @property
     def is_found(self) -> bool:
@@ -65,12 +85,21 @@ class Incumbent:
             found_by: the method that found it.
         """
         makespan = makespan_of(self.instance, start)
+        self._keep(makespan, start)
         if makespan >= self.makespan:
             return False
         self.makespan, self.start, self.found_by = makespan, start.copy(), found_by
         if self.on_progress is not None:
             self.on_progress(Progress(makespan, self.lower_bound, self.clock() - self.began, found_by))
         return True
+
+    def _keep(self, makespan: int, start: IntArray) -> None:
+        """Keep a schedule among the elites if it is good enough and not there yet."""
+        if any(elite.makespan == makespan and (elite.start == start).all() for elite in self.elites):
+            return
+        self.elites.append(Elite(makespan, start.copy()))
+        self.elites.sort(key=lambda elite: elite.makespan)
+        del self.elites[MAX_ELITES:]
 
 
 def makespan_of(instance: Instance, start: IntArray) -> int:

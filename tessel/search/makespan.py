@@ -19,18 +19,19 @@ import numpy as np
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
+from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.nearby import search_near
 from tessel.search.progress import Progress
 from tessel.search.repeating import find_repeating_part
-from tessel.search.rules import busiest_work, offer_rules, option_presets
-from tessel.search.serial import improve_offsets
+from tessel.search.rules import offer_rules
 
 logger = logging.getLogger(__name__)
 
-ROUND_STEPS = 50_000
-"""Steps placed in one round of climbing between looks at the clock: a few hundredths of a second."""
+TURNS_PER_CLIMB = 5
+"""One turn in so many climbs; the others search neighbourhoods, which finds more."""
 
 
 def find_schedule(
@@ -76,7 +77,7 @@ def find_schedule(
     )
     try:
         offer_rules(placement, best, memory=limits)
-        _climb(placement, best, seed=seed)
+        _improve(placement, best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
@@ -95,30 +96,16 @@ def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -
     return limits
 
 
-def _climb(placement: Placement, best: Incumbent, *, seed: int) -> None:
-    """Improve block offsets from restarts in turn, one round each, until the search is over."""
-    instance = best.instance
-    stride = busiest_work(placement)
-    num_tries = max(1, ROUND_STEPS // (instance.num_blocks * instance.micro_batches))
-    presets = list(option_presets(instance))
-    climbs = [(-instance.tail.copy(), preset) for preset in presets]
+def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:
+    """Search the neighbourhood of the best and of other good schedules, and climb, a round each in turn."""
+    climber = Climber.of(placement, best.instance)
     state = seed & 0x7FFFFFFF
     turn = 0
     while not best.is_over:
-        offset, options = climbs[turn % len(climbs)]
-        start = best.start.copy()
-        makespan, state = improve_offsets(
-            instance,
-            offset,
-            options,
-            stride,
-            num_tries,
-            state,
-            best.makespan,
-            start,
-        )
-        if makespan < best.makespan:
-            best.offer(start, "climbing")
+        if turn % TURNS_PER_CLIMB == TURNS_PER_CLIMB - 1:
+            state = climber.climb(best, state)
+        else:
+            state = search_near(best, turn, state)
         turn += 1
 
 

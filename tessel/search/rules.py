@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.search.incumbent import Incumbent
@@ -98,9 +99,10 @@ def _handwritten(
     placement: Placement, instance: Instance, memory: Sequence[int] | None
 ) -> Iterator[tuple[str, IntArray]]:
     for rule in HANDWRITTEN:
-        if rule.why_not(placement, instance.micro_batches, memory) is not None:
+        try:
+            built = rule.build(placement, micro_batches=instance.micro_batches, memory=memory)
+        except ScheduleError:  # it does not apply, or does not fit the limit
             continue
-        built = rule.build(placement, micro_batches=instance.micro_batches, memory=memory)
         start = np.full(instance.num_blocks * instance.micro_batches, -1, dtype=np.int64)
         for (block, micro_batch), when in built.start_by_block().items():
             start[micro_batch * instance.num_blocks + block] = when

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessel.search.compiled import compiled
+from tessel.search.compiled import compiled, compiled_leaf
 from tessel.search.instance import UNLIMITED, Instance, IntArray
 from tessel.search.lottery import below, next_state
 
@@ -28,7 +28,7 @@ NEVER = 1 << 62
 """Later than any step of any schedule."""
 
 
-@compiled
+@compiled_leaf
 def advance(instance: Instance, block: int, following: IntArray, options: IntArray) -> int:
     """Return the next micro-batch that a block may start, moved past those that run another option."""
     micro_batch = following[block]
@@ -44,7 +44,7 @@ def advance(instance: Instance, block: int, following: IntArray, options: IntArr
     return int(micro_batch)
 
 
-@compiled
+@compiled_leaf
 def ready_time(
     instance: Instance, block: int, micro_batch: int, start: IntArray, free: IntArray, options: IntArray
 ) -> int:
@@ -149,7 +149,7 @@ def _can_finish(
     return True
 
 
-@compiled
+@compiled_leaf
 def place_step(
     instance: Instance,
     block: int,
