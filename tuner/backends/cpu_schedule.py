@@ -18,6 +18,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
+from tuner.backends.register_tile import Tile, choose_tile, largest_divisor, result_axes
+
 logger = logging.getLogger(__name__)
 
 PrimFunc: TypeAlias = Any
@@ -32,11 +34,6 @@ BlockHandle: TypeAlias = Any
 _VECTOR = 16
 """Elements of a vector step: one AVX-512 register of float32, two of AVX2."""
 
-_TILE_COLUMNS = 64
-"""Columns of a register tile: with `_TILE_ROWS` 24 accumulators of 16 elements; AVX-512 has 32 registers."""
-
-_TILE_ROWS = 6
-
 _MIN_PARALLEL_ELEMENTS = 1 << 14
 """Results below which starting other threads costs more (some 5 us) than they save."""
 
@@ -47,7 +44,8 @@ def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
     try:
         _inline_producers(schedule)
         for name in _nest_names(schedule):
-            schedule = _schedule_nest(schedule, name)
+            if name in _nest_names(schedule):  # an epilogue goes into the nest before it
+                schedule = _schedule_nest(schedule, name)
     except ScheduleError as error:
         logger.debug("kernel keeps its loops: %s", error)
         return kernel
@@ -93,31 +91,72 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
 
 
 def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
-    """Tile a sum of products: a block of results in registers, the row of the second operand packed."""
+    """Keep a tile of results in vector registers while the reduction runs over it.
+
+    The vector lies along the axis that fills vectors best; an operand that holds this axis elsewhere than last
+    is packed, a panel at a time, where its elements are used often enough.
+    """
     kinds = _axis_kinds(schedule, block)
-    if not _reuses_inputs(schedule, block) or kinds[-1] != "R" or kinds.count("S") < 2:
+    if "R" not in kinds or "S" not in kinds:
+        return False
+    axes = result_axes(schedule, block)
+    choice = choose_tile(axes, packs=_reuses_inputs(schedule, block))
+    if choice is None:
         return False
     loops = schedule.get_loops(block)
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
-    accumulator = schedule.cache_write(block, 0, "local")
-    rows, columns = spatial[-2], spatial[-1]
-    row_tile = _divisor(_extent(schedule, rows), _TILE_ROWS)
-    column_tile = _divisor(_extent(schedule, columns), _TILE_COLUMNS)
-    if column_tile % 4:
-        return False
-    outer_rows, inner_rows = schedule.split(rows, [None, row_tile])
-    outer_columns, inner_columns = schedule.split(columns, [None, column_tile])
-    middle, lanes = schedule.split(inner_columns, [None, _divisor(column_tile, _VECTOR)])
-    schedule.reorder(*spatial[:-2], outer_columns, outer_rows, *reduction, inner_rows, middle, lanes)
-    schedule.unroll(inner_rows)
-    schedule.unroll(middle)
+    packed = _pack(schedule, block, choice)
+    results = schedule.cache_write(block, 0, "local")
+    _fuse_epilogue(schedule, results)
+    outer_vector, inner_vector = schedule.split(axes[choice.vector].loop, [None, choice.vector_tile])
+    middle, lanes = schedule.split(inner_vector, [None, choice.lanes])
+    outer = [axis.loop for index, axis in enumerate(axes) if index not in (choice.vector, choice.rows)]
+    outer_rows, inner_rows = [], []
+    if choice.rows is not None:
+        rows = schedule.split(axes[choice.rows].loop, [None, choice.row_tile])
+        outer_rows, inner_rows = [rows[0]], [rows[1]]
+    before = [axis.loop for index, axis in enumerate(axes) if axis.loop in outer and index in choice.shared]
+    after = [loop for loop in outer if loop not in before]
+    schedule.reorder(*before, outer_vector, *after, *outer_rows, *reduction, *inner_rows, middle, lanes)
+    for loop in (*inner_rows, middle):
+        schedule.unroll(loop)
     schedule.vectorize(lanes)
-    schedule.reverse_compute_at(accumulator, outer_rows)
-    _vectorise_innermost(schedule, accumulator)
-    _parallelise(schedule, [*spatial[:-2], outer_columns])
+    innermost = [*before, outer_vector, *after, *outer_rows][-1]
+    schedule.reverse_compute_at(results, innermost)
+    _vectorise_innermost(schedule, results)
+    if packed is not None:
+        schedule.compute_at(packed, outer_vector)
+        _parallelise(schedule, [*before, outer_vector])
+    else:
+        _parallelise(schedule, [*before, outer_vector, *after])
     schedule.decompose_reduction(block, reduction[0])
     return True
+
+
+def _pack(schedule: Schedule, block: BlockHandle, choice: Tile) -> BlockHandle | None:
+    """Copy the operand that does not hold the vector's axis last into a local panel that does."""
+    if choice.packed_read is None:
+        return None
+    panel = schedule.cache_read(block, choice.packed_read, "local")
+    position = choice.packed_position
+
+    def move_last(*indices: Any) -> list[Any]:
+        return [*indices[:position], *indices[position + 1 :], indices[position]]
+
+    schedule.transform_layout(block, ("read", choice.packed_read), move_last)
+    return panel
+
+
+def _fuse_epilogue(schedule: Schedule, results: BlockHandle) -> None:
+    """Let the copy out of the registers compute what follows the product, where that is elementwise."""
+    for consumer in schedule.get_consumers(results):
+        attempt = schedule.copy()
+        try:
+            attempt.reverse_compute_inline(consumer)
+        except (ScheduleError, tvm.error.InternalError) as error:
+            logger.debug("epilogue stays a nest of its own: %s", error)
+        else:
+            schedule.reverse_compute_inline(consumer)
 
 
 def _vectorise_row_reduction(schedule: Schedule, block: BlockHandle) -> bool:
@@ -126,7 +165,7 @@ def _vectorise_row_reduction(schedule: Schedule, block: BlockHandle) -> bool:
     if not kinds or kinds[-1] != "R":
         return False
     loops = schedule.get_loops(block)
-    lanes = _divisor(_extent(schedule, loops[-1]), _VECTOR)
+    lanes = largest_divisor(_extent(schedule, loops[-1]), _VECTOR)
     if lanes < 4 or _extent(schedule, loops[-1]) <= lanes:
         return False
     _, lane = schedule.split(loops[-1], [None, lanes])
@@ -148,7 +187,9 @@ def _vectorise_column_reduction(schedule: Schedule, block: BlockHandle) -> bool:
     loops = schedule.get_loops(block)
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
-    outer, lanes = schedule.split(spatial[-1], [None, _divisor(_extent(schedule, spatial[-1]), _VECTOR)])
+    outer, lanes = schedule.split(
+        spatial[-1], [None, largest_divisor(_extent(schedule, spatial[-1]), _VECTOR)]
+    )
     schedule.reorder(*spatial[:-1], outer, *reduction, lanes)
     schedule.vectorize(lanes)
     _parallelise(schedule, [*spatial[:-1], outer])
@@ -171,7 +212,7 @@ def _vectorise_innermost(schedule: Schedule, block: BlockHandle) -> int:
     if not loops:
         return 0
     extent = _extent(schedule, loops[-1])
-    lanes = _divisor(extent, _VECTOR)
+    lanes = largest_divisor(extent, _VECTOR)
     if lanes < 2:
         return 0
     if lanes == extent:
@@ -194,11 +235,6 @@ def _parallelise(schedule: Schedule, loops: Sequence[Any]) -> None:
 def _extent(schedule: Schedule, loop: Any) -> int:
     """Return how often a loop runs; every shape is known when a kernel is scheduled."""
     return int(schedule.get(loop).extent)
-
-
-def _divisor(extent: int, limit: int) -> int:
-    """Return the largest divisor of the extent up to the limit: no tile is left over."""
-    return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
 
 
 def _axis_kinds(schedule: Schedule, block: BlockHandle) -> str:
