@@ -18,7 +18,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
-from tuner.backends.register_tile import Tile, choose_tile, largest_divisor, result_axes
+from tuner.backends.register_tile import Tile, choose_tile, is_contiguous, largest_divisor, result_axes
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,11 @@ BlockHandle: TypeAlias = Any
 _VECTOR = 16
 """Elements of a vector step: one AVX-512 register of float32, two of AVX2."""
 
-_MIN_PARALLEL_ELEMENTS = 1 << 14
-"""Results below which starting other threads costs more (some 5 us) than they save."""
+_MIN_LANES = 4
+"""Elements below which a vector step is not worth its shuffles."""
+
+_MIN_PARALLEL_POINTS = 1 << 14
+"""Points of a loop nest below which waking other threads costs more (some 5 us) than they save."""
 
 
 def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
@@ -78,7 +81,13 @@ def _inline_producers(schedule: Schedule) -> None:
 
 def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
     """Return the schedule after the first rule that applies to the nest."""
-    for rule in (_tile_product, _vectorise_row_reduction, _vectorise_column_reduction, _vectorise_injective):
+    for rule in (
+        _tile_product,
+        _vectorise_row_reduction,
+        _vectorise_column_reduction,
+        _tile_transposition,
+        _vectorise_injective,
+    ):
         attempt = schedule.copy()
         block = attempt.get_sblock(name)
         try:
@@ -93,8 +102,8 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
 def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     """Keep a tile of results in vector registers while the reduction runs over it.
 
-    The vector lies along the axis that fills vectors best; an operand that holds this axis elsewhere than last
-    is packed, a panel at a time, where its elements are used often enough.
+    The vector lies along the axis that fills vectors best; an operand that holds this axis elsewhere than
+    last is packed, a panel at a time, where its elements are used often enough.
     """
     kinds = _axis_kinds(schedule, block)
     if "R" not in kinds or "S" not in kinds:
@@ -107,6 +116,7 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
     packed = _pack(schedule, block, choice)
     results = schedule.cache_write(block, 0, "local")
+    schedule.transform_layout(block, ("write", 0), _move_last(axes[choice.vector].position, len(axes)))
     _fuse_epilogue(schedule, results)
     outer_vector, inner_vector = schedule.split(axes[choice.vector].loop, [None, choice.vector_tile])
     middle, lanes = schedule.split(inner_vector, [None, choice.lanes])
@@ -126,9 +136,9 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     _vectorise_innermost(schedule, results)
     if packed is not None:
         schedule.compute_at(packed, outer_vector)
-        _parallelise(schedule, [*before, outer_vector])
+        _parallelise(schedule, block, [*before, outer_vector])
     else:
-        _parallelise(schedule, [*before, outer_vector, *after])
+        _parallelise(schedule, block, [*before, outer_vector, *after])
     schedule.decompose_reduction(block, reduction[0])
     return True
 
@@ -138,13 +148,18 @@ def _pack(schedule: Schedule, block: BlockHandle, choice: Tile) -> BlockHandle |
     if choice.packed_read is None:
         return None
     panel = schedule.cache_read(block, choice.packed_read, "local")
-    position = choice.packed_position
-
-    def move_last(*indices: Any) -> list[Any]:
-        return [*indices[:position], *indices[position + 1 :], indices[position]]
-
+    move_last = _move_last(choice.packed_position, len(schedule.get(panel).iter_vars))
     schedule.transform_layout(block, ("read", choice.packed_read), move_last)
     return panel
+
+
+def _move_last(position: int, rank: int) -> tirx.IndexMap:
+    """Return the layout that holds one axis last."""
+
+    def moved(*indices: Any) -> list[Any]:
+        return [*indices[:position], *indices[position + 1 :], indices[position]]
+
+    return tirx.IndexMap.from_func(moved, ndim=rank)
 
 
 def _fuse_epilogue(schedule: Schedule, results: BlockHandle) -> None:
@@ -172,7 +187,7 @@ def _vectorise_row_reduction(schedule: Schedule, block: BlockHandle) -> bool:
     partial = schedule.rfactor(lane, factor_axis=-1 if kinds.count("S") else 0)
     kept = kinds.count("S")
     for nest in (partial, block):
-        _parallelise(schedule, schedule.get_loops(nest)[:kept])
+        _parallelise(schedule, nest, schedule.get_loops(nest)[:kept])
     partial_loops = schedule.get_loops(partial)
     vector = partial_loops[-1]
     schedule.vectorize(vector)
@@ -192,29 +207,54 @@ def _vectorise_column_reduction(schedule: Schedule, block: BlockHandle) -> bool:
     )
     schedule.reorder(*spatial[:-1], outer, *reduction, lanes)
     schedule.vectorize(lanes)
-    _parallelise(schedule, [*spatial[:-1], outer])
+    _parallelise(schedule, block, [*spatial[:-1], outer])
     schedule.decompose_reduction(block, reduction[0])
+    return True
+
+
+def _tile_transposition(schedule: Schedule, block: BlockHandle) -> bool:
+    """Move square tiles, where an operand is contiguous along another axis than the result."""
+    if not _is_injective(schedule, block):
+        return False
+    *outer, last = result_axes(schedule, block) or (None,)
+    if last is None or not any(access.step and not access.is_last for access in last.accesses):
+        return False
+    across = next((axis for axis in outer if any(is_contiguous(access) for access in axis.accesses)), None)
+    if across is None:
+        return False
+    loops = [across.loop, last.loop]
+    sizes = [largest_divisor(axis.extent, _VECTOR) for axis in (across, last)]
+    if min(sizes) < _MIN_LANES:
+        return False
+    tiles = [schedule.split(loop, [None, size]) for loop, size in zip(loops, sizes, strict=True)]
+    rest = [axis.loop for axis in outer if axis is not across]
+    schedule.reorder(*rest, tiles[0][0], tiles[1][0], tiles[0][1], tiles[1][1])
+    schedule.vectorize(tiles[1][1])
+    _parallelise(schedule, block, [*rest, tiles[0][0]])
     return True
 
 
 def _vectorise_injective(schedule: Schedule, block: BlockHandle) -> bool:
     if not _is_injective(schedule, block):
         return False
-    lanes_of = _vectorise_innermost(schedule, block)
+    num_inner = _vectorise_innermost(schedule, block)
     loops = schedule.get_loops(block)
-    _parallelise(schedule, loops[: len(loops) - lanes_of])
+    _parallelise(schedule, block, loops[: len(loops) - num_inner])
     return True
 
 
 def _vectorise_innermost(schedule: Schedule, block: BlockHandle) -> int:
-    """Make vectors of the innermost loop; return how many loops, innermost first, must stay as they are."""
+    """Make vectors of the innermost loop; return how many loops, innermost first, must stay as they are.
+
+    A loop that no vector divides is left to the compiler, which makes vectors of its simple cases and a rest.
+    """
     loops = schedule.get_loops(block)
     if not loops:
         return 0
     extent = _extent(schedule, loops[-1])
     lanes = largest_divisor(extent, _VECTOR)
-    if lanes < 2:
-        return 0
+    if lanes < _MIN_LANES:
+        return int(extent >= _VECTOR)
     if lanes == extent:
         schedule.vectorize(loops[-1])
         return 1
@@ -223,9 +263,10 @@ def _vectorise_innermost(schedule: Schedule, block: BlockHandle) -> int:
     return 1
 
 
-def _parallelise(schedule: Schedule, loops: Sequence[Any]) -> None:
+def _parallelise(schedule: Schedule, block: BlockHandle, loops: Sequence[Any]) -> None:
     """Fuse the loops and share them out among threads, where there is enough to do."""
-    if not loops:
+    points = math.prod(int(axis.dom.extent) for axis in schedule.get(block).iter_vars)
+    if not loops or points < _MIN_PARALLEL_POINTS:
         return
     fused = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     if _extent(schedule, fused) > 1:

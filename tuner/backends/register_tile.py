@@ -52,10 +52,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class ResultAxis:
-    """One axis of the results, with its loop and how each operand is read along it."""
+    """One axis of the results: its loop, how each operand is read along it, and where the result holds it."""
 
     loop: Any
     extent: int
+    position: int | None
     accesses: tuple[Access, ...]
 
 
@@ -92,7 +93,12 @@ def result_axes(schedule: Any, block: Any) -> tuple[ResultAxis, ...]:
     if len(loops) != len(statement.iter_vars):
         return ()
     return tuple(
-        ResultAxis(loop, int(axis.dom.extent), tuple(_access(load, read, axis.var) for read, load in loads))
+        ResultAxis(
+            loop=loop,
+            extent=int(axis.dom.extent),
+            position=_position(statement.body, axis.var),
+            accesses=tuple(_access(load, read, axis.var) for read, load in loads),
+        )
         for loop, axis in zip(loops, statement.iter_vars, strict=True)
         if axis.iter_type == tvm.tirx.IterVar.DataPar
     )
@@ -108,8 +114,10 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
     choices = []
     for index, axis in enumerate(axes):
         lanes = next((lanes for lanes in _LANES if axis.extent % lanes == 0), 0)
-        to_pack = [access for access in axis.accesses if access.step and not _is_contiguous(access)]
-        if not lanes or not any(access.step for access in axis.accesses) or len(to_pack) > int(packs):
+        to_pack = [access for access in axis.accesses if access.step and not is_contiguous(access)]
+        if not lanes or axis.position is None or len(to_pack) > int(packs):
+            continue
+        if not any(access.step for access in axis.accesses):
             continue
         if any(access.step != 1 or access.position is None for access in to_pack):
             continue
@@ -129,7 +137,7 @@ def _tile(axes: Sequence[ResultAxis], vector: int, lanes: int, *, packs_operand:
     tile = Tile(vector=vector, lanes=lanes, vector_tile=lanes * num_vectors, rows=rows, row_tile=row_tile)
     if not packs_operand:
         return tile
-    packed = next(access for access in axes[vector].accesses if access.step and not _is_contiguous(access))
+    packed = next(access for access in axes[vector].accesses if access.step and not is_contiguous(access))
     assert packed.position is not None, "only an operand with one advancing axis is packed"
     return Tile(
         vector=vector,
@@ -163,8 +171,17 @@ def largest_divisor(extent: int, limit: int) -> int:
     return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
 
 
-def _is_contiguous(access: Access) -> bool:
+def is_contiguous(access: Access) -> bool:
+    """Say whether neighbours along the axis are neighbours in the operand's memory."""
     return access.is_last and access.step == 1
+
+
+def _position(store: Any, variable: Any) -> int | None:
+    """Return which axis of its result a store indexes by the bare variable."""
+    if not isinstance(store, tvm.tirx.BufferStore):
+        return None
+    found = [position for position, index in enumerate(store.indices) if index.same_as(variable)]
+    return found[0] if found else None
 
 
 def _operand_loads(statement: Block) -> list[tuple[int, Any]]:
