@@ -149,13 +149,16 @@ def _matching_graph(
 def _least_peak(memory: Sequence[int], before: Sequence[int]) -> int:
     """Return the least peak over all orders in which each item comes after the set `before` it."""
     whole = (1 << len(memory)) - 1
-    level = [0] * (whole + 1)
-    peak = [0] + [2**62] * whole
-    for done in range(whole + 1):
+    level = {0: 0}
+    peak = {0: 0}
+    for done in range(whole):
+        if done not in peak:
+            continue
         for item, units in enumerate(memory):
             bit = 1 << item
             if done & bit or before[item] & ~done:
                 continue
             level[done | bit] = level[done] + units
-            peak[done | bit] = min(peak[done | bit], max(peak[done], level[done | bit]))
+            reached = max(peak[done], level[done | bit])
+            peak[done | bit] = min(peak.get(done | bit, reached), reached)
     return peak[whole]

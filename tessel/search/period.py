@@ -162,6 +162,8 @@ def _search_problem(problem: Problem, copies: int, lowest: int, below: int, run:
     search = PeriodSearch(make_cyclic_problem(problem, copies), lowest=lowest, below=below)
     try:
         search.run(run.is_over)
+        if search.period is None and copies == 1 and run.is_over():
+            search.settle_for(below - 1)
     except KeyboardInterrupt:
         if search.period is None:
             raise

@@ -63,6 +63,10 @@ class PeriodSearch:
             if not is_settled:
                 steps = min(2 * steps, MOST_STEPS)
 
+    def settle_for(self, period: int) -> None:
+        """Try one period, such as one in which nothing overlaps, when there is no time for a better one."""
+        self._try(period, MOST_STEPS)
+
     def _candidates(self) -> Iterator[int]:
         """Yield open periods, each once, the most telling first."""
         last = (self.below if self.period is None else self.period) - 1
