@@ -6,31 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import networkx as nx
 import pytest
+from dataflow_samples import graph_of, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.cover_bound import node_prices
 from tuner.cover_search import Cover, CoverProblem, Option, StuckError, search_cover
-from tuner.graph import DataflowGraph, IndexSet, Node, PatternKind, SubGraph
-
-
-@st.composite
-def graphs(draw: st.DrawFn, max_nodes: int = 8) -> DataflowGraph:
-    """Draw a graph whose nodes read up to three earlier ones."""
-    count = draw(st.integers(1, max_nodes))
-    nodes = []
-    for index in range(count):
-        inputs = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
-        nodes.append(
-            Node(
-                index=index,
-                operator=draw(st.sampled_from(["add", "matmul", "relu"])),
-                kind=PatternKind.BROADCAST,
-                inputs=tuple(sorted(inputs)),
-                is_external=index == count - 1,
-            )
-        )
-    return DataflowGraph(nodes)
+from tuner.graph import DataflowGraph, IndexSet, SubGraph
 
 
 @st.composite
@@ -170,11 +152,3 @@ def test_progress_is_told() -> None:
     cover: Cover = search_cover(problem_of(graph, options), on_progress=lambda *seen: told.append(seen))
     assert told == [(1000, 999)]
     assert cover.states == 1200
-
-
-def graph_of(inputs: Sequence[tuple[int, ...]]) -> DataflowGraph:
-    last = len(inputs) - 1
-    return DataflowGraph(
-        Node(index=index, operator="add", kind=PatternKind.BROADCAST, inputs=reads, is_external=index == last)
-        for index, reads in enumerate(inputs)
-    )

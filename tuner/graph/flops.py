@@ -92,7 +92,6 @@ _Rule = Callable[[Sequence[Tensor], Sequence[Tensor], dict[str, str]], int]
 
 _RULES: dict[str, _Rule] = {
     "matmul": _matmul,
-    "linear": _matmul,
     **{f"nn.conv{rank}d": _convolution for rank in (1, 2, 3)},
     **{f"nn.conv{rank}d_transpose": _transposed_convolution for rank in (1, 2, 3)},
     **{f"nn.{which}_pool{rank}d": _pooling for which in ("max", "avg") for rank in (1, 2, 3)},

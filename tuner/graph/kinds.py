@@ -39,7 +39,7 @@ _NAMES_BY_KIND = {
         "abs acos acosh asin asinh atan atanh astype bitwise_not ceil clip cos cosh erf exp floor isfinite "
         "isinf "
         "isnan log logical_not negative round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc "
-        "nn.dropout nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.relu6 nn.selu nn.silu nn.softplus"
+        "nn.dropout nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.selu nn.silu nn.softplus"
     ),
     PatternKind.BROADCAST: (
         "add atan2 bitwise_and bitwise_or bitwise_xor broadcast_to divide equal floor_divide floor_mod "
@@ -58,7 +58,7 @@ _NAMES_BY_KIND = {
     ),
     PatternKind.REDUCTION: "argmax argmin collapse_sum_to max mean min prod std sum variance",
     PatternKind.ANCHOR: (
-        "einsum linear matmul nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.avg_pool1d nn.avg_pool2d "
+        "einsum matmul nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.avg_pool1d nn.avg_pool2d "
         "nn.avg_pool3d "
         "nn.batch_norm nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
         "nn.conv3d_transpose "
