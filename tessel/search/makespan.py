@@ -1,6 +1,7 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
-    bounds → one that always exists → hand-written rules → urgencies → climbing, until proven or out of time
+    bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
+           → neighbourhoods and climbing in turn, until proven or out of time
 
 Every phase offers schedules to one incumbent, so the answer only gets better with time, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). Time is looked at
@@ -25,6 +26,7 @@ from tessel.search.instance import build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.nearby import search_near
 from tessel.search.progress import Progress
+from tessel.search.ramps import offer_ramps
 from tessel.search.repeating import find_repeating_part
 from tessel.search.rules import offer_rules
 
@@ -77,6 +79,7 @@ def find_schedule(
     )
     try:
         offer_rules(placement, best, memory=limits)
+        offer_ramps(placement, best, memory=limits, seed=seed)
         _improve(placement, best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:

@@ -102,6 +102,12 @@ def orders_of(instance: Instance, start: IntArray) -> Orders:
     return orders
 
 
+def earliest_starts(instance: Instance, orders: Orders) -> IntArray:
+    """Return the earliest start by step that the orders allow; -1 for steps not run."""
+    _time_heads(instance, orders, 0)
+    return orders.head.copy()
+
+
 @compiled
 def search_neighbourhood(
     instance: Instance, orders: Orders, num_rounds: int, num_kicks: int, target: int, state: int

@@ -1,0 +1,75 @@
+"""Warm-up and cool-down from a repetend, without barriers: cut it to N micro-batches and close up.
+
+The periodic schedule says in which order each device runs its steps. Of that endless order keep the steps of N
+micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place, and
+what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so the
+memory limits hold as well.
+
+    endless    … b0 f2 b1 f3 b2 f4 b3 …
+    N = 3      f0 f1 b0 f2 b1 b2
+
+Checked in tests/tessel/search/test_ramps.py against the figures of docs and the independent validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tessel.errors import ScheduleError
+from tessel.placement import Placement
+from tessel.search.incumbent import Incumbent
+from tessel.search.instance import Instance, IntArray
+from tessel.search.neighbourhood import earliest_starts, orders_of
+from tessel.search.period import find_repetend
+from tessel.search.period_result import RepetendResult
+
+COPIES = (1, 3)
+"""Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
+
+TIME_SHARE = 0.1
+"""Share of the time limit for each repetend: ramps are a start, and the rest of the search goes on from it."""
+
+
+def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
+    """Offer the schedules that repetends give when they are cut.
+
+    Args:
+        placement: blocks of one micro-batch.
+        best: where to offer; its clock and deadline count.
+        memory: limit in units, one a device; None for none.
+        seed: seed of the repetend search.
+    """
+    for copies in COPIES:
+        if best.is_over or copies > best.instance.micro_batches:
+            return
+        try:
+            repetend = find_repetend(
+                placement,
+                memory=memory,
+                max_copies=copies,
+                time_limit_s=TIME_SHARE * best.seconds_left,
+                seed=seed,
+                clock=best.clock,
+            )
+        except ScheduleError:  # none was found in time
+            return
+        best.offer(cut_repetend(best.instance, repetend), "repetend with ramps")
+        if repetend.rate_optimal:
+            return
+
+
+def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
+    """Return the starts by step of the repetend cut to the instance's micro-batches; -1 for steps not run.
+
+    Args:
+        instance: the arrays of the whole schedule.
+        repetend: found under the instance's limits, for the same placement.
+    """
+    start = np.full((instance.micro_batches, instance.num_blocks), -1, dtype=np.int64)
+    blocks = np.array(repetend.block_indices)
+    for micro_batch in range(instance.micro_batches):
+        lap, copy = divmod(micro_batch, repetend.copies)
+        start[micro_batch, blocks] = np.array(repetend.starts[copy]) + lap * repetend.period
+    return earliest_starts(instance, orders_of(instance, start.reshape(-1)))
