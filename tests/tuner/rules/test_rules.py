@@ -6,7 +6,7 @@ import pytest
 from dataflow_samples import branchy_network, graph_of, graphs, relax_module, transformer_block
 from hypothesis import given, settings
 from tvm import relax
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
 from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.rules import (
@@ -100,7 +100,7 @@ def test_library_calls_cover_several_operators_and_overlap_freely() -> None:
     )
     labels = [each.label for each in rule.find_candidates(graph)]
     assert labels.count("matmul") == 6
-    assert labels.count("linear") == 1
+    assert labels.count("linear") == 3  # one with a bias, two with a residual; matching lets sums commute
     assert "never" not in labels
 
 
@@ -114,8 +114,6 @@ def test_styles_let_calls_grow() -> None:
 
 def test_projections_are_part_of_a_pattern() -> None:
     graph = DataflowGraph.from_function(transformer_block())
-    from tvm.relax.dpl import is_tuple_get_item
-
     pattern = is_op("relax.reshape")(is_tuple_get_item(is_op("relax.split")(wildcard()), 0), wildcard())
     (inside,) = found(PatternRule("head", pattern), graph)
     assert graph.operators_of(inside) == ("split", "reshape")
@@ -161,18 +159,13 @@ def test_tvm_groups_are_disjoint(graph: DataflowGraph) -> None:
 
 def test_vertical_and_horizontal_fusion_of_attention() -> None:
     graph = DataflowGraph.from_function(transformer_block())
-    vertical = [
-        graph.operators_of(each.inside)
-        for each in vertical_rule(tvm_native_rule(2), max_anchors=3).find_candidates(graph)
-    ]
+    rule = vertical_rule(tvm_native_rule(2), max_anchors=3)
+    vertical = [graph.operators_of(each.inside) for each in rule.find_candidates(graph)]
     assert any(names.count("matmul") == 2 and "nn.softmax" in names for names in vertical)
 
     network = DataflowGraph.from_function(branchy_network())
-    horizontal = [
-        network.operators_of(each.inside)
-        for each in horizontal_rule(OperatorByKind()).find_candidates(network)
-    ]
-    assert ("nn.conv2d",) * 3 in horizontal
+    horizontal = horizontal_rule(OperatorByKind()).find_candidates(network)
+    assert ("nn.conv2d",) * 3 in [network.operators_of(each.inside) for each in horizontal]
 
 
 def test_order_is_fixed_by_the_graph_alone() -> None:
