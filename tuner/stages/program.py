@@ -90,8 +90,8 @@ def read_program(model: Model) -> Program:
             )
     inputs = tuple(function.params)[: len(model.inputs)]
     parameters = tuple(function.params)[len(model.inputs) :]
-    names = dict(zip(inputs, (spec.name for spec in model.inputs), strict=True))
-    names.update(zip(parameters, model.parameter_names, strict=True))
+    names = dict(zip(inputs, (str(spec.name) for spec in model.inputs), strict=True))
+    names.update(zip(parameters, map(str, model.parameter_names), strict=True))
     names.update(_fresh_names((binding.var for binding in bindings), taken=names.values()))
     return Program(
         inputs=inputs,
@@ -208,7 +208,8 @@ def tensor_info(expression: Expr, name: str) -> TensorInfo:
         ) from error
     dtype = str(expression.ty.dtype)
     num_bytes = math.prod(shape) * ((tvm.DataType(dtype).bits + 7) // 8)
-    return TensorInfo(name=name, shape=shape, dtype=dtype, num_bytes=num_bytes)
+    # TVM's strings are a type of their own, which no file format knows.
+    return TensorInfo(name=str(name), shape=shape, dtype=dtype, num_bytes=num_bytes)
 
 
 def operator_name(value: Expr) -> str:

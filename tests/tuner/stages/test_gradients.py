@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax import op
 
@@ -12,7 +13,7 @@ from tuner.stages.gradients import GRADIENTS
 
 pytestmark = pytest.mark.tvm
 
-SINGLE_ONLY = ("nn.layer_norm", "nn.rms_norm")
+SINGLE_ONLY = ("nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.attention")
 """Operators that TVM computes in single precision at most."""
 
 
@@ -20,8 +21,20 @@ def const(value):
     return relax.const(value, "float64")
 
 
+def zeros(length):
+    return relax.const([0.0] * length, "float64")
+
+
+def ones(length):
+    return relax.const([1.5] * length, "float64")
+
+
 # Operator under test, as a function of its arguments, and their shapes.
 CASES = {
+    "ceil": (op.ceil, [(3, 4)]),
+    "floor": (op.floor, [(3, 4)]),
+    "round": (op.round, [(3, 4)]),
+    "sign": (op.sign, [(3, 4)]),
     "clip": (lambda x: op.clip(x, -0.5, 0.5), [(3, 4)]),
     "erf": (op.erf, [(3, 4)]),
     "flatten": (op.flatten, [(2, 3, 2)]),
@@ -36,13 +49,43 @@ CASES = {
         lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-2, -1]),
         [(2, 3, 4), (3, 4), (3, 4)],
     ),
+    "nn.adaptive_avg_pool2d": (lambda x: op.nn.adaptive_avg_pool2d(x, (2, 1)), [(1, 2, 4, 3)]),
+    "nn.attention": (lambda q, k, v: op.nn.attention(q, k, v), [(2, 3, 2, 4), (2, 5, 2, 4), (2, 5, 2, 4)]),
+    "nn.attention causal": (
+        lambda q, k, v: op.nn.attention(
+            q, k, v, scale=tvm.tirx.FloatImm("float32", 0.3), causal_mask="TopLeft"
+        ),
+        [(1, 3, 2, 4)] * 3,
+    ),
+    "nn.attention_bias": (op.nn.attention, [(1, 3, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4), (1, 1, 3, 3)]),
+    "nn.batch_norm": (
+        lambda x, g, b: relax.TupleGetItem(
+            op.nn.batch_norm(x, g, b, zeros(3), ones(3), axis=1, training=True), 0
+        ),
+        [(2, 3, 2, 2), (3,), (3,)],
+    ),
+    "nn.batch_norm with fixed statistics": (
+        lambda x, g, b: relax.TupleGetItem(
+            op.nn.batch_norm(x, g, b, ones(3), ones(3), axis=1, training=False), 0
+        ),
+        [(2, 3, 2, 2), (3,), (3,)],
+    ),
+    "nn.group_norm": (
+        lambda x, g, b: op.nn.group_norm(x, g, b, num_groups=2, channel_axis=1, axes=[2, 3]),
+        [(2, 4, 2, 2), (4,), (4,)],
+    ),
     "nn.leakyrelu": (lambda x: op.nn.leakyrelu(x, 0.1), [(3, 4)]),
     "nn.relu": (op.nn.relu, [(3, 4)]),
     "nn.rms_norm": (lambda x, g: op.nn.rms_norm(x, g, axes=[-1]), [(2, 3, 8), (8,)]),
     "nn.softplus": (lambda x: op.nn.softplus(x, beta=2.0), [(3, 4)]),
+    "nn.pad": (lambda x: op.nn.pad(x, [0, 0, 1, 2]), [(3, 4)]),
+    "repeat": (lambda x: op.repeat(x, 2, axis=0), [(3, 2)]),
+    "repeat of all": (lambda x: op.repeat(x, 2), [(3, 2)]),
     "rsqrt": (lambda x: op.rsqrt(op.add(op.multiply(x, x), const(1.0))), [(3, 4)]),
     "square": (op.square, [(3, 4)]),
     "squeeze": (lambda x: op.squeeze(x, axis=[1]), [(3, 1, 4)]),
+    "stack": (lambda x, y: op.stack([x, y, x], axis=1), [(2, 3), (2, 3)]),
+    "strided_slice": (lambda x: op.strided_slice(x, [0, 1], [1, -3], [3, 4]), [(4, 5)]),
     "tril": (op.tril, [(4, 4)]),
     # Operators whose gradients are TVM's: the tuples and broadcasts around them are ours.
     "matmul of two batches": (op.matmul, [(2, 3, 4), (2, 4, 5)]),
@@ -57,8 +100,19 @@ CASES = {
     "softmax": (lambda x: op.nn.softmax(x, axis=-1), [(3, 4)]),
     "log_softmax": (lambda x: op.nn.log_softmax(x, axis=-1), [(3, 4)]),
     "conv2d": (lambda x, w: op.nn.conv2d(x, w, padding=(1, 1)), [(1, 2, 5, 5), (3, 2, 3, 3)]),
+    "conv2d with groups": (
+        lambda x, w: op.nn.conv2d(x, w, groups=2, strides=(2, 1), padding=(1, 0)),
+        [(2, 4, 5, 4), (6, 2, 3, 3)],
+    ),
     "conv2d with stride": (lambda x, w: op.nn.conv2d(x, w, strides=(2, 2)), [(1, 2, 5, 5), (3, 2, 3, 3)]),
     "max_pool2d": (lambda x: op.nn.max_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
+    "avg_pool2d": (lambda x: op.nn.avg_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
+    "nll_loss of log_softmax": (
+        lambda x: op.nn.nll_loss(op.nn.log_softmax(x), relax.const([2, 0, 1], "int64"), reduction="mean"),
+        [(3, 4)],
+    ),
+    "take": (lambda x: op.take(x, relax.const([2, 0, 2], "int64"), axis=0), [(4, 3)]),
+    "where": (lambda x, y: op.where(relax.const([True, False]), x, y), [(3, 2), (3, 2)]),
     "variance": (lambda x: op.variance(x, axis=[-1], keepdims=True), [(3, 4)]),
 }
 
@@ -135,6 +189,18 @@ def test_an_operator_without_gradient_is_named(make_model):
     )
     with pytest.raises(UnsupportedOperatorError, match=r"operator 'cumprod', which computes"):
         build_stages(model, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("strided_slice", lambda x: op.strided_slice(x, [0], [0], [4], strides=[2])),
+        ("nn.pad", lambda x: op.nn.pad(x, [1, 1], "reflect")),
+    ],
+)
+def test_a_use_of_an_operator_that_has_no_gradient_is_named(name, function, make_model):
+    with pytest.raises(UnsupportedOperatorError, match=f"operator '{name}'.* for these attributes"):
+        _weighted_sum_stage(function, [(4,)], make_model)
 
 
 def test_equal_maxima_share_the_gradient(make_model, compile_module):
