@@ -116,7 +116,7 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
     packed = _pack(schedule, block, choice)
     results = schedule.cache_write(block, 0, "local")
-    schedule.transform_layout(block, ("write", 0), _move_last(axes[choice.vector].position, len(axes)))
+    schedule.transform_layout(block, ("write", 0), _move_last(choice.result_position, len(axes)))
     _fuse_epilogue(schedule, results)
     outer_vector, inner_vector = schedule.split(axes[choice.vector].loop, [None, choice.vector_tile])
     middle, lanes = schedule.split(inner_vector, [None, choice.lanes])

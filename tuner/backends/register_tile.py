@@ -10,7 +10,7 @@ tests/tuner/backends/test_register_tile.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import tvm
@@ -68,6 +68,7 @@ class Tile:
         vector: the axis that vectors lie along.
         lanes: elements of a vector step.
         vector_tile: elements of the tile along it, a multiple of `lanes`.
+        result_position: which of the result's axes it is.
         rows: the axis of the tile's rows, or None for a single row.
         row_tile: rows of the tile.
         packed_read: the read to pack so that the vector's axis comes last, or None.
@@ -78,6 +79,7 @@ class Tile:
     vector: int
     lanes: int
     vector_tile: int
+    result_position: int
     rows: int | None
     row_tile: int
     packed_read: int | None = None
@@ -131,28 +133,32 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
 def _tile(axes: Sequence[ResultAxis], vector: int, lanes: int, *, packs_operand: bool) -> Tile:
     rows = _row_axis(axes, vector)
     row_tile = largest_divisor(axes[rows].extent, _MAX_ROWS) if rows is not None else 1
-    num_vectors = largest_divisor(
-        axes[vector].extent // lanes, min(_MAX_VECTORS, NUM_ACCUMULATORS // row_tile)
-    )
-    tile = Tile(vector=vector, lanes=lanes, vector_tile=lanes * num_vectors, rows=rows, row_tile=row_tile)
-    if not packs_operand:
-        return tile
-    packed = next(access for access in axes[vector].accesses if access.step and not is_contiguous(access))
-    assert packed.position is not None, "only an operand with one advancing axis is packed"
-    return Tile(
+    most_vectors = min(_MAX_VECTORS, NUM_ACCUMULATORS // row_tile)
+    result_position = axes[vector].position
+    assert result_position is not None, "only an axis that the result holds is chosen"
+    tile = Tile(
         vector=vector,
         lanes=lanes,
-        vector_tile=tile.vector_tile,
+        vector_tile=lanes * largest_divisor(axes[vector].extent // lanes, most_vectors),
+        result_position=result_position,
         rows=rows,
         row_tile=row_tile,
-        packed_read=packed.read,
-        packed_position=packed.position,
-        shared=tuple(
-            index
-            for index, axis in enumerate(axes)
-            if index != vector and any(access.read == packed.read and access.step for access in axis.accesses)
-        ),
     )
+    return _packing(tile, axes) if packs_operand else tile
+
+
+def _packing(tile: Tile, axes: Sequence[ResultAxis]) -> Tile:
+    """Return the tile together with the operand that it packs."""
+    accesses = axes[tile.vector].accesses
+    packed = next(access for access in accesses if access.step and not is_contiguous(access))
+    assert packed.position is not None, "only an operand with one advancing axis is packed"
+    shared = tuple(
+        index
+        for index, axis in enumerate(axes)
+        if index != tile.vector
+        and any(access.read == packed.read and access.step for access in axis.accesses)
+    )
+    return replace(tile, packed_read=packed.read, packed_position=packed.position, shared=shared)
 
 
 def _row_axis(axes: Sequence[ResultAxis], vector: int) -> int | None:
