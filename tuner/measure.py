@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeAlias
 
 import numpy as np
 import tvm
@@ -42,6 +43,9 @@ from tuner.target_resolution import environment_of
 from tuner.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
+
+_Key: TypeAlias = tuple[str, str, str]
+"""What names a program's outcome: workload, backend, settings."""
 
 _BUILDS_A_WORKER = 8
 """Programs that each of several workers builds before they are timed: enough to keep all of them busy, few
@@ -136,6 +140,7 @@ class Measurer:
         self._workers = [WorkerProcess(target, backends) for _ in range(jobs)]
         self._keys = itertools.count()
         self._checked_kinds: dict[str, str] = {}
+        self._environments: dict[str, Environment] = {}
 
     def __enter__(self) -> Measurer:
         return self
@@ -182,16 +187,9 @@ class Measurer:
             RecordError: the records cannot be read or written.
         """
         distinct = {_key(request): request for request in requests}
-        record_by_key: dict[tuple[str, str, str], Record] = {}
-        missing = []
-        for key, request in distinct.items():
-            found = self.find(request.workload, request.backend, settings=request.settings)
-            if found is None:
-                missing.append(request)
-            else:
-                record_by_key[key] = found
-                self.reused_measurements += 1
-                self._report(found, len(record_by_key), len(distinct))
+        record_by_key = self._find_all(distinct.values())
+        missing = [request for key, request in distinct.items() if key not in record_by_key]
+        self.reused_measurements += len(record_by_key)
         for request, reply, error in self._measure_missing(missing):
             record = self._keep(request, reply, error)
             record_by_key[_key(request)] = record
@@ -213,8 +211,10 @@ class Measurer:
 
         A label depends on the versions of every backend, because any of them may be in the mix.
         """
-        named = [known for known in self.backends if known.name == backend]
-        return environment_of(self.target, *(named or self.backends))
+        if backend not in self._environments:
+            named = [known for known in self.backends if known.name == backend]
+            self._environments[backend] = environment_of(self.target, *(named or self.backends))
+        return self._environments[backend]
 
     def run(
         self, module: IRModule, inputs: Sequence[np.ndarray], *, function: str = "main"
@@ -252,6 +252,23 @@ class Measurer:
                 f"the two modules could not be compared: {message}; see which of them fails alone"
             )
         return reply.relative_error
+
+    def _find_all(self, requests: Iterable[MeasureRequest]) -> dict[_Key, Record]:
+        """Return the newest record of each request that the records hold, by few queries."""
+        by_environment: dict[Environment, list[MeasureRequest]] = {}
+        for request in requests:
+            by_environment.setdefault(self.environment(request.backend), []).append(request)
+        newest: dict[_Key, Record] = {}
+        for environment, group in by_environment.items():
+            wanted = {_key(request) for request in group}
+            fingerprints = sorted({fingerprint for fingerprint, _, _ in wanted})
+            found = self.store.find_many(fingerprints, target=self.target.text, environment=environment)
+            for record in itertools.chain.from_iterable(found.values()):
+                measurement = record.measurement
+                key = measurement.workload_fingerprint, measurement.backend, measurement.settings
+                if key in wanted:
+                    newest[key] = record
+        return newest
 
     def _measure_missing(
         self, requests: Sequence[MeasureRequest]
@@ -350,7 +367,7 @@ class Measurer:
         self._on_progress(MeasureProgress(completed=completed, total=total, record=record))
 
 
-def _key(request: MeasureRequest) -> tuple[str, str, str]:
+def _key(request: MeasureRequest) -> _Key:
     return request.workload.fingerprint, request.backend, request.settings
 
 

@@ -7,9 +7,10 @@ as its reason. Checked in tests/tuner/test_price_measured.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from records import Record, Status
+from records import Record, Status, Workload
 from tuner.backends.protocol import Backend
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function
@@ -19,6 +20,7 @@ from tuner.measure import Measurer, MeasureRequest
 from tuner.plan import Figure
 from tuner.price import Invalid
 from tuner.rewrite import extract_function, extract_module
+from tuner.structure import Structure
 
 
 class MeasuredPricer:
@@ -50,7 +52,7 @@ class MeasuredPricer:
                 continue
             backend = self._backend(candidate)
             function = extract_function(self._graph, candidate.sub_graph, backend.name)
-            workload = describe_function(function)
+            workload = _workload_of(Structure(function))
             key = workload.fingerprint, backend.name
             keys.append(key)
             if key in self._prices or key in requests:
@@ -77,6 +79,12 @@ class MeasuredPricer:
                 f"{', '.join(self._backends)}; give the measurer the same backends as the rules"
             )
         return self._backends[candidate.backend]
+
+
+@functools.lru_cache(maxsize=16384)
+def _workload_of(structure: Structure) -> Workload:
+    """Describe each structure once: a repeated layer proposes the same sub-graphs over and over."""
+    return describe_function(structure.value)
 
 
 def price_of(record: Record) -> Figure | Invalid:

@@ -9,7 +9,7 @@ the uncut model's. Checked in tests/tuner/test_tune.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
+from tuner.structure import Structure
 from tuner.whole_model import measure_partitioned
 
 MAX_GRADIENT_ERROR = 1e-3
@@ -91,11 +92,7 @@ def measure_stages(
     else:
         positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
-    partitioned = {
-        name: _partition(session, function, name, penalty_us)
-        for stage in stages
-        for name, function in _functions_of(stage).items()
-    }
+    partitioned = _partition_stages(session, stages, penalty_us)
     figures = {name: measure_partitioned(session, function) for name, function in partitioned.items()}
     return MeasuredStages(
         stages=tuple(_stage_plan(stage, figures) for stage in stages),
@@ -153,6 +150,22 @@ def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunctio
         # Where inputs need no gradient, the weight half is the joint backward: there is nothing to split.
         functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
     return {f"{stage.name}.{name}": function for name, function in functions.items() if function is not None}
+
+
+def _partition_stages(
+    session: Session, stages: Sequence[Stage], penalty_us: float
+) -> dict[str, PartitionedFunction]:
+    """Partition every function of every stage; stages of equal structure are searched once."""
+    known: dict[Structure, PartitionedFunction] = {}
+    partitioned = {}
+    for stage in stages:
+        for name, function in _functions_of(stage).items():
+            structure = Structure(function.module)
+            if structure not in known:
+                known[structure] = _partition(session, function, name, penalty_us)
+            found = known[structure]
+            partitioned[name] = replace(found, priced=replace(found.priced, name=name))
+    return partitioned
 
 
 def _partition(
