@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import networkx as nx
+
 from tessel.instruction import Instruction
 from tessel.placement import Block, BlockKind, Placement
 
@@ -167,45 +169,63 @@ _PARENTS = {
 
 def _parts_by_forward(placement: Placement) -> dict[int, dict[BlockKind, int]]:
     """For each forward block, its stage's other blocks by kind."""
-    parents: dict[int, list[int]] = defaultdict(list)
-    index = placement.index_by_name
-    for edge in placement.edges:
-        parents[index[edge.target]].append(index[edge.source])
     blocks = placement.blocks
+    index = placement.index_by_name
+    order = [index[name] for name in nx.topological_sort(placement.graph)]
     parts: dict[int, dict[BlockKind, int]] = {
         number: {} for number, block in enumerate(blocks) if block.kind is BlockKind.FORWARD
     }
     forward_of = {number: number for number in parts}
     for kind, parent_kinds in _PARENTS.items():
-        for number, block in enumerate(blocks):
-            if block.kind is not kind:
+        for number in order:
+            if blocks[number].kind is not kind:
                 continue
-            parent = _parent(blocks, number, parents[number], parent_kinds)
-            forward = forward_of[parent]
-            if kind in parts[forward]:
-                raise NotAPipelineError(
-                    f"stage of {blocks[forward].name} has two {kind} blocks, {block.name} is the second"
-                )
-            parts[forward][kind] = number
-            forward_of[number] = forward
+            free = {part for part, forward in forward_of.items() if kind not in parts[forward]}
+            parent = _parent(placement, number, parent_kinds, free)
+            parts[forward_of[parent]][kind] = number
+            forward_of[number] = forward_of[parent]
     unread = [block.name for number, block in enumerate(blocks) if number not in forward_of]
     if unread:
         raise NotAPipelineError(f"block {unread[0]} is neither a forward nor a stage's backward")
     return parts
 
 
-def _parent(blocks: tuple[Block, ...], number: int, parents: list[int], kinds: tuple[BlockKind, ...]) -> int:
+def _parent(placement: Placement, number: int, kinds: tuple[BlockKind, ...], free: set[int]) -> int:
+    """The block that another one hangs on: one it waits for directly, or the last on the way to it.
+
+    Args:
+        placement: the blocks.
+        number: the block whose parent is wanted.
+        kinds: kinds of the parent, the surest first.
+        free: blocks of stages that have no block of this kind yet.
+    """
+    blocks = placement.blocks
+    index = placement.index_by_name
+    name = blocks[number].name
+    direct = [index[source] for source in placement.graph.predecessors(name)]
     for kind in kinds:
-        fitting = [
-            parent
-            for parent in parents
-            if blocks[parent].kind is kind and blocks[parent].devices == blocks[number].devices
-        ]
+        for parent in direct:
+            if parent in free and blocks[parent].kind is kind and _same_devices(blocks, parent, number):
+                return parent
+    above = {index[source] for source in nx.ancestors(placement.graph, name)}
+    on_the_way = [parent for parent in free & above if _same_devices(blocks, parent, number)]
+    for kind in kinds:
+        fitting = [parent for parent in on_the_way if blocks[parent].kind is kind]
         if fitting:
-            return fitting[0]
+            # Of several chunks on one device, gradients come back through the last first.
+            return max(fitting, key=lambda parent: (_depth(placement, parent), parent))
     raise NotAPipelineError(
-        f"{blocks[number].kind} block {blocks[number].name} follows no forward on its devices"
+        f"{blocks[number].kind} block {name} follows no forward of its own on its devices"
     )
+
+
+def _same_devices(blocks: tuple[Block, ...], one: int, other: int) -> bool:
+    return blocks[one].devices == blocks[other].devices
+
+
+def _depth(placement: Placement, number: int) -> int:
+    """Blocks that come before a block; more for a later one of a chain."""
+    return len(nx.ancestors(placement.graph, placement.blocks[number].name))
 
 
 def _topological_forwards(placement: Placement, parts: dict[int, dict[BlockKind, int]]) -> list[int]:
