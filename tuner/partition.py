@@ -11,6 +11,7 @@ Source: Jeon et al., "Collage" (PACT 2022), op-level search; TVM RFC 62 ("Partit
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,16 @@ from tuner.cover_search import Cover, CoverProblem, Option, StuckError, search_c
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
+from tuner.graph.subgraph import SubGraphLimits
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.rules.spec import PartitionSpec
 
 UNITS_PER_US = 1_000_000
 """Searched costs are whole picoseconds, so that sums do not depend on their order."""
+
+_RUNNABLE = SubGraphLimits(max_exits=sys.maxsize, allow_taps=True)
+"""Limits that leave only convexity: whatever the rule, what waits for itself cannot run."""
 
 DEFAULT_MAX_STATES = 1_000_000
 """States before the proof of optimality is given up; some minutes and gigabytes."""
@@ -112,7 +117,7 @@ def find_candidates(graph: DataflowGraph, specs: Sequence[PartitionSpec]) -> Can
     for spec in specs:
         for sub_graph in spec.rule.find_candidates(graph):
             candidate = CandidatePartition(sub_graph, spec.backend, sub_graph.label or spec.rule.name)
-            reason = spec.refusal(graph, sub_graph)
+            reason = sub_graph.invalid_reason(graph, _RUNNABLE) or spec.refusal(graph, sub_graph)
             if reason is None:
                 found[candidate] = None
             else:
