@@ -98,7 +98,7 @@ def measure_stages(
         stages=tuple(_stage_plan(stage, figures) for stage in stages),
         tied=tied_groups(model, stages),
         functions=tuple(partitioned.values()),
-        max_error=_check(model, session, stages, partitioned, penalty_us),
+        max_error=_check(model, session, stages, partitioned),
     )
 
 
@@ -199,7 +199,6 @@ def _check(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-    penalty_us: float,
 ) -> float:
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     workload = describe_function(model.module["main"], "model", module=model.module)
@@ -210,7 +209,7 @@ def _check(
         session,
         checked,
         settings=f"stages={len(stages)};{settings}",
-        check=lambda: _stages_error(model, session, stages, partitioned, penalty_us),
+        check=lambda: _stages_error(model, session, stages, partitioned),
     )
     if error > MAX_GRADIENT_ERROR:
         raise TunerError(
@@ -226,21 +225,15 @@ def _stages_error(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-    penalty_us: float,
 ) -> float:
-    module_by_id = {
+    partitioned_by_module = {
         id(function.module): partitioned[name].module
         for stage in stages
         for name, function in _functions_of(stage).items()
     }
 
     def run(module: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        lowered = module_by_id.get(id(module))
-        if lowered is None:
-            # A function of the uncut model: its sub-graphs are priced already, so choosing is quick.
-            lowered = choose_partition(
-                price_function(session, module, name="uncut", launch_penalty_us=penalty_us)
-            ).module
-        return session.measurer.run(lowered, inputs)
+        # The uncut model runs without any partition: TVM's own fusion and kernels, no library.
+        return session.measurer.run(partitioned_by_module.get(id(module), module), inputs)
 
     return check_gradients(model, stages, seed=session.seed, run=run)
