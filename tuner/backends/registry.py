@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -80,7 +81,14 @@ def make_backend(reference: str) -> Backend:
         raise UnknownNameError(
             f"backend {name!r} is not known; {hint} {', '.join(_MAKERS)}, or give module:object"
         )
-    return _MAKERS[name](**_parsed(settings, reference))
+    arguments = _parsed(settings, reference)
+    known = inspect.signature(_MAKERS[name]).parameters
+    unknown = sorted(arguments.keys() - known.keys())
+    if unknown:
+        raise ValueError(
+            f"backend {reference!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}"
+        )
+    return _MAKERS[name](**arguments)
 
 
 def _parsed(settings: str, reference: str) -> dict[str, int]:

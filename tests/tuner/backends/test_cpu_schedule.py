@@ -1,0 +1,126 @@
+"""A scheduled kernel computes what the unscheduled one does, and is vector code where a rule applies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tvm_ffi
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax
+
+from tests.partition_samples import Body, function_module, kernels_of
+from tuner.backends.cpu_schedule import schedule_for_cpu
+from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.tvm_native import fuse_function
+from tuner.lower import build_module, build_reference, run_module
+from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.target import Target
+from tuner.target_resolution import resolve_target
+
+pytestmark = pytest.mark.tvm
+
+op = relax.op
+
+CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
+    "product": ([(32, 24), (24, 48)], lambda x, w: op.matmul(x, w)),
+    "product of a transposed weight": ([(32, 24), (48, 24)], lambda x, w: op.matmul(x, op.permute_dims(w))),
+    "product of transposed rows": ([(24, 32), (24, 48)], lambda x, w: op.matmul(op.permute_dims(x), w)),
+    "product whose columns no vector divides": (
+        [(16, 24), (51, 24)],
+        lambda x, w: op.matmul(x, op.permute_dims(w)),
+    ),
+    "product that nothing divides": ([(5, 7), (7, 11)], lambda x, w: op.matmul(x, w)),
+    "product with an epilogue": (
+        [(32, 24), (24, 48), (48,)],
+        lambda x, w, b: op.nn.gelu(op.add(op.matmul(x, w), b)),
+    ),
+    "products of a batch": ([(3, 16, 24), (3, 24, 32)], lambda x, w: op.matmul(x, w)),
+    "product of a vector": ([(1, 24), (24, 48)], lambda x, w: op.matmul(x, w)),
+    "convolution": ([(1, 8, 14, 14), (16, 8, 3, 3)], lambda x, w: op.nn.conv2d(x, w, padding=1)),
+    "convolution in steps of two": (
+        [(1, 3, 16, 16), (16, 3, 3, 3)],
+        lambda x, w: op.nn.conv2d(x, w, strides=2, padding=1),
+    ),
+    "convolution of each channel": (
+        [(1, 16, 14, 14), (16, 1, 3, 3)],
+        lambda x, w: op.nn.conv2d(x, w, padding=1, groups=16),
+    ),
+    "convolution, bias and activation": (
+        [(1, 8, 7, 7), (16, 8, 1, 1), (1, 16, 1, 1)],
+        lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w), b)),
+    ),
+    "softmax": ([(4, 8, 48)], lambda x: op.nn.softmax(x)),
+    "softmax of an odd width": ([(8, 51)], lambda x: op.nn.log_softmax(x)),
+    "layer norm": ([(8, 96), (96,), (96,)], lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-1])),
+    "sum of rows": ([(24, 96)], lambda x: op.sum(x, axis=1)),
+    "sum of columns": ([(24, 96)], lambda x: op.sum(x, axis=0)),
+    "sum of everything": ([(24, 96)], lambda x: op.sum(x)),
+    "transposition": ([(48, 32)], lambda x: op.permute_dims(x)),
+    "transposition of a batch": ([(2, 16, 4, 32)], lambda x: op.permute_dims(x, [0, 2, 1, 3])),
+    "pooling": ([(1, 8, 16, 16)], lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))),
+    "broadcast": ([(4, 1, 32), (6, 1)], lambda x, y: op.multiply(x, y)),
+    "scalar": ([()], lambda x: op.exp(x)),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return resolve_target("cpu", num_threads=1)
+
+
+def error_of(module: Any, target: Target) -> float:
+    scheduled = schedule_kernels(fuse_function(module["main"]), target)
+    inputs = random_inputs(input_specs(module), seed=0)
+    results = run_module(build_module(scheduled, target), inputs, target)
+    return relative_error(results, run_module(build_reference(module, target), inputs, target))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str, target: Target) -> None:
+    shapes, body = CASES[name]
+    assert error_of(function_module(shapes, body), target) < 1e-5
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans())
+def test_products_of_any_shape_are_right(
+    rows: int, depth: int, columns: int, left_transposed: bool, right_transposed: bool
+) -> None:
+    left = (depth, rows) if left_transposed else (rows, depth)
+    right = (columns, depth) if right_transposed else (depth, columns)
+
+    def product(x: Any, w: Any) -> Any:
+        return op.matmul(
+            op.permute_dims(x) if left_transposed else x, op.permute_dims(w) if right_transposed else w
+        )
+
+    assert error_of(function_module([left, right], product), resolve_target("cpu", num_threads=1)) < 1e-5
+
+
+def test_a_product_with_its_epilogue_is_one_nest_of_vectors_in_registers() -> None:
+    shapes, body = CASES["product with an epilogue"]
+    (kernel,) = kernels_of(fuse_function(function_module(shapes, body)["main"]))
+    text = schedule_for_cpu(kernel).script()
+    assert "T.vectorized" in text
+    assert 'scope="local"' in text
+    assert "T_multiply" in text
+    assert text.count("matmul_intermediate =") == 0, "the product itself never goes to memory"
+
+
+def test_a_large_kernel_is_shared_out_and_a_small_one_is_not() -> None:
+    small, large = (
+        kernels_of(fuse_function(function_module([shape], lambda x: op.nn.relu(x))["main"]))[0]
+        for shape in ((4, 32), (512, 512))
+    )
+    assert "T.parallel" not in schedule_for_cpu(small).script()
+    assert "T.parallel" in schedule_for_cpu(large).script()
+
+
+def test_finished_kernels_are_marked_and_stay_as_they_are(target: Target) -> None:
+    fused = fuse_function(function_module([(64, 64)], lambda x: op.nn.relu(x))["main"])
+    once = schedule_kernels(fused, target)
+    assert tvm_ffi.structural_equal(once, schedule_kernels(once, target))
+    assert all(int(kernel.attrs["op_pattern"]) == 8 for kernel in kernels_of(once))

@@ -1,0 +1,63 @@
+"""Backends are found by reference, and what cannot be had says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.backends.registry import available_backends, backend_names, backends_for, make_backend
+from tuner.errors import TunerError, UnknownNameError
+from tuner.target import Target
+from tuner.target_resolution import resolve_target
+
+pytestmark = pytest.mark.tvm
+
+GPU = Target(name="cuda", kind="cuda", tvm_json='{"arch":"sm_90a","kind":"cuda"}', num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return resolve_target("cpu", num_threads=1)
+
+
+def test_backends_come_in_the_order_that_they_are_named_in(target: Target) -> None:
+    names = [backend.name for backend in backends_for(["blas", "tvm"], target)]
+    assert names == ["blas", "tvm"]
+
+
+def test_none_means_every_backend_that_can_run(target: Target) -> None:
+    names = [backend.name for backend in backends_for(None, target)]
+    assert names == [backend.name for backend in available_backends(target)]
+    assert {"tvm", "blas"} <= set(names)
+
+
+def test_an_unknown_name_lists_those_there_are(target: Target) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'blas'") as caught:
+        backends_for(["bals"], target)
+    assert all(name in str(caught.value) for name in backend_names())
+
+
+@pytest.mark.parametrize("reference", ["no.such.module:Backend", "examples.own_backend:Missing"])
+def test_a_reference_that_cannot_be_imported_says_what_to_give(reference: str) -> None:
+    with pytest.raises(UnknownNameError, match="Python path"):
+        make_backend(reference)
+
+
+@pytest.mark.parametrize("reference", ["tvm?trials=many", "tvm?trials", "tvm?surprise=3"])
+def test_an_unknown_setting_is_refused(reference: str) -> None:
+    with pytest.raises(ValueError, match="setting"):
+        make_backend(reference)
+
+
+def test_a_backend_that_cannot_run_on_the_target_says_why() -> None:
+    with pytest.raises(TunerError, match=r"blas.*cannot run.*CPU"):
+        backends_for(["tvm", "blas"], GPU)
+
+
+def test_a_name_given_twice_is_refused(target: Target) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        backends_for(["tvm", "tvm"], target)
+
+
+def test_a_backend_of_ones_own_needs_no_entry(target: Target) -> None:
+    (backend,) = backends_for(["examples.own_backend:OwnBackend"], target)
+    assert backend.name == "own"
