@@ -93,8 +93,8 @@ class RMSNorm(Layer):
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """Return the shape of x."""
-        # Written out: `relax.nn.rms_norm` has no gradient, and neither has `rsqrt`.
-        mean_square = emit(relax.op.mean(nn.op.square(x)._expr, axis=[-1], keepdims=True), "mean_square")
+        # Written out: `relax.nn.rms_norm` has no gradient; nor have `rsqrt` and `square`.
+        mean_square = emit(relax.op.mean(nn.op.multiply(x, x)._expr, axis=[-1], keepdims=True), "mean_square")
         root = nn.op.sqrt(nn.op.add(mean_square, scalar(self.epsilon)))
         return nn.op.multiply(nn.op.divide(x, root), self.weight)
 
@@ -145,7 +145,7 @@ def attend(
     if bias is not None:
         scores = nn.op.add(scores, bias)
     if causal:
-        scores = nn.op.add(scores, _causal_mask(length))
+        scores = nn.op.add(scores, causal_mask(length))
     mixed = nn.op.matmul(nn.op.softmax(scores, axis=-1), _split_heads(value, num_heads))
     return nn.op.reshape(nn.op.permute_dims(mixed, [0, 2, 1, 3]), (batch, length, width))
 
@@ -166,7 +166,7 @@ def _split_heads(x: nn.Tensor, num_heads: int) -> nn.Tensor:
     return nn.op.permute_dims(nn.op.reshape(x, (batch, length, num_heads, width // num_heads)), [0, 2, 1, 3])
 
 
-def _causal_mask(length: int) -> nn.Tensor:
+def causal_mask(length: int) -> nn.Tensor:
     """Return a constant, 0 where a row may look and far below 0 where it may not.
 
     A constant and not a binding: a binding would be one more tensor for every pipeline stage to send on.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import UnknownNameError
+from tuner.frontend.model import InputSpec
 
 
 def input_shapes(
@@ -52,3 +53,28 @@ def static_shapes(
                 f"for fixed shapes; give them all, such as --shape {name}={symbols.replace('?', '1')}"
             )
     return shapes
+
+
+def image_inputs(
+    model: str,
+    default: tuple[int, int, int, int],
+    wanted: Mapping[str, tuple[int, ...]],
+    *,
+    num_classes: int,
+    training: bool,
+) -> tuple[InputSpec, ...]:
+    """Return the inputs of a classifier of images: `image`, and `labels` for training.
+
+    Raises:
+        UnknownNameError: as `input_shapes`.
+        ValueError: as `input_shapes`, or the image has another number of channels than the default.
+    """
+    shape = input_shapes(model, {"image": default}, wanted)["image"]
+    if shape[1] != default[1]:
+        raise ValueError(
+            f"image has {shape[1]} channels, but {model} takes {default[1]}; change batch, height and width"
+        )
+    image = InputSpec(name="image", shape=shape, dtype="float32")
+    if not training:
+        return (image,)
+    return (image, InputSpec(name="labels", shape=shape[:1], dtype="int64", high=num_classes))

@@ -1,6 +1,7 @@
 """How tests run a model: by TVM's default lowering, which shares nothing with the tuner's."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,3 +41,68 @@ def assert_close() -> Callable[[np.ndarray, np.ndarray], None]:
         assert relative_error(found, expected) < 1e-4
 
     return check
+
+
+@pytest.fixture(scope="session")
+def evaluate_onnx() -> Callable[[Any, Mapping[str, np.ndarray]], np.ndarray]:
+    """Evaluate an ONNX graph of convolutions in torch and return its first output.
+
+    A second opinion beside onnx's own reference, which takes a minute for such a graph, loses three digits in
+    its convolutions and is wrong for grouped ones (onnx 1.23).
+    """
+    torch = pytest.importorskip("torch")
+    onnx = pytest.importorskip("onnx")
+
+    def evaluate(model: Any, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        tensors = {t.name: onnx.numpy_helper.to_array(t).copy() for t in model.graph.initializer} | dict(
+            feeds
+        )
+        values = {name: torch.from_numpy(array) for name, array in tensors.items()}
+        for node in model.graph.node:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            arguments = [values[name] for name in node.input]
+            values[node.output[0]] = _torch_operator(torch, node.op_type, arguments, attributes)
+        return values[model.graph.output[0].name].numpy()
+
+    return evaluate
+
+
+def _torch_operator(torch: Any, name: str, x: list[Any], attributes: Mapping[str, Any]) -> Any:
+    """Return the first output of an operator, as ONNX defines it up to version 9."""
+    functional, strides = torch.nn.functional, attributes.get("strides", 1)
+    before_and_after = attributes.get("pads", [0, 0, 0, 0])
+    pads = [before_and_after[i] for i in (1, 3, 0, 2)]  # torch lists the last axis first
+    match name:
+        case "Conv":
+            padded = functional.pad(x[0], pads)
+            return functional.conv2d(padded, *x[1:], stride=strides, groups=attributes.get("group", 1))
+        case "BatchNormalization":
+            return functional.batch_norm(x[0], x[3], x[4], x[1], x[2], eps=attributes.get("epsilon", 1e-5))
+        case "MaxPool":
+            padded = functional.pad(x[0], pads, value=-np.inf)
+            return functional.max_pool2d(padded, attributes["kernel_shape"], strides)
+        case "AveragePool":
+            kernel = attributes["kernel_shape"]
+            kept = functional.avg_pool2d(functional.pad(torch.ones_like(x[0]), pads), kernel, strides)
+            return functional.avg_pool2d(functional.pad(x[0], pads), kernel, strides) / kept
+        case "LRN":
+            names = ("size", "alpha", "beta", "bias")
+            return functional.local_response_norm(x[0], *(attributes[name] for name in names))
+        case "Gemm":
+            return x[0] @ (x[1].T if attributes.get("transB") else x[1]) + x[2]
+        case "Reshape":
+            return x[0].reshape([x[0].shape[i] if n == 0 else n for i, n in enumerate(x[1].tolist())])
+        case "Unsqueeze":
+            for axis in attributes["axes"]:
+                x[0] = x[0].unsqueeze(axis)
+            return x[0]
+    return {
+        "Add": lambda: x[0] + x[1],
+        "Concat": lambda: torch.cat(x, attributes["axis"]),
+        "Dropout": lambda: x[0],
+        "GlobalAveragePool": lambda: x[0].mean((2, 3), keepdim=True),
+        "Mul": lambda: x[0] * x[1],
+        "Relu": lambda: x[0].relu(),
+        "Sum": lambda: sum(x),
+        "Transpose": lambda: x[0].permute(attributes["perm"]),
+    }[name]()

@@ -45,39 +45,40 @@ def with_random_weights(name: str, path: Path) -> Path:
     return path
 
 
-def compare_with_reference(path: Path, shapes, run_model, assert_close) -> None:
+SMALL_IMAGE = {"data_0": (1, 3, 64, 64)}
+
+
+def test_shipped_architecture_computes_what_the_reference_computes(
+    tmp_path: Path, run_model, assert_close
+) -> None:
+    path = with_random_weights("squeezenet", tmp_path / "model.onnx")
+    model = load_model(str(path), shapes=SMALL_IMAGE)
+    inputs = random_inputs(model, 0)
+    (expected,) = ReferenceEvaluator(onnx.load(str(path))).run(None, {"data_0": inputs[0]})
+    assert_close(run_model(model, inputs, model.parameters)[0], expected)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("shufflenet", {}),
+        pytest.param("densenet121", SMALL_IMAGE, marks=pytest.mark.slow),
+        pytest.param("resnet50", {}, marks=pytest.mark.slow),
+        pytest.param("inception_v1", {}, marks=pytest.mark.slow),
+        pytest.param("inception_v2", {}, marks=pytest.mark.slow),
+        pytest.param("bvlc_alexnet", {}, marks=pytest.mark.slow),
+        pytest.param("zfnet512", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_shipped_architecture_computes_what_torch_computes(
+    name: str, shapes: dict[str, tuple[int, ...]], tmp_path: Path, run_model, assert_close, evaluate_onnx
+) -> None:
+    path = with_random_weights(name, tmp_path / "model.onnx")
     model = load_model(str(path), shapes=shapes)
     inputs = random_inputs(model, 0)
-    (found,) = run_model(model, inputs, model.parameters)
-    reference = ReferenceEvaluator(onnx.load(str(path)))
-    (expected,) = reference.run(None, {model.inputs[0].name: inputs[0]})
-    assert_close(found, expected)
-
-
-@pytest.mark.parametrize("name", ["squeezenet"])
-def test_shipped_architecture_computes_what_the_reference_computes(
-    name: str, tmp_path: Path, run_model, assert_close
-) -> None:
-    path = with_random_weights(name, tmp_path / "model.onnx")
-    compare_with_reference(path, {"data_0": (1, 3, 64, 64)}, run_model, assert_close)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["densenet121"])
-def test_larger_architecture_computes_what_the_reference_computes(
-    name: str, tmp_path: Path, run_model, assert_close
-) -> None:
-    path = with_random_weights(name, tmp_path / "model.onnx")
-    compare_with_reference(path, {"data_0": (1, 3, 64, 64)}, run_model, assert_close)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet50", "shufflenet", "inception_v1", "inception_v2", "bvlc_alexnet"])
-def test_architecture_of_fixed_size_computes_what_the_reference_computes(
-    name: str, tmp_path: Path, run_model, assert_close
-) -> None:
-    path = with_random_weights(name, tmp_path / "model.onnx")
-    compare_with_reference(path, {}, run_model, assert_close)
+    expected = evaluate_onnx(onnx.load(str(path)), {model.inputs[0].name: inputs[0]})
+    assert_close(run_model(model, inputs, model.parameters)[0], expected)
 
 
 @pytest.mark.parametrize(

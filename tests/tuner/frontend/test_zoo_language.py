@@ -1,11 +1,13 @@
 """Language models of the zoo, against the same mathematics written in torch's own functions."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from tuner.frontend import load_model, random_inputs, random_parameters
+from tuner.frontend.zoo.mt5 import relative_buckets
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -58,6 +60,59 @@ def bert(p: Parameters, input_ids, token_type_ids, num_layers: int, num_heads: i
     return x @ words.T + p["cls.bias"]
 
 
+def rms_norm(x, p: Parameters, name: str):
+    return F.rms_norm(x, x.shape[-1:], p[f"{name}.weight"], 1e-6)
+
+
+def bias_by_position(p: Parameters, stack: str, length: int, is_two_sided: bool):
+    """Return scores' bias, shape (heads, length, length), by the published rule, one pair at a time."""
+    table = p[f"{stack}.relative_bias.table.weight"]
+    buckets = [[bucket(key - query, is_two_sided) for key in range(length)] for query in range(length)]
+    return table[torch.tensor(buckets)].permute(2, 0, 1)
+
+
+def bucket(offset: int, is_two_sided: bool, num_buckets: int = 32, max_distance: int = 128) -> int:
+    start, distance = 0, max(0, -offset)
+    if is_two_sided:
+        num_buckets //= 2
+        start, distance = num_buckets if offset > 0 else 0, abs(offset)
+    num_exact = num_buckets // 2
+    if distance < num_exact:
+        return start + distance
+    growth = math.log(distance / num_exact) / math.log(max_distance / num_exact)
+    return start + min(num_exact + int(growth * (num_buckets - num_exact)), num_buckets - 1)
+
+
+def t5_attention(x, other, p: Parameters, name: str, bias, num_heads: int):
+    def heads(x):
+        return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    query, key, value = (
+        heads(item @ p[f"{name}.{matrix}.weight"]) for item, matrix in ((x, "q"), (other, "k"), (other, "v"))
+    )
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+    return mixed.transpose(1, 2).flatten(2) @ p[f"{name}.o.weight"]
+
+
+def t5_stack(x, p: Parameters, stack: str, encoded, num_layers: int, num_heads: int):
+    length = x.shape[1]
+    bias = bias_by_position(p, stack, length, is_two_sided=encoded is None)
+    if encoded is not None:
+        bias = bias.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    for index in range(num_layers):
+        block = f"{stack}.block.{index}"
+        normed = rms_norm(x, p, f"{block}.attention_norm")
+        x = x + t5_attention(normed, normed, p, f"{block}.attention", bias, num_heads)
+        if encoded is not None:
+            normed = rms_norm(x, p, f"{block}.cross_norm")
+            x = x + t5_attention(normed, encoded, p, f"{block}.cross_attention", None, num_heads)
+        normed = rms_norm(x, p, f"{block}.feed_forward_norm")
+        gate = F.gelu(normed @ p[f"{block}.feed_forward.wi_0.weight"], approximate="tanh")
+        hidden = gate * (normed @ p[f"{block}.feed_forward.wi_1.weight"])
+        x = x + hidden @ p[f"{block}.feed_forward.wo.weight"]
+    return rms_norm(x, p, f"{stack}.final_layer_norm")
+
+
 def as_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, "torch.Tensor"]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -86,6 +141,32 @@ def test_bert_computes_what_torch_computes(run_model, assert_close) -> None:
     expected = bert(as_torch(parameters), *map(torch.from_numpy, inputs), num_layers=4, num_heads=4)
     (found,) = run_model(model, inputs, parameters)
     assert_close(found, expected.numpy())
+
+
+def test_mt5_computes_what_torch_computes(run_model, assert_close) -> None:
+    model = load_model("mt5:tiny", shapes={"input_ids": (2, 40), "decoder_input_ids": (2, 12)})
+    parameters, inputs = random_parameters(model, 0), random_inputs(model, 1)
+    p, (input_ids, decoder_input_ids) = as_torch(parameters), map(torch.from_numpy, inputs)
+    words = p["shared.weight"]
+    encoded = t5_stack(words[input_ids], p, "encoder", None, num_layers=2, num_heads=4)
+    decoded = t5_stack(words[decoder_input_ids], p, "decoder", encoded, num_layers=2, num_heads=4)
+    (found,) = run_model(model, inputs, parameters)
+    assert_close(found, (decoded @ p["lm_head.weight"]).numpy())
+
+
+def test_mt5_decodes_each_sequence_it_encodes() -> None:
+    with pytest.raises(ValueError, match="batch 2 and decoder_input_ids 1"):
+        load_model("mt5:tiny", shapes={"input_ids": (2, 8)})
+
+
+@pytest.mark.parametrize("is_two_sided", [False, True])
+def test_buckets_of_offsets_follow_the_published_rule(is_two_sided: bool) -> None:
+    offsets = np.arange(-300, 301)
+    found = relative_buckets(offsets, 32, 128, is_two_sided=is_two_sided)
+    expected = np.array([bucket(int(offset), is_two_sided) for offset in offsets])
+    assert found.tolist() == expected.tolist()
+    assert found.min() == 0
+    assert found.max() == 31
 
 
 def test_perceptron_computes_what_numpy_computes(run_model, assert_close) -> None:

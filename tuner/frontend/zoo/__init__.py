@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.frontend.model import Model
-from tuner.frontend.zoo import bert, gpt2, mlp
+from tuner.frontend.zoo import bert, flava, gpt2, mlp, mobilenet, mt5, resnet
 
 
 class ZooLoader(Protocol):
@@ -49,6 +49,30 @@ MODELS: Mapping[str, ZooModel] = {
         sizes=bert.SIZES,
         default_size=bert.DEFAULT_SIZE,
         summary="BERT, an encoder with a masked-language-model head",
+    ),
+    "mt5": ZooModel(
+        load=mt5.load_mt5,
+        sizes=mt5.SIZES,
+        default_size=mt5.DEFAULT_SIZE,
+        summary="an encoder and decoder after mT5, joined by cross-attention",
+    ),
+    "flava": ZooModel(
+        load=flava.load_flava,
+        sizes=flava.SIZES,
+        default_size=flava.DEFAULT_SIZE,
+        summary="an image tower and a text tower after FLAVA, and an encoder over both",
+    ),
+    "resnet": ZooModel(
+        load=resnet.load_resnet,
+        sizes=resnet.SIZES,
+        default_size=resnet.DEFAULT_SIZE,
+        summary="ResNet with bottleneck blocks, a classifier of images",
+    ),
+    "mobilenet": ZooModel(
+        load=mobilenet.load_mobilenet,
+        sizes=mobilenet.SIZES,
+        default_size=mobilenet.DEFAULT_SIZE,
+        summary="MobileNet V2, a classifier of images by depthwise convolutions",
     ),
     "mlp": ZooModel(
         load=mlp.load_mlp,
