@@ -1,26 +1,30 @@
 """What a device is told to do, in order: the form in which pipeline schedules are published.
 
-A schedule of one's own is a `PipelineSchedule` whose `instructions` yields what one stage does, first to
+A schedule of one's own is a `PipelineSchedule` whose `instructions` yields what one device does, first to
 last; `examples/custom_schedule.py` is one. An instruction says nothing about time but its duration: when it
 runs follows from the order and from what it waits for (`tessel.dag`). Checked in
 tests/tessel/test_instruction.py.
 
-    stage 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
+    device 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
 
-Source: Rasley et al., DeepSpeed (PipeSchedule), for a generator of instructions a stage; Chung et al.,
-Perseus (SOSP 2024), for instructions with durations. Here a stage's backward may also be two instructions.
+Source: Rasley et al., DeepSpeed (PipeSchedule), for a generator of instructions; Chung et al., Perseus (SOSP
+2024), for instructions with durations. Here a stage's backward may also be two instructions, and a device may
+have several stages.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tessel.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One piece of work.
+    """One piece of work; a kind of one's own is a subclass.
 
     Attributes:
         stage: the stage whose work it is.
@@ -62,43 +66,80 @@ class Recompute(Instruction):
     """The forward pass once more, to have its activations for the backward."""
 
 
-Durations = Mapping[type[Instruction], int | Sequence[int]]
-"""Steps by type of instruction: one number, or one a stage."""
+StepsByKind = Mapping[type[Instruction], int | Sequence[int]]
+"""A number by kind of instruction: one for all stages, or one a stage."""
+
+ACTIVATIONS: StepsByKind = MappingProxyType({Forward: 1, Backward: -1, BackwardWeight: -1})
+"""Memory where nothing else is said: a forward's activations are held until its backward is whole."""
 
 
 class PipelineSchedule(ABC):
-    """The orders of all stages of a pipeline; one's own subclass says what one stage does.
+    """The orders of all devices of a pipeline; one's own subclass says what one device does.
 
     Attributes:
-        num_stages: stages, numbered from 0; each has a device of its own.
+        num_stages: stages, numbered from 0.
         num_micro_batches: micro-batches, numbered from 0.
-        durations: steps by type of instruction; 1 where a type is not named.
+        num_devices: devices, numbered from 0; as many as stages unless given.
+        durations: steps by kind of instruction; the instruction's own where a kind is not named.
+        memory: units by kind of instruction that it adds when it starts; 0 where a kind is not named.
     """
 
     def __init__(
-        self, *, num_stages: int, num_micro_batches: int, durations: Durations | None = None
+        self,
+        *,
+        num_stages: int,
+        num_micro_batches: int,
+        num_devices: int | None = None,
+        durations: StepsByKind | None = None,
+        memory: StepsByKind = ACTIVATIONS,
     ) -> None:
-        if num_stages < 1 or num_micro_batches < 1:
-            raise ValueError(
-                f"{num_stages} stages and {num_micro_batches} micro-batches were given; "
-                "give at least 1 of each"
-            )
         self.num_stages = num_stages
         self.num_micro_batches = num_micro_batches
+        self.num_devices = num_stages if num_devices is None else num_devices
+        if min(self.num_stages, self.num_micro_batches, self.num_devices) < 1:
+            raise ValueError(
+                f"{num_stages} stages, {num_micro_batches} micro-batches and {self.num_devices} devices were "
+                "given; give at least 1 of each"
+            )
         self.durations = dict(durations or {})
+        self.memory = dict(memory)
 
     @abstractmethod
-    def instructions(self, stage: int) -> Iterator[Instruction]:
-        """Yield what the stage does, in order; durations are filled in afterwards."""
+    def instructions(self, device: int) -> Iterator[Instruction]:
+        """Yield what the device does, in order; durations are filled in afterwards."""
 
     def streams(self) -> tuple[tuple[Instruction, ...], ...]:
-        """Return the instructions of every stage with their durations."""
+        """Return the instructions of every device with their durations.
+
+        Raises:
+            ScheduleError: an instruction is of a stage or micro-batch that the pipeline does not have.
+        """
         return tuple(
-            tuple(self._with_duration(instruction) for instruction in self.instructions(stage))
-            for stage in range(self.num_stages)
+            tuple(self._with_duration(instruction, device) for instruction in self.instructions(device))
+            for device in range(self.num_devices)
         )
 
-    def _with_duration(self, instruction: Instruction) -> Instruction:
-        given = self.durations.get(type(instruction), instruction.duration)
-        duration = given if isinstance(given, int) else given[instruction.stage]
-        return type(instruction)(instruction.stage, instruction.micro_batch, duration)
+    def _with_duration(self, instruction: Instruction, device: int) -> Instruction:
+        if instruction.stage >= self.num_stages or instruction.micro_batch >= self.num_micro_batches:
+            raise ScheduleError(
+                f"device {device} has {instruction}, but the pipeline has {self.num_stages} stages and "
+                f"{self.num_micro_batches} micro-batches, numbered from 0; correct the stream"
+            )
+        return replace(instruction, duration=number_for(self.durations, instruction, instruction.duration))
+
+
+def number_for(numbers: StepsByKind, instruction: Instruction, default: int) -> int:
+    """Return the number that holds for an instruction's kind and stage.
+
+    Raises:
+        ScheduleError: there is a number a stage for the kind, but none for this stage.
+    """
+    given = numbers.get(type(instruction), default)
+    if isinstance(given, int):
+        return given
+    if instruction.stage >= len(given):
+        raise ScheduleError(
+            f"{type(instruction).__name__} has numbers for {len(given)} stages, and stage "
+            f"{instruction.stage} is asked for; give one number, or one a stage"
+        )
+    return given[instruction.stage]
