@@ -22,9 +22,9 @@ from tvm import relax
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.plan import TensorInfo
+from tuner.stages.cut_points import names_within
 from tuner.stages.differentiate import Adjoint, differentiate
 from tuner.stages.interface import Stage, StageFunction, gradient_name, total_bytes
-from tuner.stages.layers import layer_names
 from tuner.stages.liveness import Part, find_flow, input_free
 from tuner.stages.program import (
     Binding,
@@ -71,7 +71,7 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
                 f"stage{index} of cuts {tuple(cuts)} computes nothing from the model's inputs; move or "
                 "drop a cut"
             )
-        layers = layer_names(model, borders[index], borders[index + 1])
+        layers = names_within(model.module_paths, borders[index], borders[index + 1])
         seeds = _seeds(program, part) if model.training else {}
         stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
     return tuple(stages)
@@ -99,7 +99,7 @@ def _recomputable(program: Program) -> frozenset[Var]:
 
 def _build_stage(
     program: Program,
-    part: Part,
+    part: Part[Binding],
     name: str,
     layers: tuple[str, ...],
     seeds: Mapping[Var, Expr],
@@ -131,7 +131,7 @@ def _build_stage(
     )
 
 
-def _seeds(program: Program, part: Part) -> dict[Var, Expr]:
+def _seeds(program: Program, part: Part[Binding]) -> dict[Var, Expr]:
     """Give the gradient that arrives for each output: a new input, or one for the loss."""
     seeds: dict[Var, Expr] = {}
     for value in part.made:
@@ -162,7 +162,7 @@ class _Writer:
     def __init__(
         self,
         program: Program,
-        part: Part,
+        part: Part[Binding],
         name: str,
         adjoint: Adjoint,
         seeds: Mapping[Var, Expr],

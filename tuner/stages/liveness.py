@@ -13,16 +13,67 @@ definition of liveness in tests/tuner/stages/test_liveness.py.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from tvm import relax
+Value: TypeAlias = Hashable
+"""Whatever a framework calls a value: a Relax variable, a node of a torch graph."""
 
-from tuner.stages.program import Binding, Program, Var
+
+class Step(Protocol):
+    """One step of a program: it binds one value."""
+
+    @property
+    def var(self) -> Value:
+        """The value that it binds."""
+        ...
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The values that it reads, each once."""
+        ...
+
+    @property
+    def field_of(self) -> Value | None:
+        """The tuple that it takes a field of, or None."""
+        ...
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether it computes nothing, so that readers see through it."""
+        ...
+
+
+AnyStep = TypeVar("AnyStep", bound=Step, covariant=True)
+
+
+class Dataflow(Protocol[AnyStep]):
+    """A program to be cut, of Relax or of torch."""
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The user's inputs, in order."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        """The weights, in order."""
+        ...
+
+    @property
+    def bindings(self) -> tuple[AnyStep, ...]:
+        """The steps, each after those that it reads."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What the program returns, in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Generic[AnyStep]):
     """One part of a cut program.
 
     Attributes:
@@ -35,37 +86,37 @@ class Part:
         sent: values for the part after, in order: relayed ones and its own.
     """
 
-    bindings: tuple[Binding, ...]
-    received: tuple[Var, ...]
-    received_and_read: tuple[Var, ...]
-    inputs: tuple[Var, ...]
-    parameters: tuple[Var, ...]
-    made: tuple[Var, ...]
-    sent: tuple[Var, ...]
+    bindings: tuple[AnyStep, ...]
+    received: tuple[Any, ...]
+    received_and_read: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    parameters: tuple[Any, ...]
+    made: tuple[Any, ...]
+    sent: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Generic[AnyStep]):
     """The parts in order, and what crosses each cut between them, in order."""
 
-    parts: tuple[Part, ...]
-    crossing: tuple[tuple[Var, ...], ...]
+    parts: tuple[Part[AnyStep], ...]
+    crossing: tuple[tuple[Any, ...], ...]
 
 
-def find_flow(program: Program, cuts: Sequence[int]) -> Flow:
+def find_flow(program: Dataflow[AnyStep], cuts: Sequence[int]) -> Flow[AnyStep]:
     """Cut a program before the bindings at the positions `cuts`, rising. O(bindings + crossings)."""
     floating = input_free(program)
     owner = _owners(program, cuts, floating)
     order = tuple(owner)
     bindings_by_part = _bindings_by_part(program, owner, floating, num_parts=len(cuts) + 1)
-    last_use: dict[Var, int] = {}
+    last_use: dict[Value, int] = {}
     for part_index, bindings in enumerate(bindings_by_part):
         for binding in bindings:
             last_use.update(dict.fromkeys(binding.reads, part_index))
     crossing = _crossing(order, owner, last_use, num_cuts=len(cuts))
     returned = set(program.outputs)
     weights = set(program.parameters)
-    own: list[list[Var]] = [[] for _ in bindings_by_part]
+    own: list[list[Value]] = [[] for _ in bindings_by_part]
     for value in order:
         own[owner[value]].append(value)
     parts = []
@@ -88,7 +139,7 @@ def find_flow(program: Program, cuts: Sequence[int]) -> Flow:
     return Flow(tuple(parts), crossing)
 
 
-def input_free(program: Program) -> frozenset[Var]:
+def input_free(program: Dataflow[AnyStep]) -> frozenset[Any]:
     """Find the values that depend on weights and constants alone, and are not returned."""
     bound = set(program.inputs)
     free = []
@@ -101,29 +152,29 @@ def input_free(program: Program) -> frozenset[Var]:
 
 
 def _crossing(
-    order: Sequence[Var], owner: Mapping[Var, int], last_use: Mapping[Var, int], *, num_cuts: int
-) -> tuple[tuple[Var, ...], ...]:
-    crossing: list[list[Var]] = [[] for _ in range(num_cuts)]
+    order: Sequence[Value], owner: Mapping[Value, int], last_use: Mapping[Value, int], *, num_cuts: int
+) -> tuple[tuple[Value, ...], ...]:
+    crossing: list[list[Value]] = [[] for _ in range(num_cuts)]
     for value in order:
         for cut_index in range(owner[value], last_use.get(value, -1)):
             crossing[cut_index].append(value)
     return tuple(map(tuple, crossing))
 
 
-def _owners(program: Program, cuts: Sequence[int], floating: frozenset[Var]) -> dict[Var, int]:
+def _owners(program: Dataflow[AnyStep], cuts: Sequence[int], floating: frozenset[Value]) -> dict[Value, int]:
     """Say which part computes each value that may cross a cut, in program order."""
-    owner: dict[Var, int] = {}
+    owner: dict[Value, int] = {}
     for position, binding in enumerate(program.bindings):
-        if isinstance(binding.value, relax.TupleGetItem) and binding.value.tuple_value in owner:
-            owner[binding.var] = owner[binding.value.tuple_value]
-        elif binding.var not in floating and not isinstance(binding.value, relax.Var | relax.Tuple):
+        if binding.field_of in owner:
+            owner[binding.var] = owner[binding.field_of]
+        elif binding.var not in floating and not binding.is_alias:
             owner[binding.var] = bisect.bisect_right(cuts, position)
     return owner
 
 
 def _bindings_by_part(
-    program: Program, owner: dict[Var, int], floating: frozenset[Var], *, num_parts: int
-) -> list[tuple[Binding, ...]]:
+    program: Dataflow[AnyStep], owner: dict[Value, int], floating: frozenset[Value], *, num_parts: int
+) -> list[tuple[AnyStep, ...]]:
     own: list[list[int]] = [[] for _ in range(num_parts)]
     for position, binding in enumerate(program.bindings):
         if binding.var in owner:
@@ -139,7 +190,9 @@ def _bindings_by_part(
     return parts
 
 
-def _closure(program: Program, position_by_var: dict[Var, int], roots: Sequence[Var]) -> set[int]:
+def _closure(
+    program: Dataflow[AnyStep], position_by_var: dict[Value, int], roots: Sequence[Value]
+) -> set[int]:
     """Find the positions of the bindings that compute `roots` from weights and constants."""
     found: set[int] = set()
     waiting = list(roots)

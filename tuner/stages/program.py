@@ -39,6 +39,16 @@ class Binding:
     value: Expr
     reads: tuple[Var, ...]
 
+    @property
+    def field_of(self) -> Var | None:
+        """The tuple that the binding takes a field of, or None."""
+        return self.value.tuple_value if isinstance(self.value, relax.TupleGetItem) else None
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether the binding only names a value again, or packs values into a tuple."""
+        return isinstance(self.value, relax.Var | relax.Tuple)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

@@ -1,0 +1,174 @@
+"""Find where a cut by the name of a module falls in a line of operators, each of which knows its module.
+
+A *layer* is a run of operators: one element of a numbered container (`h.0`, `encoder.layer.3`, `layer1.0`),
+or all that stands between two of them (`wte+wpe`, `ln_f+lm_head`, the loss included). A model without
+numbered containers is a line of its top modules. An operator that belongs to no module stays with what came
+before it. Runs of a module that is called in several places are numbered `name#1`, `name#2`, …
+
+A cut is a position: a new stage begins with the operator there. Any position will do, so a cut inside nested
+modules needs no special case: what a cut within `encoder` and one within `decoder` leave between them
+becomes a stage of its own, whatever modules it takes parts of. (Slapo, Chen et al., ASPLOS 2024, section
+3.3.2, propagates such cuts to the common ancestor module; on a line of operators the result is the same.)
+
+Everything here works on paths alone, for Relax and torch alike. Checked in tests/tuner/stages/test_layers.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tuner.errors import TunerError, UnknownNameError
+
+
+class Span(NamedTuple):
+    """A run of operators: its name, the position of the first, and one more than that of the last."""
+
+    name: str
+    start: int
+    stop: int
+
+
+def layer_spans(paths: Sequence[str]) -> tuple[Span, ...]:
+    """Group operators into layers by the paths of their modules; none where no operator has a path."""
+    return tuple(_numbered_runs(_merged_runs(_units(paths))))
+
+
+def names_within(paths: Sequence[str], start: int, stop: int) -> tuple[str, ...]:
+    """Name the layers, or parts of layers, between two positions."""
+    return tuple(span.name for span in _numbered_runs(_merged_runs(_units(paths)[start:stop])))
+
+
+def positions_after(paths: Sequence[str], spans: Sequence[Span], names: Iterable[str]) -> tuple[int, ...]:
+    """Turn names into positions at which a new stage begins: right after each of them.
+
+    Args:
+        paths: path of each operator's module.
+        spans: the model's layers.
+        names: in any order, each the dotted path of a module (`transformer.h.3`, `encoder.layer.5`), the end
+            of such a path where only one module ends so (`h.3`), the name of a layer (`wte+wpe`), or
+            `layer:3` for the one module numbered 3.
+
+    Raises:
+        UnknownNameError: no module is called so, or several are; the message lists the nearest.
+        TunerError: a cut leaves a stage empty, or the module runs in several places.
+    """
+    position_by_name = {name: _end_of(paths, spans, name) for name in names}
+    for name, position in position_by_name.items():
+        if position >= len(paths):
+            raise TunerError(
+                f"nothing runs after {name!r}, so a cut there leaves an empty stage; cut earlier"
+            )
+    positions = sorted(position_by_name.values())
+    if len(set(positions)) < len(positions):
+        raise TunerError(
+            f"two of the cuts {sorted(position_by_name)} fall on the same place, which leaves a stage "
+            "empty; drop one"
+        )
+    return tuple(positions)
+
+
+def _end_of(paths: Sequence[str], spans: Sequence[Span], name: str) -> int:
+    by_name = {span.name: span for span in spans}
+    if name in by_name:
+        return by_name[name].stop
+    module = _module_called(paths, spans, name)
+    inside = [index for index, path in enumerate(paths) if _within(path, module)]
+    between = paths[inside[0] : inside[-1] + 1]
+    foreign = [path for path in between if path and not _within(path, module) and not _within(module, path)]
+    if foreign:
+        raise TunerError(
+            f"module {module!r} runs in several places, with {foreign[0]!r} between them, so a cut after it "
+            "means no one place; cut after a module that runs once, or one of its runs, numbered `#1`, …"
+        )
+    end = inside[-1] + 1
+    while end < len(paths) and not paths[end]:
+        end += 1
+    return end
+
+
+def _module_called(paths: Sequence[str], spans: Sequence[Span], name: str) -> str:
+    modules = sorted({prefix for path in paths if path for prefix in _prefixes(path)})
+    if name in modules:
+        return name
+    suffix = name.removeprefix("layer:")
+    ends = [module for module in modules if module.endswith(f".{suffix}")]
+    if name.startswith("layer:"):
+        ends = [span.name for span in spans if _is_numbered(span.name) and span.name in ends]
+    if len(ends) == 1:
+        return ends[0]
+    layers = [span.name for span in spans]
+    near = ends or difflib.get_close_matches(name, [*modules, *layers], n=5, cutoff=0.4) or layers
+    found = f"{len(ends)} modules" if ends else "no module"
+    raise UnknownNameError(f"the model has {found} {name!r}, so no one place to cut at; choose from {near}")
+
+
+def _units(paths: Sequence[str]) -> list[str]:
+    """Name the layer-sized module that each operator belongs to; `""` where it belongs to none."""
+    opened = {""}
+    for path in paths:
+        prefixes = _prefixes(path)
+        numbered = next((index for index, prefix in enumerate(prefixes) if _is_numbered(prefix)), None)
+        opened.update(prefixes[:numbered] if numbered is not None else ())
+    if opened == {""}:
+        opened.update(_only_children(paths))
+    return [next((prefix for prefix in _prefixes(path) if prefix not in opened), "") for path in paths]
+
+
+def _merged_runs(units: Sequence[str]) -> list[Span]:
+    """Group operators of one unit, and join units that stand side by side between numbered ones."""
+    first = next((unit for unit in units if unit), "")
+    if not first:
+        return []
+    has_numbered = any(map(_is_numbered, units))
+    filled = list(itertools.accumulate(units, lambda before, unit: unit or before, initial=first))[1:]
+    groups: list[tuple[list[str], int, int]] = []
+    position = 0
+    for unit, run in itertools.groupby(filled):
+        stop = position + len(list(run))
+        if has_numbered and groups and not _is_numbered(unit) and not _is_numbered(groups[-1][0][-1]):
+            merged, start, _ = groups[-1]
+            groups[-1] = ([*merged, unit], start, stop)
+        else:
+            groups.append(([unit], position, stop))
+        position = stop
+    return [Span(_joined(tuple(dict.fromkeys(names))), start, stop) for names, start, stop in groups]
+
+
+def _numbered_runs(spans: Sequence[Span]) -> list[Span]:
+    names = [span.name for span in spans]
+    return [
+        span
+        if names.count(span.name) == 1
+        else span._replace(name=f"{span.name}#{names[: index + 1].count(span.name)}")
+        for index, span in enumerate(spans)
+    ]
+
+
+def _only_children(paths: Sequence[str]) -> list[str]:
+    """List the modules that hold all others: cutting the model at its root alone would be no cut."""
+    prefix_lists = [_prefixes(path) for path in paths if path]
+    shortest = min((len(prefixes) for prefixes in prefix_lists), default=0)
+    columns = (
+        set(column) for column in zip(*(prefixes[: shortest - 1] for prefixes in prefix_lists), strict=True)
+    )
+    return [next(iter(column)) for column in itertools.takewhile(lambda column: len(column) == 1, columns)]
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _is_numbered(unit: str) -> bool:
+    return unit.rpartition(".")[2].isdigit()
+
+
+def _within(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return "+".join(names) if len(names) <= 3 else f"{names[0]}+…+{names[-1]}"
