@@ -93,6 +93,12 @@ def explained_errors(location: str) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise _explained(error, location) from error
+    except sqlite3.Error as error:  # while a connection is set up, nothing wraps it
+        raise _explained_sqlite(error, location) from error
+    except UnicodeDecodeError as error:  # SQLite quotes a damaged schema in its own error
+        raise RecordFileError(
+            f"records file {location} is damaged (its schema is no text); {_DAMAGE}"
+        ) from error
 
 
 def _connect_postgresql(url: URL) -> sa.Engine:
@@ -129,7 +135,10 @@ def _connect_sqlite(path: Path) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
+        options = connection.get_execution_options()
+        if not options.get("within_transaction", True):
+            return
+        writes = options.get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

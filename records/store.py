@@ -97,6 +97,13 @@ class RecordStore:
         """Close all connections; SQLite then folds its write-ahead file into the main one."""
         self._engine.dispose()
 
+    def compact(self) -> None:
+        """Give the space of removed records back to the file system; SQLite alone needs to be told."""
+        if self._engine.dialect.name != "sqlite":
+            return
+        with explained_errors(self._location), self._engine.connect() as connection:
+            connection.execution_options(within_transaction=False).exec_driver_sql("VACUUM")
+
     def append(self, workload: Workload, measurement: Measurement) -> int:
         """Keep one measurement and return its record id; on return it is on the disk.
 
@@ -119,7 +126,7 @@ class RecordStore:
         pairs = [(workload, storable(workload, measurement)) for workload, measurement in items]
         if not pairs:
             return []
-        return self._in_transaction(lambda connection: insert_records(connection, pairs), writes=True)
+        return self.in_transaction(lambda connection: insert_records(connection, pairs), writes=True)
 
     def find(
         self,
@@ -207,7 +214,7 @@ class RecordStore:
             RecordError: there is none with this fingerprint.
         """
         query = sa.select(workloads.c.description).where(workloads.c.fingerprint == fingerprint)
-        description = self._in_transaction(lambda connection: connection.scalar(query))
+        description = self.in_transaction(lambda connection: connection.scalar(query))
         if description is None:
             raise RecordError(
                 f"workload {fingerprint} is not in {self._location}; only measured workloads are kept"
@@ -333,13 +340,13 @@ class RecordStore:
                 by_backend=_totals((str(row.backend), row.amount) for row in rows),
             )
 
-        return self._in_transaction(count)
+        return self.in_transaction(count)
 
     def verify(self) -> list[Finding]:
         """Read everything and return what is not as it was written; empty for a sound store."""
         findings: list[Finding] = []
         try:
-            findings += self._in_transaction(_structure_findings)
+            findings += self.in_transaction(_structure_findings)
             for rows in self._raw_pages():
                 for row in rows:
                     try:
@@ -361,12 +368,13 @@ class RecordStore:
         return [decode_record(row, self._location) for row in self._rows(query)]
 
     def _rows(self, query: sa.Select[tuple[object, ...]]) -> Sequence[sa.Row[tuple[object, ...]]]:
-        return self._in_transaction(lambda connection: connection.execute(query).all())
+        return self.in_transaction(lambda connection: connection.execute(query).all())
 
-    def _in_transaction(self, work: Callable[[sa.Connection], T], *, writes: bool = False) -> T:
+    def in_transaction(self, work: Callable[[sa.Connection], T], *, writes: bool = False) -> T:
         """Run the work in one transaction, again where a server went away in the middle.
 
-        Doing it again is safe: a record that was written but not answered is found by its digest.
+        For the modules of this package, which add what the store itself need not know. Doing it again is
+        safe: a record that was written but not answered is found by its digest.
         """
         engine = self._engine.execution_options(writes=writes)
         give_up_at = time.monotonic() + RESTART_PATIENCE_S
