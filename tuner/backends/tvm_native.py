@@ -69,7 +69,7 @@ def replace_function(module: IRModule, name: str, replacement: IRModule) -> IRMo
 
     The kernels of the replacement come along under names of their own, so that no two partitions share one.
     """
-    builder = relax.BlockBuilder(module)
+    builder = relax.BlockBuilder(module.clone())  # what follows updates the module in place
     renamed = {
         variable: builder.add_func(function, f"{name}_{variable.name_hint}")
         for variable, function in replacement.functions_items()

@@ -1,0 +1,91 @@
+"""Backends that fail in every way that foreign code can, each by a packed call or while lowering."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.tvm_native import replace_function
+from tuner.rules.protocol import Rule
+from tuner.rules.styles import tvm_native_rule
+from tuner.target import Target
+
+MODULE = "tests.tuner.misbehaving_backends"
+
+
+class Misbehaving:
+    """Runs every partition by one packed call."""
+
+    settings = ""
+
+    def __init__(self, name: str, call: Callable[..., None]) -> None:
+        self.name = name
+        self.reference = f"{MODULE}:{name}"
+        tvm.register_global_func(f"misbehaving.{name}", call, override=True)
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        return None
+
+    def rule(self, target: Target) -> Rule:
+        return tvm_native_rule()
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        return None
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        for name in functions:
+            module = replace_function(module, name, self.called(module[name]))
+        return module
+
+    def called(self, function: RelaxFunction) -> IRModule:
+        builder = relax.BlockBuilder()
+        parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
+        with builder.function("main", parameters):
+            with builder.dataflow():
+                call = relax.call_dps_packed(f"misbehaving.{self.name}", parameters, out_ty=function.ret_ty)
+                result = builder.emit_output(call)
+            builder.emit_func_output(result)
+        return builder.get()
+
+
+class FailsToLower(Misbehaving):
+    def called(self, function: RelaxFunction) -> IRModule:
+        raise RuntimeError("this operator\nhas no code")
+
+
+def _crash(*tensors: Any) -> None:
+    ctypes.string_at(0)
+
+
+def _hang(*tensors: Any) -> None:
+    time.sleep(3600)
+
+
+def _compute_wrong(*tensors: Any) -> None:
+    np.from_dlpack(tensors[-1])[...] = 7.0
+
+
+def _exhaust(*tensors: Any) -> None:
+    np.ones((1 << 50,), dtype=np.uint8)
+
+
+def _raise(*tensors: Any) -> None:
+    raise ValueError("not this shape")
+
+
+crashing = Misbehaving("crashing", _crash)
+hanging = Misbehaving("hanging", _hang)
+wrong = Misbehaving("wrong", _compute_wrong)
+greedy = Misbehaving("greedy", _exhaust)
+raising = Misbehaving("raising", _raise)
+unlowerable = FailsToLower("unlowerable", _raise)

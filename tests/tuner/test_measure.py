@@ -1,0 +1,170 @@
+"""Every outcome becomes a record, nothing is measured twice, and the search outlives any candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from records import Measurement, RecordStore, Status, open_store
+from tests.partition_samples import function_module, part_of, partition_module
+from tests.tuner.misbehaving_backends import MODULE
+from tuner.backends.registry import backends_for
+from tuner.describe import describe_function
+from tuner.errors import TunerError
+from tuner.measure import Limits, MeasureProgress, Measurer, MeasureRequest
+from tuner.measure_messages import Timing
+from tuner.target import Target
+from tuner.target_resolution import resolve_target
+
+pytestmark = pytest.mark.tvm
+
+op = relax.op
+
+NAMES = ("crashing", "hanging", "wrong", "greedy", "raising", "unlowerable")
+LIMITS = Limits(build_timeout_s=30, run_timeout_s=3, timing=Timing(budget_s=0.01, max_samples=5))
+
+
+def request(backend: str, *, width: int = 8, check: bool = True) -> MeasureRequest:
+    module = partition_module(backend, [(4, width), (width,)], lambda x, y: op.nn.relu(op.add(x, y)))
+    return MeasureRequest(
+        workload=describe_function(part_of(module)), module=module, backend=backend, check=check
+    )
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return resolve_target("cpu", num_threads=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    with open_store(str(tmp_path / "records.db")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def measurer(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
+    references = ["tvm", "blas", *(f"{MODULE}:{name}" for name in NAMES)]
+    path = tmp_path_factory.mktemp("records") / "records.db"
+    with (
+        open_store(str(path)) as opened,
+        Measurer(opened, target, backends_for(references, target), limits=LIMITS) as measurer,
+    ):
+        yield measurer
+
+
+def outcome(measurer: Measurer, backend: str, *, width: int, check: bool = True) -> Measurement:
+    (record,) = measurer.measure_many([request(backend, width=width, check=check)])
+    return record.measurement
+
+
+def test_a_measurement_has_samples_its_error_and_its_environment(measurer: Measurer) -> None:
+    measurement = outcome(measurer, "tvm", width=8)
+    assert measurement.status is Status.OK
+    assert len(measurement.samples_us) >= 5
+    assert 0 < measurement.latency_us < 1e4
+    assert measurement.relative_error == 0.0
+    assert measurement.environment == measurer.environment("tvm")
+    assert measurement.environment.num_threads == 1
+
+
+def test_what_the_records_have_is_not_measured_again(measurer: Measurer) -> None:
+    before = measurer.new_measurements
+    first = measurer.measure_many([request("tvm", width=16), request("tvm", width=16)])
+    assert first[0] == first[1]
+    assert measurer.new_measurements == before + 1
+    reused = measurer.reused_measurements
+    assert measurer.measure_many([request("tvm", width=16)])[0] == first[0]
+    assert (measurer.new_measurements, measurer.reused_measurements) == (before + 1, reused + 1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "status", "message"),
+    [
+        ("crashing", Status.ERROR, "SIGSEGV"),
+        ("hanging", Status.TIMEOUT, "3 s"),
+        ("greedy", Status.ERROR, "allocate"),
+        ("raising", Status.ERROR, "not this shape"),
+        ("unlowerable", Status.ERROR, "has no code"),
+    ],
+)
+def test_a_failure_becomes_a_record_and_the_next_program_is_measured(
+    backend: str, status: Status, message: str, measurer: Measurer
+) -> None:
+    failed = outcome(measurer, backend, width=24, check=False)
+    assert failed.status is status
+    assert message in failed.message
+    assert not failed.samples_us
+    assert outcome(measurer, "tvm", width=32 + len(backend)).status is Status.OK
+
+
+def test_wrong_numbers_are_an_error_for_the_whole_kind(measurer: Measurer) -> None:
+    small, large = measurer.measure_many([request("wrong", width=8), request("wrong", width=64)])
+    for record in (small, large):
+        assert record.measurement.status is Status.ERROR
+        assert record.measurement.message.startswith("wrong numbers")
+
+
+def test_a_mix_is_checked_against_the_reference_it_is_given(measurer: Measurer) -> None:
+    shapes = [(8, 16), (16, 8)]
+    mix = partition_module("blas", shapes, lambda x, w: op.matmul(x, w))
+    right = function_module(shapes, lambda x, w: op.matmul(x, w))
+    wrong = function_module(shapes, lambda x, w: op.negative(op.matmul(x, w)))
+    workload = describe_function(part_of(mix), "model")
+    good = measurer.measure_function(workload, mix, "mix", settings="one", check=True, reference=right)
+    bad = measurer.measure_function(workload, mix, "mix", settings="two", check=True, reference=wrong)
+    assert good.measurement.relative_error is not None
+    assert good.measurement.relative_error < 1e-5
+    assert bad.measurement.message.startswith("wrong numbers")
+
+
+def test_results_and_differences_come_back_from_the_worker(measurer: Measurer) -> None:
+    module = function_module([(4, 6)], lambda x: op.split(op.nn.relu(x), 2, axis=1))
+    value = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    left, right = measurer.run(module, [value])
+    np.testing.assert_array_equal(np.concatenate([left, right], axis=1), np.maximum(value, 0))
+    other = function_module([(4, 6)], lambda x: op.split(op.negative(x), 2, axis=1))
+    assert measurer.compare(module, module) == 0.0
+    assert measurer.compare(module, other) > 0.5
+
+
+def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> None:
+    with pytest.raises(TunerError, match="has no code"):
+        measurer.run(request("unlowerable").module, [np.zeros((4, 8), np.float32), np.zeros(8, np.float32)])
+
+
+def test_several_builders_measure_the_same_programs(store: RecordStore, target: Target) -> None:
+    seen: list[MeasureProgress] = []
+    widths = range(8, 8 + 6)
+    with Measurer(
+        store,
+        target,
+        backends_for(["tvm", f"{MODULE}:crashing"], target),
+        limits=LIMITS,
+        jobs=2,
+        on_progress=seen.append,
+    ) as measurer:
+        requests = [request("tvm", width=width) for width in widths]
+        requests.insert(2, request("crashing", check=False))
+        records = measurer.measure_many(requests)
+    statuses = [record.measurement.status for record in records]
+    assert statuses == [Status.OK, Status.OK, Status.ERROR, *[Status.OK] * 4]
+    assert [progress.completed for progress in seen] == list(range(1, 8))
+    assert {progress.total for progress in seen} == {7}
+
+
+def test_other_threads_other_records(store: RecordStore) -> None:
+    for threads in (1, 2):
+        target = resolve_target("cpu", num_threads=threads)
+        with Measurer(store, target, backends_for(["tvm"], target), limits=LIMITS) as measurer:
+            measurer.measure_many([request("tvm")])
+            assert measurer.new_measurements == 1
+
+
+def test_jobs_are_positive(store: RecordStore, target: Target) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        Measurer(store, target, (), jobs=0)

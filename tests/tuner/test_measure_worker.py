@@ -1,0 +1,130 @@
+"""Sampling stops when it should, inputs repeat, errors are relative, and messages survive the wire."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records import Status
+from tuner.measure_messages import (
+    Build,
+    Done,
+    Failed,
+    Time,
+    Timed,
+    Timing,
+    receive_bytes,
+    receive_reply,
+    receive_request,
+    send,
+    send_bytes,
+)
+from tuner.measure_worker import random_inputs, relative_error, take_samples
+
+pytestmark = pytest.mark.tvm
+
+
+def test_a_steady_program_is_sampled_as_little_as_allowed() -> None:
+    assert take_samples(lambda number: 100.0, Timing(min_samples=5)) == (100.0,) * 5
+
+
+def test_a_noisy_program_is_sampled_until_the_budget_ends() -> None:
+    latencies = itertools.cycle([1000.0, 2000.0, 4000.0])
+    samples = take_samples(lambda number: next(latencies), Timing(budget_s=0.05, sample_s=0.001))
+    assert 5 <= len(samples) <= 50
+    assert sum(samples) >= 0.05e6
+
+
+def test_a_short_program_is_executed_many_times_in_each_sample() -> None:
+    numbers: list[int] = []
+
+    def run_us(number: int) -> float:
+        numbers.append(number)
+        return 2.0
+
+    take_samples(run_us, Timing(sample_s=0.002))
+    assert numbers[0] == 1
+    assert set(numbers[1:]) == {1000}
+
+
+def test_a_program_of_seconds_is_not_repeated_for_ever() -> None:
+    assert len(take_samples(lambda number: 5e6, Timing(budget_s=0.1))) == 1
+
+
+def test_same_seed_same_inputs() -> None:
+    specs = [((3, 4), "float32"), ((5,), "int64"), ((2,), "bool"), ((), "float16")]
+    first, second, other = (random_inputs(specs, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    assert [(array.shape, str(array.dtype)) for array in first] == specs
+    assert set(first[1]) <= {0, 1}, "indices are valid for any axis of two and more"
+
+
+def test_inputs_lie_in_their_interval() -> None:
+    (values,) = random_inputs([((1000,), "float32")], 0, low=0.1)
+    assert values.min() >= 0.1
+    assert values.max() <= 1.0
+
+
+@given(st.floats(1e-3, 1e3), st.floats(-0.5, 0.5))
+def test_an_error_is_relative_to_the_largest_value(scale: float, error: float) -> None:
+    expected = np.array([scale, 0.0, -scale / 2])
+    result = expected + np.array([0.0, error * scale, 0.0])
+    assert relative_error([result], [expected]) == pytest.approx(abs(error), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [([1.0, np.nan], [1.0, 1.0]), ([1.0, 1.0], [1.0, np.inf]), ([1.0], [1.0, 1.0])],
+)
+def test_what_is_not_finite_or_has_another_shape_is_infinitely_wrong(
+    result: list[float], expected: list[float]
+) -> None:
+    assert relative_error([np.array(result)], [np.array(expected)]) == float("inf")
+
+
+def test_nan_in_the_same_place_is_no_error() -> None:
+    assert relative_error([np.array([np.nan, 2.0])], [np.array([np.nan, 2.0])]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Build(key=1, module_json="{}", check=True, seed=2),
+        Time(key=1, seed=2, timing=Timing()),
+    ],
+)
+def test_requests_survive_the_wire(message: Build | Time) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, message)
+        assert receive_request(there) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Done(0.5), Timed(samples_us=(1.0, 2.0), peak_memory_bytes=None), Failed(Status.TIMEOUT, "too slow")],
+)
+def test_replies_survive_the_wire(message: Done | Timed | Failed) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, message)
+        assert receive_reply(there) == message
+
+
+def test_a_frame_comes_whole_or_as_the_end() -> None:
+    here, there = socket.socketpair()
+    with there:
+        with here:
+            send_bytes(here, b"abc")
+            send_bytes(here, b"")
+            here.sendall(b"\x00\x00")
+        assert receive_bytes(there) == b"abc"
+        assert receive_bytes(there) == b""
+        with pytest.raises(EOFError):
+            receive_bytes(there)
