@@ -75,6 +75,10 @@ def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
     parameters.insert(len(model.inputs), variable)
     result = function.body.body
     builder = PathBuilder()
+    for binding in block.bindings:
+        builder.get_unique_name(binding.var.name)  # taken: paths are kept by name
+    # Where no binding tells of a layer, a loss alone would look like the model's only one.
+    loss_path = "loss" if any(model.module_paths) else ""
     with builder.function("main", parameters):
         with builder.dataflow():
             for binding, path in zip(block.bindings, model.module_paths, strict=True):
@@ -84,7 +88,7 @@ def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
                 else:
                     builder.emit_normalized(binding)
                     builder.paths[binding.var.name] = path
-            with builder.layer("loss"):
+            with builder.layer(loss_path):
                 logits = builder.emit(relax.op.reshape(result, (num_rows, labels.high)))
                 classes = builder.emit(relax.op.reshape(variable, (num_rows,)))
                 probabilities = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))

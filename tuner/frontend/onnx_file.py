@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,11 +64,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         self.current_operator = op_name
-        with self.bb.layer(_layer(attrs["tvm_custom"]["name"])):
+        node = attrs["tvm_custom"]["name"]
+        with self.bb.layer(_layer(node)):
             result = super()._convert_operator(op_name, inputs, attrs, opset)
             # The importer leaves calls inside their users; here each is bound while its layer is open.
             is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType | relax.TupleType)
-            return self.bb.emit(result) if is_tensor and isinstance(result, relax.Call) else result
+            return (
+                self.bb.emit(result, _label(node)) if is_tensor and isinstance(result, relax.Call) else result
+            )
 
 
 def _read(path: Path) -> OnnxModel:
@@ -112,6 +116,11 @@ def _layer(node: str) -> str:
     """Return the dotted path of the module that a node's name tells of; empty where it tells of none."""
     parts = [part for part in node.split("/") if part]
     return ".".join(parts[:-1]) if node.startswith("/") else ""
+
+
+def _label(node: str) -> str:
+    """Return a node's own name as one that a variable may have."""
+    return re.sub(r"\W+", "_", node.rsplit("/", 1)[-1])
 
 
 def _first_line(error: Exception) -> str:

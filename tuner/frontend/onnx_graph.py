@@ -171,6 +171,10 @@ def _simplify(model: OnnxModel) -> None:
             nodes.extend(_additions(node))
         else:
             nodes.append(node)
+    for node in nodes:
+        node.name = (
+            node.name or node.output[0]
+        )  # bindings are named after nodes, which old files leave nameless
     del graph.node[:]
     graph.node.extend(nodes)
 

@@ -7,6 +7,7 @@ from tvm.relax.frontend import nn
 
 from tuner.frontend import InputSpec, load_model, random_inputs, random_parameters
 from tuner.frontend.emission import Layer, emit, emit_model
+from tuner.frontend.layers import Linear
 from tuner.frontend.loss import with_loss
 
 pytestmark = pytest.mark.tvm
@@ -49,6 +50,24 @@ def plain(result: str):
 def test_model_without_classes_to_choose_from_is_refused(result: str) -> None:
     with pytest.raises(ValueError, match="neither a loss nor one tensor of logits"):
         with_loss(plain(result))
+
+
+def test_layers_of_the_model_keep_their_paths_below_the_loss() -> None:
+    class Named(Layer):
+        def __init__(self) -> None:
+            self.layer = Linear(4, 4)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            flat = nn.op.reshape(self.layer(x), (12,), name="lv")
+            return nn.op.reshape(flat, (3, 4), name="logits")
+
+    spec = InputSpec(name="x", shape=(3, 4), dtype="float32")
+    model = with_loss(emit_model("named", Named(), [spec], training=False))
+    assert model.module_paths == ("layer", "layer", "", "", *["loss"] * 4)
+
+
+def test_model_without_layers_gets_none_for_its_loss() -> None:
+    assert set(with_loss(plain("sum")).module_paths) == {""}
 
 
 def test_labels_do_not_take_the_name_of_an_input() -> None:
