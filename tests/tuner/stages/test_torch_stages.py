@@ -1,0 +1,184 @@
+"""Stages of a torch module, chained, equal the module: outputs, gradients, ties and buffers."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - only where torch is installed
+
+from tuner.errors import TunerError, UnknownNameError  # noqa: E402 - it imports torch
+from tuner.plan import TiedParameter  # noqa: E402 - as above
+from tuner.stages.torch_stages import cut_pipeline_stage, split_module  # noqa: E402 - as above
+
+pytestmark = pytest.mark.torch
+
+
+class Block(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x, memory=None):
+        x = x + torch.tanh(self.linear(self.norm(x)))
+        return x if memory is None else x * torch.sigmoid(memory)
+
+
+class Stack(nn.Module):
+    def __init__(self, num_layers):
+        super().__init__()
+        self.layer = nn.ModuleList(Block() for _ in range(num_layers))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x, memory=None):
+        for layer in self.layer:
+            x = layer(x, memory)
+        return self.norm(x)
+
+
+class EncoderDecoder(nn.Module):
+    """Embeddings and head are one tensor; the encoder's memory is read by every decoder layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.encoder = Stack(3)
+        self.decoder = Stack(3)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, source, target):
+        memory = self.encoder(self.embed(source))
+        return self.head(self.decoder(self.embed(target), memory))
+
+
+class Branches(nn.Module):
+    """Returns a dict of a tensor and a tuple; what the first layer makes is read by all."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.middle = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        start = self.first(x)
+        left, right = start.chunk(2, dim=-1)
+        left = self.middle(left)
+        end = self.last(torch.cat([left, right], dim=-1))
+        return {"logits": end, "states": (start, left.mean())}
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu_()
+        return x
+
+
+def tokens(*shape):
+    return torch.randint(0, 16, shape)
+
+
+def check_equal(module, inputs, pipeline):
+    """Compare outputs and every weight's gradient, which tied stages add up in the tensor that they share."""
+    results = []
+    for function in (module, pipeline.run):
+        module.zero_grad()
+        outputs = function(*inputs)
+        leaves = torch.utils._pytree.tree_leaves(outputs)
+        sum((leaf.float() * (index + 1)).square().sum() for index, leaf in enumerate(leaves)).backward()
+        results.append((outputs, {name: value.grad.clone() for name, value in module.named_parameters()}))
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "num_stages"),
+    [
+        (["encoder.layer.0", "decoder.layer.1"], 3),
+        (["encoder.layer.0", "encoder", "decoder.layer.1"], 4),
+        (["encoder"], 2),
+        (["encoder.layer.0", "encoder.layer.1", "encoder.layer.2", "decoder.layer.0"], 5),
+    ],
+)
+def test_an_encoder_and_a_decoder_cut_at_nested_names(cuts, num_stages):
+    torch.manual_seed(0)
+    module, inputs = EncoderDecoder(), (tokens(2, 5), tokens(2, 5))
+    pipeline = split_module(module, inputs, cuts)
+    assert len(pipeline.stages) == num_stages
+    for before, after in itertools.pairwise(pipeline.stages):
+        assert before.sent == after.received
+    check_equal(module, inputs, pipeline)
+
+
+def test_memory_is_relayed_and_the_tied_table_lives_in_three_stages():
+    module, inputs = EncoderDecoder(), (tokens(2, 5), tokens(2, 5))
+    pipeline = split_module(module, inputs, ["encoder", "decoder.layer.0", "decoder.layer.1"])
+    memory = pipeline.stages[0].sent[0].name
+    assert [stage.relayed for stage in pipeline.stages] == [(), (memory,), (memory,), ()]
+    assert [stage.sent[0].name for stage in pipeline.stages[:-1]] == [memory] * 3
+    (group,) = pipeline.tied
+    assert [place.stage for place in group] == [0, 1, 3]
+    assert group[0] == TiedParameter("embed.weight", 0) or group[0] == TiedParameter("head.weight", 0)
+
+
+def test_marks_in_the_module_are_cuts():
+    module, inputs = EncoderDecoder(), (tokens(2, 5), tokens(2, 5))
+    cut_pipeline_stage(module.encoder.layer[1])
+    cut_pipeline_stage(module.decoder.layer[0])
+    pipeline = split_module(module, inputs)
+    assert [stage.layers[-1] for stage in pipeline.stages[:-1]] == ["encoder.layer.1", "decoder.layer.0"]
+    check_equal(module, inputs, pipeline)
+
+
+def test_branches_tuples_dicts_and_changes_in_place():
+    module, inputs = Branches(), (torch.randn(3, 8),)
+    pipeline = split_module(module, inputs, ["first", "middle.0"])
+    assert pipeline.run(*inputs).keys() == {"logits", "states"}
+    check_equal(module, inputs, pipeline)
+
+
+def test_running_statistics_change_as_in_the_original():
+    torch.manual_seed(0)
+    module, inputs = Normed().train(), (torch.randn(4, 8),)
+    pipeline = split_module(module, inputs, ["layers.0", "layers.1"])
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    module(*inputs)
+    expected = {name: value.clone() for name, value in module.state_dict().items()}
+    module.load_state_dict(before)
+    pipeline.run(*inputs)
+    torch.testing.assert_close(dict(module.state_dict()), expected)
+    check_equal(module, inputs, pipeline)
+
+
+def test_weights_keep_their_names_and_are_the_originals():
+    module = EncoderDecoder()
+    pipeline = split_module(module, (tokens(2, 5), tokens(2, 5)), ["encoder"])
+    for stage in pipeline.stages:
+        for name in stage.parameters:
+            assert stage.module.get_parameter(name) is module.get_parameter(name)
+
+
+class DataDependent(nn.Module):
+    def forward(self, x):
+        return x.exp() if x.sum() > 0 else x.tanh()
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "cuts", "error", "message"),
+    [
+        (DataDependent(), (torch.ones(2),), [], TunerError, r"torch.export cannot trace DataDependent"),
+        (Branches(), (torch.ones(3, 8),), ["frist"], UnknownNameError, r"no module 'frist'.*'first'"),
+        (Branches(), (torch.ones(3, 8),), ["last"], TunerError, r"nothing runs after 'last'"),
+        (nn.Sequential(nn.Identity()), (torch.ones(3),), [], TunerError, r"which it does not compute"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(module, inputs, cuts, error, message):
+    with pytest.raises(error, match=message):
+        split_module(module, inputs, cuts)

@@ -1,0 +1,212 @@
+"""Cut a torch module into stages at the same names: one module a stage, whose chain equals the original.
+
+Names of cuts, liveness, relays and ties are those of Relax models. Each stage is an `fx.GraphModule` over
+the original's own parameters, under their own names, so an optimiser, a checkpoint and a tied weight see what
+they always saw.
+
+What the model leaves out: shapes and control flow are those of the example inputs, as in every export. A
+change of a buffer (running statistics) happens once a forward, in the stage that computes it, so that
+micro-batches change it one after another. Checked against the uncut module in
+tests/tuner/stages/test_torch_stages.py.
+
+Source: Slapo (Chen et al., ASPLOS 2024, section 3.3.2) for cuts by name and relays; taking several outputs,
+tuples and dicts as well is what differs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from tuner.errors import TunerError
+from tuner.plan import TensorInfo, TiedParameter
+from tuner.stages.cut_points import layer_spans, names_within, positions_after
+from tuner.stages.liveness import Part, find_flow
+from tuner.stages.torch_graph import TorchProgram, TorchStep, read_module
+
+_MARK = "_ends_pipeline_stage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStage:
+    """One stage of a torch module.
+
+    Attributes:
+        name: `stage0`, `stage1`, …
+        layers: names of the layers it holds, in order.
+        module: takes `inputs` in order and returns the tuple of `outputs`; its weights are the original's.
+        inputs: tensors that it reads: from earlier stages, then from the user.
+        outputs: tensors that it makes for later stages or the user.
+        received: what crosses the border from the stage before, in order, relayed tensors included.
+        sent: what crosses the border to the stage after, in order, relayed tensors included.
+        relayed: names of the tensors that it receives and sends on.
+        parameters: names of its weights in the original module, in order of first use.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    module: fx.GraphModule
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    received: tuple[TensorInfo, ...]
+    sent: tuple[TensorInfo, ...]
+    relayed: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchPipeline:
+    """A torch module in stages.
+
+    Attributes:
+        stages: in order.
+        tied: weights that several stages read; their gradients are summed over them.
+        input_names: the user's inputs, in order.
+        output_names: what the original returns, flattened, in order.
+        output_spec: how torch's pytree puts it together again.
+    """
+
+    stages: tuple[TorchStage, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    output_spec: Any
+
+    def run(self, *inputs: torch.Tensor) -> Any:
+        """Run the stages one after another in this process; return what the original module would."""
+        known = dict(zip(self.input_names, pytree.tree_leaves(inputs), strict=True))
+        for stage in self.stages:
+            made = stage.module(*(known[info.name] for info in stage.inputs))
+            known.update(zip((info.name for info in stage.outputs), made, strict=True))
+        return self.assemble(known)
+
+    def assemble(self, known: Mapping[str, torch.Tensor]) -> Any:
+        """Put outputs, found by name, into the tuples and dicts that the original module returns."""
+        return pytree.tree_unflatten([known[name] for name in self.output_names], self.output_spec)
+
+
+def cut_pipeline_stage(module: torch.nn.Module) -> None:
+    """Mark a sub-module, however deeply nested: a pipeline stage ends after it."""
+    setattr(module, _MARK, True)
+
+
+def marked_cuts(module: torch.nn.Module) -> tuple[str, ...]:
+    """List the names of the sub-modules that `cut_pipeline_stage` marked, in order of definition."""
+    return tuple(name for name, child in module.named_modules() if name and getattr(child, _MARK, False))
+
+
+def split_module(
+    module: torch.nn.Module, inputs: Sequence[Any], cuts: Sequence[str] | None = None
+) -> TorchPipeline:
+    """Cut a torch module after the sub-modules named, or after those that were marked.
+
+    The module is exported in the mode that it is in, so dropout and batch normalisation train where it does.
+
+    Args:
+        module: must stay alive and keep its weights, which the stages share.
+        inputs: example inputs of one micro-batch; shapes are fixed to theirs.
+        cuts: names as `tuner.stages.cut_after` takes them; None takes the marked ones.
+
+    Raises:
+        UnknownNameError: a cut names no module.
+        TunerError: the module cannot be exported, a cut leaves a stage empty, or something that is no tensor
+            would cross it.
+    """
+    program = read_module(module, tuple(inputs))
+    paths = [step.path for step in program.bindings]
+    positions = positions_after(paths, layer_spans(paths), marked_cuts(module) if cuts is None else cuts)
+    borders = (0, *positions, len(paths))
+    stages = []
+    for index, part in enumerate(find_flow(program, positions).parts):
+        layers = names_within(paths, borders[index], borders[index + 1])
+        stages.append(_build_stage(program, part, f"stage{index}", layers))
+    return TorchPipeline(
+        stages=tuple(stages),
+        tied=_tied(stages),
+        input_names=tuple(node.name for node in program.inputs),
+        output_names=tuple(node.name for node in program.results),
+        output_spec=program.output_spec,
+    )
+
+
+def _build_stage(
+    program: TorchProgram, part: Part[TorchStep], name: str, layers: tuple[str, ...]
+) -> TorchStage:
+    if not part.bindings:
+        raise TunerError(f"{name} computes nothing from the module's inputs; move or drop a cut")
+    given = (*part.received_and_read, *part.inputs)
+    made = tuple(value for value in part.made if value not in program.updates or value in program.results)
+    return TorchStage(
+        name=name,
+        layers=layers,
+        module=_write(program, part, given, made),
+        inputs=_describe(given),
+        outputs=_describe(made),
+        received=_describe(part.received),
+        sent=_describe(part.sent),
+        relayed=tuple(value.name for value in part.received if value in set(part.sent)),
+        parameters=tuple(
+            program.state_names[node]
+            for node in part.parameters
+            if isinstance(program.state[program.state_names[node]], torch.nn.Parameter)
+        ),
+    )
+
+
+def _write(
+    program: TorchProgram, part: Part[TorchStep], given: Sequence[fx.Node], made: Sequence[fx.Node]
+) -> fx.GraphModule:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in given}
+    state_names = [program.state_names[node] for node in part.parameters]
+    updated = [program.updates[value] for value in part.made if value in program.updates]
+    attributes = {name: graph.get_attr(name) for name in dict.fromkeys((*state_names, *updated))}
+    for node in part.parameters:
+        copies[node] = attribute = attributes[program.state_names[node]]
+        if program.state_names[node] in updated:
+            # What is read is kept for the backward, so it must not be what changes.
+            copies[node] = graph.call_function(torch.ops.aten.clone.default, (attribute,))
+    for step in part.bindings:
+        copies[step.var] = graph.node_copy(step.var, copies.__getitem__)
+    for value in part.made:
+        if value in program.updates:
+            buffer = attributes[program.updates[value]]
+            graph.call_function(torch.ops.aten.copy_.default, (buffer, copies[value]))
+    graph.output(tuple(copies[value] for value in made))
+    graph.lint()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns of attributes that were not made by add_module.
+        return fx.GraphModule({name: program.state[name] for name in attributes}, graph)
+
+
+def _describe(nodes: Sequence[fx.Node]) -> tuple[TensorInfo, ...]:
+    infos = []
+    for node in nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not all(isinstance(extent, int) for extent in value.shape):
+            raise TunerError(f"{node.name!r} is {value!r}, and only tensors cross a cut; cut elsewhere")
+        infos.append(
+            TensorInfo(
+                name=node.name,
+                shape=tuple(value.shape),
+                dtype=str(value.dtype).removeprefix("torch."),
+                num_bytes=value.numel() * value.element_size(),
+            )
+        )
+    return tuple(infos)
+
+
+def _tied(stages: Sequence[TorchStage]) -> tuple[tuple[TiedParameter, ...], ...]:
+    """Group the places of each weight by the tensor itself, in order of first place."""
+    places: dict[int, list[TiedParameter]] = {}
+    for index, stage in enumerate(stages):
+        for name in stage.parameters:
+            tensor = stage.module.get_parameter(name)
+            places.setdefault(id(tensor), []).append(TiedParameter(name, index))
+    return tuple(tuple(group) for group in places.values() if len(group) > 1)
