@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -247,8 +245,3 @@ def test_refusals_say_what_to_do() -> None:
         dag.to_schedule("soon")  # type: ignore[arg-type]  # the mistake that is tested
     with pytest.raises(ScheduleError, match="holds 2 units"):
         Dag.of_pipeline(OneForwardOneBackward(num_stages=2, num_micro_batches=2)).to_schedule(memory=(1, 1))
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "custom_schedule.py"), run_name="__main__")
-    assert capsys.readouterr().out.startswith("makespan ")
