@@ -1,0 +1,37 @@
+"""`tessel backends`: who may run sub-graphs on a target, and why not the others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scripts import console
+
+
+def backends(
+    target: Annotated[str, typer.Option(help="cpu, cuda, a TVM tag, or rpc://….")] = "cpu",
+    own: Annotated[
+        list[str] | None,
+        typer.Option("--own", metavar="MODULE:OBJECT", help="List a backend of one's own too; repeatable."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """List the backends, with the reason where one cannot run on the target here.
+
+    Example: `tessel backends --target cpu`.
+    """
+    from tuner.backends.availability import find_availability
+    from tuner.target_resolution import resolve_target
+
+    found = find_availability(resolve_target(target), own or ())
+    if json:
+        console.print_json({"target": target, "backends": found})
+        return
+    for backend in found:
+        status = "ok" if backend.reason is None else "missing"
+        console.print_line(f"{status:8}{backend.name:14}{backend.description}")
+        versions = ", ".join(f"{name} {version}" for name, version in backend.versions)
+        detail = backend.reason or versions
+        if detail:
+            console.print_line(f"{'':22}-> {detail}")

@@ -1,0 +1,46 @@
+"""`tessel targets`: what programs can be built for, and what can be measured here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scripts import console
+
+
+def targets(
+    search: Annotated[str, typer.Argument(help="List only names that contain this.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """List the targets by name; `rpc://host:port/key?target=NAME` reaches a device elsewhere.
+
+    Examples:
+
+    `tessel targets`
+
+    `tessel targets nvidia-a100`
+    """
+    from tuner.errors import TunerError
+    from tuner.target_resolution import environment_of, known_targets, resolve_target
+
+    names = [name for name in known_targets() if search in name]
+    here = {}
+    for name in ("cpu", "cuda"):
+        try:
+            environment = environment_of(resolve_target(name))
+        except TunerError as error:
+            here[name] = {"measurable": False, "detail": str(error)}
+        else:
+            detail = f"{environment.device_model}, {environment.num_cores} cores, driver {environment.driver}"
+            here[name] = {"measurable": True, "detail": detail}
+    if json:
+        console.print_json({"here": here, "targets": names})
+        return
+    for name in names:
+        device = here.get(name)
+        if device is None:
+            console.print_line(f"{'builds':10}{name}")
+        else:
+            status = "measures" if device["measurable"] else "missing"
+            console.print_line(f"{status:10}{name:28}{device['detail']}")
