@@ -320,7 +320,7 @@ def why_no_split_v(pipeline: Pipeline) -> str | None:
         return "its stages are not one chain of stages on one device each"
     half = len(devices) // 2
     if len(set(devices)) != half or devices != devices[:half] + devices[:half][::-1]:
-        return "its chain is not a V, which visits every device on the way there and again on the way back"
+        return "its chain is not a V, there and back over all of its devices"
     return None
 
 
