@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class OrderSearch:
     starts: Integers | None = None
     is_stuck: bool = False
     answer: Answer = Answer.UNKNOWN
+    method: ClassVar[str] = "branching on device orders"
     _distance: Integers | None = None
     _lowest: Integers | None = None
     _highest: Integers | None = None

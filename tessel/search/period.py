@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tessel.errors import ScheduleError
@@ -36,8 +36,6 @@ __all__ = ["RepetendResult", "find_repetend"]
 
 DEFAULT_MAX_COPIES = 4
 """Copies tried unless told otherwise; more rarely pay, and each costs more than the one before."""
-
-FOUND_BY = "branching on device orders"
 
 
 def find_repetend(
@@ -91,6 +89,7 @@ class _Found:
     period: int
     starts: Integers
     lower_bound: int
+    found_by: str
 
     @property
     def rate(self) -> Fraction:
@@ -114,14 +113,14 @@ class _Run:
     def is_over(self) -> bool:
         return self.is_interrupted or self.elapsed_s >= self.time_limit_s
 
-    def report(self, period: int, lower_bound: int) -> None:
+    def report(self, period: int, lower_bound: int, found_by: str) -> None:
         if self.on_progress is not None:
-            self.on_progress(Progress(period, lower_bound, self.elapsed_s, FOUND_BY))
+            self.on_progress(Progress(period, lower_bound, self.elapsed_s, found_by))
 
 
 def _search_copies(assignments: Assignments, copies: int, best: _Found | None, run: _Run) -> _Found:
     """Return the best repetend with that many copies if its rate is better than `best`'s, else `best`."""
-    found: tuple[Problem, int, Integers] | None = None
+    found: _Found | None = None
     open_bounds = [] if assignments.is_complete else [_least_period(assignments.bound, copies)]
     for problem, bound in zip(assignments.problems, assignments.bounds, strict=True):
         lowest = _least_period(bound, copies)
@@ -132,11 +131,11 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
         search = _search_problem(problem, copies, lowest, below, run)
         open_bounds.append(search.lowest)
         if search.period is not None and search.starts is not None:
-            found = problem, search.period, close_up(search.cyclic, search.starts, search.period)
-            run.report(search.period, min(open_bounds))
+            starts = close_up(search.cyclic, search.starts, search.period)
+            found = _Found(problem, copies, search.period, starts, search.lowest, search.found_by)
+            run.report(search.period, min(open_bounds), search.found_by)
     if found is not None:
-        problem, period, starts = found
-        return _Found(problem, copies, period, starts, min(period, *open_bounds))
+        return replace(found, lower_bound=min(found.period, *open_bounds))
     if best is not None:
         return best
     if run.is_over() and not run.is_interrupted:
@@ -147,12 +146,10 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
     raise infeasible_error(assignments.problems[0], run.is_over)
 
 
-def _upper_end(
-    problem: Problem, copies: int, best: _Found | None, found: tuple[Problem, int, Integers] | None
-) -> int:
+def _upper_end(problem: Problem, copies: int, best: _Found | None, found: _Found | None) -> int:
     """Return the first period that is of no interest."""
     if found is not None:
-        return found[1]
+        return found.period
     if best is not None:
         return math.ceil(copies * best.rate)
     return 1 + max(1, copies * int(problem.spans.sum() + problem.lags.sum()))
@@ -194,5 +191,5 @@ def _result(assignments: Assignments, best: _Found, run: _Run) -> RepetendResult
         rate_lower_bound=assignments.bound,
         rate_optimal=_is_rate_optimal(best, assignments),
         search_seconds=run.elapsed_s,
-        found_by=FOUND_BY,
+        found_by=best.found_by,
     )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem
 from tessel.search.cyclic_starts import tightest
+from tessel.search.nested_phases import NestedSearch
+from tessel.search.nested_shells import NestedShells, find_nested_shells
 from tessel.search.problem import Integers
 
 FIRST_STEPS = 2_000_000
@@ -34,6 +36,7 @@ class PeriodSearch:
         below: periods from here on are of no interest.
         period: the least one known to work; None while there is none.
         starts: int64, shape (num_nodes,), for it.
+        found_by: the method that found it.
     """
 
     cyclic: CyclicProblem
@@ -41,7 +44,10 @@ class PeriodSearch:
     below: int
     period: int | None = None
     starts: Integers | None = None
-    _tries: dict[int, OrderSearch] = field(default_factory=dict)
+    found_by: str = ""
+    _tries: dict[int, OrderSearch | NestedSearch] = field(default_factory=dict)
+    _nested: NestedShells | None = None
+    _is_nested_known: bool = False
     _stride: int = 0
 
     @property
@@ -86,16 +92,35 @@ class PeriodSearch:
         """Search one period on; return whether the range has changed."""
         search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
         answer = search.run(steps)
+        if answer is Answer.UNKNOWN:
+            search = self._change_method(period, search)
+            answer = search.run(steps)
         if answer is Answer.INFEASIBLE:
             self.lowest = period + 1
             self._stride = max(1, 2 * self._stride)
         elif answer is Answer.FEASIBLE and search.starts is not None:
+            self.found_by = search.method
             self.period, self.starts = tightest(self.cyclic, search.starts, period=period, least=self.lowest)
         else:
             return False
         top = self.below if self.period is None else self.period
         self._tries = {known: tried for known, tried in self._tries.items() if self.lowest <= known < top}
         return True
+
+    def _change_method(self, period: int, search: OrderSearch | NestedSearch) -> OrderSearch | NestedSearch:
+        """Go over from orders to moments where that will end, since it needs no luck."""
+        if isinstance(search, NestedSearch):
+            return search
+        if not self._is_nested_known:
+            self._nested, self._is_nested_known = find_nested_shells(self.cyclic), True
+        if self._nested is None:
+            return search
+        other = NestedSearch(self.cyclic, self._nested, period)
+        other.run(0)
+        if other.is_stuck:
+            return search
+        self._tries[period] = other
+        return other
 
     def _is_stuck(self) -> bool:
         return all(period in self._tries and self._tries[period].is_stuck for period in self._candidates())
