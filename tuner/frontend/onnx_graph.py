@@ -8,6 +8,7 @@ kernel. Checked in tests/tuner/frontend/test_onnx_graph.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -32,6 +33,10 @@ _RANDOM = (
     "Bernoulli",
     "Multinomial",
 )
+
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Key of the metadata of a node under which torch's exporter notes the modules around it."""
 
 
 def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
@@ -172,11 +177,22 @@ def _simplify(model: OnnxModel) -> None:
         else:
             nodes.append(node)
     for node in nodes:
-        node.name = (
-            node.name or node.output[0]
-        )  # bindings are named after nodes, which old files leave nameless
+        node.name = _scoped_name(node) or node.name or node.output[0]
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _scoped_name(node: OnnxNode) -> str:
+    """Return `/path/of/module/operator` from the scopes that torch's newer exporter notes; empty without.
+
+    It writes the path of every enclosing module and then the operator, as a list: `['', 'h', 'h.0', 'add']`.
+    """
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES:
+            *modules, operator = re.findall(r"'([^']*)'", entry.value) or [""]
+            innermost = modules[-1] if modules else ""
+            return f"/{innermost}/{operator}" if innermost else ""
+    return ""
 
 
 def _additions(node: OnnxNode) -> list[OnnxNode]:

@@ -116,6 +116,17 @@ def test_layers_are_read_from_names_of_nodes(tmp_path: Path) -> None:
     assert np.array_equal(model.parameters["h.0.attn.weight"], np.ones((4, 4)))
 
 
+@pytest.mark.parametrize(
+    ("scopes", "path"),
+    [("['', 'h', 'h.0', 'h.0.attn', 'add']", "h.0.attn"), ("['', 'add']", ""), ("[]", ""), ("add", "")],
+)
+def test_layers_are_read_from_the_scopes_of_torchs_exporter(scopes: str, path: str, tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="node_relu")
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    file = save(tmp_path / "m.onnx", [node], [floats("x", [2, 4])], [floats("y", [2, 4])])
+    assert load_model(file).module_paths == (path,)
+
+
 def test_indices_stay_below_the_table_they_select_from(tmp_path: Path) -> None:
     table = numpy_helper.from_array(np.ones((7, 4), "float32"), "table")
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 3])
