@@ -20,17 +20,19 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How long one program is timed.
 
     Attributes:
-        budget_s: time spent on samples, unless a single execution takes longer.
-        sample_s: time of one sample; a shorter program is executed several times in each.
+        budget_s: time spent on samples, unless a single execution takes longer; three times as much where
+            other programs disturb too many of them.
+        sample_s: time of one sample; a shorter program is executed several times in each. Short samples fit
+            between the moments at which the operating system hands the processor to another program.
         min_samples: samples taken even where the budget has ended, unless each alone exceeds it.
         max_samples: samples after which timing ends.
         spread: relative inter-quartile range at which timing ends early.
     """
 
     budget_s: float = 0.15
-    sample_s: float = 0.002
-    min_samples: int = 5
-    max_samples: int = 50
+    sample_s: float = 0.0005
+    min_samples: int = 7
+    max_samples: int = 100
     spread: float = 0.02
 
 

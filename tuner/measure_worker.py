@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -64,6 +64,17 @@ _MESSAGE_CHARACTERS = 400
 _WATCH_PERIOD_S = 1.0
 
 
+_LEAST_US = 1e-3
+"""What a program takes that is shorter than the clock can tell."""
+
+
+class Sample(NamedTuple):
+    """Mean latency of some executions in a row, and whether another program took the processor meanwhile."""
+
+    latency_us: float
+    is_disturbed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Built:
     executable: Executable
@@ -102,11 +113,14 @@ class Worker:
         arguments = self._on_device(random_inputs(built.inputs, request.seed))
         machine["main"](*arguments)
 
-        def run_us(number: int) -> float:
+        def run(number: int) -> Sample:
             timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
-            return float(timer(*arguments).results[0]) * 1e6
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+            latency_us = float(timer(*arguments).results[0]) * 1e6
+            lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+            return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
 
-        samples = take_samples(run_us, request.timing)
+        samples = take_samples(run, request.timing)
         return Timed(samples_us=samples, peak_memory_bytes=None)
 
     def compare(self, request: Compare) -> Reply:
@@ -178,28 +192,27 @@ def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]
     )
 
 
-def take_samples(run_us: Callable[[int], float], timing: Timing) -> tuple[float, ...]:
+def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
     """Return samples in microseconds, until their spread is small or the budget ends.
 
+    Samples during which the program lost the processor are left out where enough others are left.
+
     Args:
-        run_us: executes the program so many times and returns the mean time of one, in microseconds.
+        run: executes the program so many times and says how that went.
         timing: when to stop.
     """
-    first_us = run_us(1)
-    number = max(1, min(1000, int(timing.sample_s * 1e6 / max(first_us, 0.1))))
+    first = run(1)
+    number = max(1, min(1000, int(timing.sample_s * 1e6 / max(first.latency_us, 0.1))))
     if number > 1:
-        run_us(number)
-    samples: list[float] = []
-    spent_s = 0.0
-    while len(samples) < timing.max_samples:
-        samples.append(max(run_us(number), 1e-3))
-        spent_s += samples[-1] * number * 1e-6
-        enough = len(samples) >= timing.min_samples
-        if spent_s >= timing.budget_s and (enough or spent_s >= timing.budget_s * timing.min_samples):
-            break
-        if enough and _spread(samples) <= timing.spread:
-            break
-    return tuple(samples)
+        run(number)
+    samples = [first] if number == 1 else []
+    spent_s = sum(sample.latency_us for sample in samples) * 1e-6
+    while len(samples) < timing.max_samples and not _is_enough(samples, spent_s, timing):
+        sample = run(number)
+        samples.append(sample)
+        spent_s += sample.latency_us * number * 1e-6
+    quiet = _quiet(samples)
+    return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
 
 
 def serve(connection: socket.socket) -> None:
@@ -277,6 +290,19 @@ def _array_error(result: np.ndarray, wanted: np.ndarray) -> float:
     exact = wanted[finite].astype(np.float64)
     difference = np.abs(result[finite].astype(np.float64) - exact).max()
     return float(difference / max(np.abs(exact).max(), 1e-6))
+
+
+def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:
+    """Say whether more samples would tell little, or cost too much."""
+    quiet = _quiet(samples)
+    if len(quiet) >= timing.min_samples:
+        return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread
+    patience = 3 if len(samples) >= timing.min_samples else timing.min_samples
+    return spent_s >= timing.budget_s * patience
+
+
+def _quiet(samples: Sequence[Sample]) -> tuple[float, ...]:
+    return tuple(sample.latency_us for sample in samples if not sample.is_disturbed)
 
 
 def _spread(samples: Sequence[float]) -> float:

@@ -24,36 +24,47 @@ from tuner.measure_messages import (
     send,
     send_bytes,
 )
-from tuner.measure_worker import random_inputs, relative_error, take_samples
+from tuner.measure_worker import Sample, random_inputs, relative_error, take_samples
 
 pytestmark = pytest.mark.tvm
 
 
 def test_a_steady_program_is_sampled_as_little_as_allowed() -> None:
-    assert take_samples(lambda number: 100.0, Timing(min_samples=5)) == (100.0,) * 5
+    assert take_samples(lambda number: Sample(100.0, False), Timing(min_samples=5)) == (100.0,) * 5
 
 
 def test_a_noisy_program_is_sampled_until_the_budget_ends() -> None:
     latencies = itertools.cycle([1000.0, 2000.0, 4000.0])
-    samples = take_samples(lambda number: next(latencies), Timing(budget_s=0.05, sample_s=0.001))
-    assert 5 <= len(samples) <= 50
-    assert sum(samples) >= 0.05e6
+    timing = Timing(budget_s=0.05, sample_s=0.001)
+    samples = take_samples(lambda number: Sample(next(latencies), False), timing)
+    assert 7 <= len(samples) <= 100
+    assert 0.05e6 <= sum(samples) <= 0.06e6
+
+
+def test_disturbed_samples_are_left_out_where_enough_others_are_left() -> None:
+    found = itertools.cycle([Sample(1000.0, False), Sample(9000.0, True)])
+    assert set(take_samples(lambda number: next(found), Timing(budget_s=0.05))) == {1000.0}
+
+
+def test_a_program_that_is_always_disturbed_is_sampled_three_times_as_long() -> None:
+    samples = take_samples(lambda number: Sample(5000.0, True), Timing(budget_s=0.05))
+    assert 0.15e6 <= sum(samples) <= 0.16e6
 
 
 def test_a_short_program_is_executed_many_times_in_each_sample() -> None:
     numbers: list[int] = []
 
-    def run_us(number: int) -> float:
+    def run(number: int) -> Sample:
         numbers.append(number)
-        return 2.0
+        return Sample(2.0, False)
 
-    take_samples(run_us, Timing(sample_s=0.002))
+    take_samples(run, Timing(sample_s=0.002))
     assert numbers[0] == 1
     assert set(numbers[1:]) == {1000}
 
 
 def test_a_program_of_seconds_is_not_repeated_for_ever() -> None:
-    assert len(take_samples(lambda number: 5e6, Timing(budget_s=0.1))) == 1
+    assert len(take_samples(lambda number: Sample(5e6, False), Timing(budget_s=0.1))) == 1
 
 
 def test_same_seed_same_inputs() -> None:
