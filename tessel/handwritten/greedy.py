@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import networkx as nx
 
@@ -46,6 +47,8 @@ class Flow:
     depth: Mapping[int, int]
 
 
+# The rules that simulate read the same placement one after the other.
+@lru_cache(maxsize=16)
 def read_flow(placement: Placement) -> Flow:
     """Return how a placement's blocks enter and leave; of each choice the option with the least work runs.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import networkx as nx
 
@@ -124,6 +125,8 @@ class Pipeline:
         return tuple(by_device)
 
 
+# All rules read the same placement one after the other, and reading takes longer than most rules do.
+@lru_cache(maxsize=16)
 def read_pipeline(placement: Placement) -> Pipeline:
     """Return the stages of a placement.
 

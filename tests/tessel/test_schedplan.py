@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,45 @@ def kshape(ndevs: int) -> SchedPlan:
         places = [[first + number] for number in range(half)]
         sched.add_block_seq([*down, *shared, *up], [*places, *everywhere, *places[::-1]])
     return sched
+
+
+def nnshape(ndevs: int) -> SchedPlan:
+    """One sequence with blocks on all devices at its ends and in its middle, put in by position."""
+    sched = SchedPlan(ndevs)
+    fblocks = [Block(0, span=1, memory=1, btype="forward") for _ in range(ndevs)]
+    fdevs = [[devid] for devid in range(ndevs)]
+    bblocks = [Block(0, span=3, memory=-1, btype="backward") for _ in range(ndevs)]
+    bdevs = [[ndevs - 1 - devid] for devid in range(ndevs)]
+    every = list(range(ndevs))
+    for where in (ndevs // 2, 0):
+        fblocks.insert(where, Block(0, span=1, memory=0, btype="forward"))
+        fdevs.insert(where, every)
+    for where in (ndevs // 2, ndevs + 1):
+        bblocks.insert(where, Block(0, span=1, memory=0, btype="backward"))
+        bdevs.insert(where, every)
+    sched.add_block_seq(fblocks + bblocks, fdevs + bdevs)
+    return sched
+
+
+def xshape(ndevs: int) -> SchedPlan:
+    """Two sequences in opposite directions; where their first steps meet, a block moves on."""
+    sched = SchedPlan(ndevs)
+    for places in (range(ndevs), range(ndevs)[::-1]):
+        down = [Block(0, span=1, memory=1, btype="forward") for _ in places]
+        up = [Block(0, span=3, memory=-1, btype="backward") for _ in places]
+        sched.add_block_seq(down + up, [[p] for p in places] + [[p] for p in places[::-1]])
+    return sched
+
+
+@pytest.mark.parametrize(("shape", "memory", "period"), [(kshape, 6, 6), (nnshape, 6, 8), (xshape, 4, 8)])
+def test_periods_are_those_that_tessel_finds(
+    shape: Callable[[int], SchedPlan], memory: int, period: int
+) -> None:
+    composed = Composer.compose(shape(4), memory)
+    assert composed.schedule.repetend is not None
+    assert composed.schedule.repetend.period == period
+    assert composed.schedule.repetend.optimal
+    assert find_violations(composed.schedule) == ()
 
 
 def test_the_tutorial_runs_as_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
