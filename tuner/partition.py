@@ -15,7 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tuner.candidate import HOST, CandidatePartition
 from tuner.cover_bound import node_prices
@@ -27,6 +26,7 @@ from tuner.graph.subgraph import SubGraphLimits
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.rules.spec import PartitionSpec
+from tuner.runner_up import Offer, OfferIndex, RunnerUp
 
 UNITS_PER_US = 1_000_000
 """Searched costs are whole picoseconds, so that sums do not depend on their order."""
@@ -34,8 +34,8 @@ UNITS_PER_US = 1_000_000
 _RUNNABLE = SubGraphLimits(max_exits=sys.maxsize, allow_taps=True)
 """Limits that leave only convexity: whatever the rule, what waits for itself cannot run."""
 
-DEFAULT_MAX_STATES = 1_000_000
-"""States before the proof of optimality is given up; some minutes and gigabytes."""
+DEFAULT_MAX_STATES = 100_000
+"""States before the proof of optimality is given up: some ten seconds. Real models need about one a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,6 @@ class SearchProgress:
     states: int
     covered: int
     total: int
-
-
-class RunnerUp(NamedTuple):
-    """The next best backend for a chosen sub-graph, alone, and the latency it would take (microseconds)."""
-
-    backend: str
-    latency_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +157,7 @@ def find_partition(
             "would reward "
             "needless parts; measure them again"
         )
-    offers = _offers(candidates, prices)
+    offers = usable_offers(candidates, prices)
     _check_coverable(graph, offers, candidates, prices, refused)
     problem = _Problem(graph, offers, launch_penalty_us, transition_penalty_us)
     try:
@@ -174,30 +167,22 @@ def find_partition(
     return problem.partition(cover)
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """A candidate that can run, and its latency."""
-
-    candidate: CandidatePartition
-    figure: Figure
-
-
-def _offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[_Offer]:
-    """Return the candidates that can run; the host's cost nothing. Of equal ones the cheapest stays."""
-    best: dict[tuple[IndexSet, str], _Offer] = {}
+def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[Offer]:
+    """Return the candidates that can run; the host's cost nothing. Of those alike the cheapest stays."""
+    best: dict[tuple[IndexSet, str], Offer] = {}
     for candidate, price in zip(candidates, prices, strict=True):
         figure = Figure(latency_us=0.0, source="derived") if candidate.backend == HOST else price
         if not isinstance(figure, Figure):
             continue
         key = (candidate.sub_graph.inside, candidate.backend)
         if key not in best or figure.latency_us < best[key].figure.latency_us:
-            best[key] = _Offer(candidate, figure)
+            best[key] = Offer(candidate, figure)
     return list(best.values())
 
 
 def _check_coverable(
     graph: DataflowGraph,
-    offers: Sequence[_Offer],
+    offers: Sequence[Offer],
     candidates: Sequence[CandidatePartition],
     prices: Sequence[Price],
     refused: Sequence[RefusedCandidate],
@@ -257,7 +242,7 @@ class _Problem:
     def __init__(
         self,
         graph: DataflowGraph,
-        offers: Sequence[_Offer],
+        offers: Sequence[Offer],
         launch_penalty_us: float,
         transition_penalty_us: float,
     ) -> None:
@@ -268,9 +253,7 @@ class _Problem:
         backends = sorted({offer.candidate.backend for offer in offers} - {HOST})
         self._number_of_backend = {HOST: -1, **{backend: number for number, backend in enumerate(backends)}}
         self._options = [self._option(offer) for offer in offers]
-        self._offers_by_first: dict[int, list[_Offer]] = {}
-        for offer in offers:
-            self._offers_by_first.setdefault(offer.candidate.sub_graph.inside.first, []).append(offer)
+        self._index = OfferIndex(offers)
 
     def solve(self, max_states: int | None, on_progress: Callable[[SearchProgress], None]) -> Cover:
         """Return the cheapest cover of all nodes."""
@@ -308,31 +291,15 @@ class _Problem:
             proven=cover.cost == cover.lower_bound,
         )
 
-    def _runner_up(self, offer: _Offer) -> RunnerUp | None:
-        """Return the cheapest way to run an offer's nodes on one other backend, in as many parts as it "
-        "takes."""
-        inside = offer.candidate.sub_graph.inside
-        within: dict[str, list[_Offer]] = {}
-        for other in self._within(inside):
-            within.setdefault(other.candidate.backend, []).append(other)
-        alternatives = []
-        for backend, others in sorted(within.items()):
-            if backend not in (HOST, offer.candidate.backend):
-                latency_us = _cheapest_cover_us(inside, others, self._launch_penalty_us)
-                if latency_us is not None:
-                    alternatives.append(RunnerUp(backend, latency_us))
-        return min(alternatives, key=lambda runner_up: runner_up.latency_us, default=None)
+    def _runner_up(self, offer: Offer) -> RunnerUp | None:
+        alternatives = self._index.alternatives(
+            offer.candidate.sub_graph.inside,
+            without=offer.candidate.backend,
+            launch_penalty_us=self._launch_penalty_us,
+        )
+        return RunnerUp(alternatives[0].backend, alternatives[0].latency_us) if alternatives else None
 
-    def _within(self, inside: IndexSet) -> list[_Offer]:
-        """Return the offers whose nodes are all among the given ones."""
-        return [
-            offer
-            for index in inside
-            for offer in self._offers_by_first.get(index, ())
-            if offer.candidate.sub_graph.inside.is_subset(inside)
-        ]
-
-    def _option(self, offer: _Offer) -> Option:
+    def _option(self, offer: Offer) -> Option:
         sub_graph, backend = offer.candidate.sub_graph, offer.candidate.backend
         penalty_us = 0.0 if backend == HOST else self._launch_penalty_us
         return Option(
@@ -341,17 +308,3 @@ class _Problem:
             cost=round((offer.figure.latency_us + penalty_us) * UNITS_PER_US) + 1,
             backend=self._number_of_backend[backend],
         )
-
-
-def _cheapest_cover_us(inside: IndexSet, offers: Sequence[_Offer], launch_penalty_us: float) -> float | None:
-    """Return the least latency of covering a few nodes exactly, with a launch penalty between parts."""
-    best: dict[int, float] = {0: -launch_penalty_us}
-    for index in inside:
-        done = IndexSet.of(each for each in inside if each < index).bits
-        for covered in [state for state in best if state & done == done and not state >> index & 1]:
-            for offer in offers:
-                bits = offer.candidate.sub_graph.inside.bits
-                if bits >> index & 1 and not bits & covered:
-                    reached = best[covered] + offer.figure.latency_us + launch_penalty_us
-                    best[covered | bits] = min(reached, best.get(covered | bits, float("inf")))
-    return best.get(inside.bits)

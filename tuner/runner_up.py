@@ -1,0 +1,101 @@
+"""Who else could run a part: the cheapest way of each other backend, in as many parts as that takes.
+
+This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked
+in tests/tuner/test_runner_up.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tuner.candidate import HOST, CandidatePartition
+from tuner.graph.index_set import IndexSet
+from tuner.plan import Figure
+
+
+class RunnerUp(NamedTuple):
+    """The next best backend for a chosen sub-graph, alone, and the latency it would take (microseconds)."""
+
+    backend: str
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A candidate that can run, and its latency."""
+
+    candidate: CandidatePartition
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One backend's cheapest way to run the nodes of a part.
+
+    Attributes:
+        backend: who runs all of it.
+        parts: one candidate, or several that cover the nodes exactly.
+        latency_us: their latencies, and a launch penalty between them.
+    """
+
+    backend: str
+    parts: tuple[CandidatePartition, ...]
+    latency_us: float
+
+
+class OfferIndex:
+    """Offers by their smallest node."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._by_first: dict[int, list[Offer]] = defaultdict(list)
+        for offer in offers:
+            self._by_first[offer.candidate.sub_graph.inside.first].append(offer)
+
+    def alternatives(
+        self, inside: IndexSet, *, without: str, launch_penalty_us: float
+    ) -> tuple[Alternative, ...]:
+        """Return each other backend's cheapest way to run the nodes, the cheapest first.
+
+        Args:
+            inside: the nodes of a part.
+            without: the backend that was chosen; neither it nor the host is an alternative.
+            launch_penalty_us: microseconds for each part beyond the first.
+        """
+        by_backend: dict[str, list[Offer]] = defaultdict(list)
+        for index in inside:
+            for offer in self._by_first.get(index, ()):
+                if offer.candidate.sub_graph.inside.is_subset(inside):
+                    by_backend[offer.candidate.backend].append(offer)
+        found = [
+            _cheapest(backend, inside, offers, launch_penalty_us)
+            for backend, offers in sorted(by_backend.items())
+            if backend not in (HOST, without)
+        ]
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.latency_us))
+
+
+def _cheapest(
+    backend: str, inside: IndexSet, offers: Sequence[Offer], launch_penalty_us: float
+) -> Alternative | None:
+    """Return the cheapest exact cover by dynamic programming over covered sets; None where there is none."""
+    best: dict[int, tuple[float, tuple[CandidatePartition, ...]]] = {0: (-launch_penalty_us, ())}
+    before = 0
+    for index in inside:
+        states = [bits for bits in best if bits & before == before and not bits >> index & 1]
+        for covered in states:
+            latency_us, parts = best[covered]
+            for offer in offers:
+                bits = offer.candidate.sub_graph.inside.bits
+                if not bits >> index & 1 or bits & covered:
+                    continue
+                reached = latency_us + offer.figure.latency_us + launch_penalty_us
+                if covered | bits not in best or reached < best[covered | bits][0]:
+                    best[covered | bits] = reached, (*parts, offer.candidate)
+        before |= 1 << index
+    if inside.bits not in best:
+        return None
+    latency_us, parts = best[inside.bits]
+    return Alternative(backend, parts, latency_us)
