@@ -29,6 +29,7 @@ CONNECT_TIMEOUT_S = 10
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
+_MAX_REASON = 200
 _DAMAGE = "restore it from a backup, or save what is readable with `tessel records export --skip-damaged`"
 
 
@@ -246,7 +247,7 @@ def _explained_sqlite(error: sqlite3.Error, location: str) -> RecordError:
     # The driver itself raises an error without a code where a text is not UTF-8.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF in _DAMAGE_CODES:
-        return RecordFileError(f"records file {location} is damaged ({error}); {_DAMAGE}")
+        return RecordFileError(f"records file {location} is damaged ({_one_line(error)}); {_DAMAGE}")
     if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return RecordFileError(
             f"records file {location} cannot be written ({error}); copy it to a folder that you may write in"
@@ -261,7 +262,15 @@ def _explained_sqlite(error: sqlite3.Error, location: str) -> RecordError:
             f"records file {location} could not be written ({error}); earlier records are kept: free some "
             "disk space and run again"
         )
-    return RecordFileError(f"records file {location} does not have the tables of one ({error}); {_DAMAGE}")
+    return RecordFileError(
+        f"records file {location} does not have the tables of one ({_one_line(error)}); {_DAMAGE}"
+    )
+
+
+def _one_line(error: sqlite3.Error) -> str:
+    """Return what SQLite says without the unprintable characters that it quotes from a damaged file."""
+    text = " ".join(str(error).split())
+    return "".join(character if character.isprintable() else "?" for character in text)[:_MAX_REASON]
 
 
 _DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)

@@ -6,9 +6,9 @@ Each line is one record that stands alone:
 ```
 Keys are sorted, and lines are ordered by the time of measurement, then by digest, so the same records give
 the same bytes from whatever store, and an export that is imported and exported again is equal byte for byte.
-Record ids belong to a store and are left out. A file is checked completely before anything is imported: it
-may come from a stranger, so every line is bounded in size, decoded into typed values only, and checked
-against its digest. Checked in tests/records/test_exchange.py and, with changed files,
+Record ids belong to a store and are left out. A file may come from a stranger: every line is bounded
+in size, decoded into typed values only, and checked against its digest, and `check_records` looks at all of
+them before the first is imported. Checked in tests/records/test_exchange.py and, with changed files,
 tests/records/test_untrusted.py.
 """
 
@@ -23,7 +23,6 @@ import msgspec
 
 from records.errors import RecordError, RecordFileError
 from records.lines import read_lines
-from records.maintenance import ImportSummary, import_items
 from records.measurement import Measurement
 from records.record import Record, measurement_digest, storable
 from records.salvage import iterate_by_time
@@ -92,19 +91,13 @@ def save_records(
     return summary
 
 
-def load_records(store: RecordStore, path: str | os.PathLike[str]) -> ImportSummary:
-    """Import a file that `save_records` wrote; what the store has already is left as it is.
-
-    The file is read twice: once to check it, once to import it a thousand records at a time. Whoever is
-    killed in between may import it again.
+def check_records(path: str | os.PathLike[str]) -> int:
+    """Read a whole file and return the number of its records; do this before importing what a stranger sent.
 
     Raises:
-        RecordFileError: the file cannot be read, or a line is no record; the line is named and nothing was
-            imported.
+        RecordFileError: the file cannot be read, or a line is no record; the line is named.
     """
-    for _ in read_records(path):
-        pass
-    return import_items(store, read_records(path))
+    return sum(1 for _ in read_records(path))
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[Workload, Measurement]]:

@@ -119,10 +119,15 @@ def decode_record(row: sa.Row[tuple[object, ...]], location: str) -> Record:
                 seed=row.seed,
             ),
         )
-        same = record.digest == row.digest and row.latency_us == _latency_us(record.measurement)
-    except (ValueError, TypeError, UnicodeError) as error:
+        same = (
+            record.digest == row.digest
+            and row.latency_us == _latency_us(record.measurement)
+            and row.target_fingerprint == target_fingerprint(row.target)
+        )
+    # In SQLite a damaged column may hold a value of any type.
+    except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(row.id, location, str(error)) from error
-    if not same or target_fingerprint(row.target) != row.target_fingerprint:
+    if not same:
         raise _damaged(row.id, location, "it differs from its digest")
     return record
 
@@ -135,7 +140,7 @@ def decode_workload(fingerprint: str, description: str, location: str) -> Worklo
     """
     try:
         return _decode_workload(fingerprint, description)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise RecordFileError(
             f"workload {fingerprint} in {location} is damaged ({error}); run `tessel records verify`, and "
             "restore the file from a backup"

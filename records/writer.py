@@ -12,6 +12,8 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from records.connection import location_of
+from records.errors import RecordFileError
 from records.measurement import Measurement
 from records.row import environment_row, measurement_row, workload_row
 from records.schema import environments, measurements, target_fingerprint, targets, workloads
@@ -46,6 +48,11 @@ def insert_records(
             page = [{"id": record_ids[start + index], **row} for index, row in enumerate(page)]
         _insert_new(connection, measurements, page, key="digest")
     id_by_digest = find_ids(connection, [row["digest"] for row in rows])
+    if any(row["digest"] not in id_by_digest for row in rows):
+        raise RecordFileError(
+            f"records in {location_of(connection.engine.url)} are damaged (an index does not find what was "
+            "just written); run `tessel records verify` for all that is, and restore the file from a backup"
+        )
     return [id_by_digest[row["digest"]] for row in rows]
 
 

@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scripts import console
+from scripts import console, records_best, records_transfer
+from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, name_operators, open_existing
 
 if TYPE_CHECKING:
-    from records import Record, RecordStore
+    from records import Record
 
 # Spelled out here, because importing the records' own types would slow down every `--help`.
 StatusName = Literal["ok", "unsupported", "error", "timeout"]
 RoleName = Literal["kernel", "stage", "model", "transfer", "device"]
 
-DEFAULT_URL = "sqlite:///out/records.db"
-
 app = typer.Typer(no_args_is_help=True, help="Show, check and move what was measured.")
-
-Url = Annotated[
-    str,
-    typer.Option("--records", metavar="URL", help="`sqlite:///path`, a path, or `postgresql+psycopg://…`."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
 @app.command("list")
 def list_records(
-    records: Url = DEFAULT_URL,
+    records: UrlOption = DEFAULT_URL,
     status: Annotated[StatusName | None, typer.Option(help="Only those that ended so.")] = None,
     backend: Annotated[str | None, typer.Option(help="Only this backend's.")] = None,
     role: Annotated[RoleName | None, typer.Option(help="Only what stands for this.")] = None,
     after: Annotated[int, typer.Option(help="Only records with a greater id.")] = 0,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 50,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """List records in the order they were kept.
 
@@ -47,7 +37,7 @@ def list_records(
     """
     from records import Status
 
-    with _open(records) as store:
+    with open_existing(records) as store:
         found = store.iterate(
             status=None if status is None else Status(status),
             backend=backend,
@@ -68,14 +58,14 @@ def list_records(
 @app.command()
 def show(
     record_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the record.")],
-    records: Url = DEFAULT_URL,
-    json: Json = False,
+    records: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
 ) -> None:
     """Show everything about one record: what was run, where, with which versions, and every sample.
 
     Example: `tessel records show 17`.
     """
-    with _open(records) as store:
+    with open_existing(records) as store:
         record = store.get(record_id)
     if json:
         console.print_json(_document(record))
@@ -84,7 +74,7 @@ def show(
     lines = {
         "record": f"{record.record_id} ({record.digest})",
         "workload": f"{record.workload.role} {measurement.workload_fingerprint}",
-        "operators": _operators(record, limit=len(record.workload.operators)),
+        "operators": name_operators(record),
         "inputs": ", ".join(_tensor(tensor.shape, tensor.dtype) for tensor in record.workload.inputs),
         "work": f"{record.workload.flops:,} floating-point operations",
         "parameters": ", ".join(f"{name}={value}" for name, value in record.workload.parameters),
@@ -105,12 +95,12 @@ def show(
 
 
 @app.command()
-def stats(records: Url = DEFAULT_URL, json: Json = False) -> None:
+def stats(records: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Count the records by status, target and backend.
 
     Example: `tessel records stats --json`.
     """
-    with _open(records) as store:
+    with open_existing(records) as store:
         counts = store.stats()
     if json:
         console.print_json(counts)
@@ -125,12 +115,12 @@ def stats(records: Url = DEFAULT_URL, json: Json = False) -> None:
 
 
 @app.command()
-def verify(records: Url = DEFAULT_URL, json: Json = False) -> None:
+def verify(records: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
     """Read every record and say which are not as they were written; exit status 1 where some are not.
 
     Example: `tessel records verify`.
     """
-    with _open(records) as store:
+    with open_existing(records) as store:
         findings = store.verify()
     if json:
         console.print_json({"findings": findings})
@@ -142,20 +132,11 @@ def verify(records: Url = DEFAULT_URL, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _open(url: str) -> Iterator[RecordStore]:
-    """Open records that exist: a command that only reads must not answer a mistyped path with a new file."""
-    from records import RecordFileError, open_store
-    from records.connection import parse_url
-
-    parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists():
-        raise RecordFileError(
-            f"records file {parsed.database} does not exist; `tessel tune` makes one, or name "
-            "another with --records"
-        )
-    with open_store(url) as store:
-        yield store
+app.command()(records_best.best)
+app.command()(records_transfer.export)
+app.command("import")(records_transfer.import_)
+app.command()(records_transfer.merge)
+app.command()(records_transfer.prune)
 
 
 def _document(record: Record) -> dict[str, object]:
@@ -173,21 +154,13 @@ def _row(record: Record) -> list[str]:
     backend = f"{measurement.backend} {measurement.settings}".strip()
     samples = str(len(measurement.samples_us))
     return [
-        _operators(record, limit=3),
+        name_operators(record, limit=3),
         backend,
         measurement.status,
         str(record.record_id),
         _latency(record),
         samples,
     ]
-
-
-def _operators(record: Record, *, limit: int) -> str:
-    names = [operator.name for operator in record.workload.operators]
-    if not names:
-        return record.workload.role
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest
 
 
 def _tensor(shape: tuple[int, ...], dtype: str) -> str:

@@ -10,8 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records import RecordError, RecordFileError, RecordStore, open_store
-from records.exchange import export_records, load_records, save_records
+from records.exchange import check_records, export_records, read_records, save_records
+from records.maintenance import ImportSummary, import_items
 from tests.records.strategies import items, make_environment, make_measurement, make_workload
+
+
+def load_records(store: RecordStore, path: Path) -> ImportSummary:
+    """Import a file as the command does it: checked completely first."""
+    check_records(path)
+    return import_items(store, read_records(path))
 
 
 def exported(store: RecordStore) -> bytes:

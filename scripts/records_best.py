@@ -1,0 +1,110 @@
+"""`tessel records best`: the fastest way that is known to run each part of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scripts import console, tuning_options
+from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, name_operators, open_existing
+
+if TYPE_CHECKING:
+    from records import Record, RecordStore
+
+MatchName = Literal["exact", "compatible", "any"]
+
+
+def best(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help=f"{tuning_options.MODEL_HELP} Left out: all.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.")] = "cpu",
+    match: Annotated[
+        MatchName,
+        typer.Option(
+            help="Records of the same versions and threads, of the same threads, or of the same device."
+        ),
+    ] = "exact",
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
+    ] = False,
+    batch: tuning_options.BatchOption = 1,
+    shape: tuning_options.ShapeOption = None,
+    threads: tuning_options.ThreadsOption = None,
+    records: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
+) -> None:
+    """Show the fastest record of each part of a model on a target, and of the model as a whole.
+
+    Nothing is measured. Target and device are always this machine's own; `--match` says how much else must
+    be.
+
+    Example: `tessel records best gpt2:tiny --target cpu`.
+    """
+    with open_existing(records) as store:
+        wanted = None if model is None else _workloads(model, target, threads, shape, batch, train=train)
+        found = _find_best(store, wanted, target, threads, match)
+    missing = 0 if wanted is None else len(wanted) - len(found)
+    if json:
+        console.print_json({"best": [_document(record) for record in found], "not_measured": missing})
+        return
+    columns = ["operators", "backend", "record", "latency"]
+    console.print_table("", columns, [_row(record) for record in found], text_columns=2)
+    if missing:
+        console.print_note(f"{missing} more parts have no record here; `tessel partition` measures them")
+
+
+def _workloads(
+    model: str, target: str, threads: int | None, shape: list[str] | None, batch: int, *, train: bool
+) -> tuple[str, ...]:
+    """Return the fingerprints of a model and of its parts, the whole model first."""
+    from tuner.backends.registry import available_backends
+    from tuner.model_workloads import find_model_workloads
+    from tuner.target_resolution import resolve_target
+
+    loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
+    resolved = resolve_target(target, num_threads=threads)
+    parts = find_model_workloads(loaded, resolved, available_backends(resolved))
+    return tuple(dict.fromkeys(part.fingerprint for part in (parts.whole, *parts.sub_graphs)))
+
+
+def _find_best(
+    store: RecordStore, wanted: tuple[str, ...] | None, target: str, threads: int | None, match: MatchName
+) -> list[Record]:
+    """Return the fastest record of each workload, in the order wanted, or the slowest first for all."""
+    from records import Match
+    from tuner.backends.registry import available_backends
+    from tuner.target_resolution import environment_of, resolve_target
+
+    resolved = resolve_target(target, num_threads=threads)
+    backends = available_backends(resolved)
+    # Records carry the versions of what their own backend brings along; those of a mix, of all backends.
+    groups = [(), *((backend,) for backend in backends), backends] if match == "exact" else [()]
+    fastest: dict[str, Record] = {}
+    for environment in dict.fromkeys(environment_of(resolved, *group) for group in groups):
+        for record in store.best(wanted, target=resolved.text, environment=environment, match=Match(match)):
+            known = fastest.get(record.workload.fingerprint)
+            if known is None or record.measurement.latency_us < known.measurement.latency_us:
+                fastest[record.workload.fingerprint] = record
+    if wanted is not None:
+        return [fastest[fingerprint] for fingerprint in wanted if fingerprint in fastest]
+    return sorted(fastest.values(), key=lambda record: (-record.measurement.latency_us, record.record_id))
+
+
+def _document(record: Record) -> dict[str, object]:
+    return {
+        "operators": [operator.name for operator in record.workload.operators],
+        "role": record.workload.role,
+        "workload": record.workload.fingerprint,
+        "backend": record.measurement.backend,
+        "settings": record.measurement.settings,
+        "latency_us": record.measurement.latency_us,
+        "record": record.record_id,
+    }
+
+
+def _row(record: Record) -> list[str]:
+    operators = "the whole model" if record.workload.role == "model" else name_operators(record, limit=4)
+    backend = f"{record.measurement.backend} {record.measurement.settings}".strip()
+    return [operators, backend, str(record.record_id), console.format_us(record.measurement.latency_us)]

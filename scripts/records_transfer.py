@@ -1,0 +1,152 @@
+"""`tessel records export | import | merge | prune`: records moved, put together and made fewer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts import console
+from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, open_existing
+
+if TYPE_CHECKING:
+    from records.maintenance import MergeSummary
+
+MAX_CONFLICTS_SHOWN = 20
+
+
+def export(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON Lines file to write; a folder with --metaschedule.")
+    ],
+    records: UrlOption = DEFAULT_URL,
+    metaschedule: Annotated[
+        bool, typer.Option("--metaschedule", help="Write the records that came from MetaSchedule, for TVM.")
+    ] = False,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave out damaged records instead of refusing; exit 1.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write all records, one a line, in an order that depends on the records alone.
+
+    Example: `tessel records export records.jsonl`.
+    """
+    from records.exchange import save_records
+    from records.metaschedule import write_database
+
+    damaged: tuple[str, ...] = ()
+    with open_existing(records) as store:
+        if metaschedule:
+            written = write_database(store.iterate(), path)
+        else:
+            summary = save_records(store, path, skip_damaged=skip_damaged)
+            written, damaged = summary.written, summary.damaged
+    if json:
+        console.print_json({"written": written, "damaged": damaged})
+    else:
+        console.print_line(f"{written} records written to {path}")
+    for problem in damaged:
+        console.print_note(f"left out: {problem}")
+    if damaged:
+        raise typer.Exit(1)
+
+
+def import_(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON Lines file, or MetaSchedule's work directory.")
+    ],
+    records: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
+) -> None:
+    """Add the records of a file; it is checked completely first, and what is known stays as it is.
+
+    Example: `tessel records import records.jsonl`.
+    """
+    from records import open_store
+    from records.exchange import read_records
+    from records.maintenance import import_items
+    from records.metaschedule import read_database
+
+    read = read_database if path.is_dir() else read_records
+    for _ in read(path):
+        pass  # a file with a bad line is refused before the first is kept
+    with open_store(records) as store:
+        summary = import_items(store, read(path))
+    if json:
+        console.print_json({"read": summary.read, "new": summary.new, "known": summary.known})
+    else:
+        console.print_line(f"{summary.read} records read: {summary.new} new, {summary.known} known already")
+
+
+def merge(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE…", help="Records to add: URLs, paths, or .jsonl files.")
+    ],
+    records: UrlOption = DEFAULT_URL,
+    tolerance: Annotated[
+        float, typer.Option(help="Least ratio of two latencies that is reported as a conflict.")
+    ] = 1.5,
+    json: JsonOption = False,
+) -> None:
+    """Add other records to `--records`, and say where they contradict what was there; both are kept.
+
+    Example: `tessel records merge laptop.db server.db --records sqlite:///all.db`.
+    """
+    summaries = {source: _merge_one(source, records, tolerance) for source in sources}
+    if json:
+        console.print_json({"sources": summaries})
+        return
+    for source, summary in summaries.items():
+        console.print_line(
+            f"{source}: {summary.read} records read, {summary.new} new, {len(summary.conflicts)} conflicts"
+        )
+        for conflict in summary.conflicts[:MAX_CONFLICTS_SHOWN]:
+            console.print_line(
+                f"  record {conflict.kept_id} and new record {conflict.added_id} ({conflict.backend}): "
+                f"{conflict.problem}"
+            )
+        hidden = len(summary.conflicts) - MAX_CONFLICTS_SHOWN
+        if hidden > 0:
+            console.print_line(f"  and {hidden} more; --json shows all")
+
+
+def prune(
+    keep: Annotated[int, typer.Option(help="Newest records of each key to keep, beside the fastest.")] = 3,
+    apply: Annotated[bool, typer.Option("--apply", help="Remove them; left out, only count.")] = False,
+    records: UrlOption = DEFAULT_URL,
+    json: JsonOption = False,
+) -> None:
+    """Remove all but the fastest and the newest few records of each key.
+
+    A key is workload, target, backend, settings and environment. A plan that names a removed record still
+    holds its latency, but `tessel records show` no longer finds it.
+
+    Example: `tessel records prune --keep 3`, and with `--apply` once the count is right.
+    """
+    from records.maintenance import prune as prune_records
+
+    with open_existing(records) as store:
+        summary = prune_records(store, keep_newest=keep, apply=apply)
+    if json:
+        console.print_json(summary)
+        return
+    verb = "removed" if summary.applied else "would be removed (--apply does it)"
+    console.print_line(f"{summary.removed} records {verb}, {summary.kept} kept")
+
+
+def _merge_one(source: str, records: str, tolerance: float) -> MergeSummary:
+    from records import open_store
+    from records.exchange import check_records, read_records
+    from records.maintenance import is_same_store, merge_items
+
+    with open_store(records) as store:
+        if source.endswith(".jsonl"):
+            check_records(source)
+            return merge_items(store, read_records(source), tolerance=tolerance)
+        with open_existing(source) as other:
+            if is_same_store(store, other):
+                raise typer.BadParameter(f"{source} is the same as --records {records}; name another source")
+            items = ((record.workload, record.measurement) for record in other.iterate())
+            return merge_items(store, items, tolerance=tolerance)
