@@ -1,6 +1,6 @@
 """Which backends there are, which can run on a target here, and why the others cannot.
 
-Checked in tests/tuner/backends/test_availability.py.
+Checked in tests/scripts/test_backends_command.py.
 """
 
 from __future__ import annotations

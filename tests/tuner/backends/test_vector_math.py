@@ -43,6 +43,11 @@ def test_the_error_function_is_right_to_five_in_ten_million() -> None:
     assert np.max(np.abs(run_unary(relax.op.erf, values) - scipy.special.erf(values))) < 5e-7
 
 
+def test_the_hyperbolic_tangent_is_right_to_three_in_ten_million() -> None:
+    values = np.linspace(-30, 30, 20_001, dtype=np.float32)
+    assert np.max(np.abs(run_unary(relax.op.tanh, values) - np.tanh(values.astype(np.float64)))) < 3e-7
+
+
 def test_double_precision_is_left_alone() -> None:
     module = function_module([(8,)], relax.op.exp, ["float64"])
     (kernel,) = kernels_of(fuse_function(module["main"]))
