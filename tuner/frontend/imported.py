@@ -48,7 +48,8 @@ def finish_imported(
         UnsupportedOperatorError: a tensor's shape is known only when the model runs, or the model branches.
     """
     constants = {
-        variable: relax.const(values[variable.name])
+        # Without its type, whole numbers of 64 bits would become ones of 32.
+        variable: relax.const(values[variable.name], str(values[variable.name].dtype))
         for variable in module["main"].params[num_inputs:]
         if not np.issubdtype(values[variable.name].dtype, np.floating)
     }

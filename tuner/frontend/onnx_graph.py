@@ -162,7 +162,7 @@ def _names_used(node: OnnxNode) -> tuple[str, ...]:
 
 
 def _simplify(model: OnnxModel) -> None:
-    """Write sums as additions, and drop what does nothing when a model runs: dropout and identities."""
+    """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph
     outputs = {output.name for output in graph.output}
     renamed: dict[str, str] = {}
@@ -174,6 +174,9 @@ def _simplify(model: OnnxModel) -> None:
             renamed[node.output[0]] = node.input[0]
         elif node.op_type == "Sum" and len(node.input) > 1:
             nodes.extend(_additions(node))
+        elif node.op_type == "PRelu":
+            _spread_slope(node, model)
+            nodes.extend(_two_sides(node))
         else:
             nodes.append(node)
     for node in nodes:
@@ -203,6 +206,32 @@ def _additions(node: OnnxNode) -> list[OnnxNode]:
     return [
         helper.make_node("Add", [left, right], [result], name=node.name)
         for left, right, result in zip(lefts, node.input[1:], results, strict=True)
+    ]
+
+
+def _spread_slope(node: OnnxNode, model: OnnxModel) -> None:
+    """Give a slope of PRelu-6, one a channel, the axes by which it broadcasts as later versions ask for."""
+    graph, slope = model.graph, node.input[1]
+    version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
+    shapes = {value.name: _known_shape(value) for value in (*graph.input, *graph.value_info)}
+    shape = shapes.get(node.input[0])
+    for tensor in graph.initializer:
+        if version < 7 and tensor.name == slope and shape is not None and len(tensor.dims) == 1:
+            tensor.dims.extend([1] * (len(shape) - 2))
+
+
+def _two_sides(node: OnnxNode) -> list[OnnxNode]:
+    """Return `relu(x) - slope · relu(-x)`, which has a gradient and takes any slope that broadcasts."""
+    x, slope = node.input
+    positive, flipped, negative, scaled = (
+        f"{node.output[0]}/{part}" for part in ("pos", "flip", "neg", "scaled")
+    )
+    return [
+        helper.make_node("Relu", [x], [positive], name=node.name),
+        helper.make_node("Neg", [x], [flipped], name=node.name),
+        helper.make_node("Relu", [flipped], [negative], name=node.name),
+        helper.make_node("Mul", [negative, slope], [scaled], name=node.name),
+        helper.make_node("Sub", [positive, scaled], [node.output[0]], name=node.name),
     ]
 
 

@@ -92,6 +92,59 @@ def test_shipped_architecture_becomes_one_data_flow_of_operators(name: str) -> N
     assert set(model.parameters) == set(model.parameter_names)
 
 
+def shipped_cases(folder: str, *marks: pytest.MarkDecorator) -> list:
+    paths = sorted((LIGHT.parent / folder).glob("*/model.onnx"))
+    return [pytest.param(path.parent, id=path.parent.name, marks=marks) for path in paths]
+
+
+REFUSED = {
+    "test_expand_shape_model1": "Expand",
+    "test_expand_shape_model2": "Expand",
+    "test_expand_shape_model3": "broadcast_to",
+    "test_expand_shape_model4": "broadcast_to",
+    "test_gradient_of_add": "Gradient",
+    "test_gradient_of_add_and_mul": "Gradient",
+    "test_operator_index": "Slice",
+    "test_sequence_model1": "SequenceInsert",
+    "test_sequence_model2": "SequenceErase",
+    "test_sequence_model3": "SequenceErase",
+    "test_sequence_model6": "SequenceLength",
+    "test_sequence_model7": "SequenceAt",
+    "test_sequence_model8": "leaves open",
+    "test_strnorm": "StringNormalizer",
+}
+"""What the message names, by the start of the name of each shipped case that is refused."""
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *shipped_cases("pytorch-operator"),
+        *shipped_cases("simple"),
+        *shipped_cases("pytorch-converted", pytest.mark.slow),
+    ],
+)
+def test_shipped_case_gives_its_stored_results_or_is_refused_by_name(
+    folder: Path, run_model, assert_close
+) -> None:
+    reasons = [REFUSED[name] for name in (folder.name, folder.name[:12]) if name in REFUSED]
+    if reasons:
+        with pytest.raises((UnsupportedOperatorError, ValueError), match=reasons[0]):
+            load_model(str(folder / "model.onnx"))
+        return
+    model = load_model(str(folder / "model.onnx"))
+    data = folder / "test_data_set_0"
+    inputs = [read_tensor(data / f"input_{index}.pb") for index in range(len(model.inputs))]
+    for index, found in enumerate(run_model(model, inputs, model.parameters)):
+        expected = read_tensor(data / f"output_{index}.pb")
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
+        assert_close(np.nan_to_num(found), np.nan_to_num(expected))
+
+
+def read_tensor(path: Path) -> np.ndarray:
+    return numpy_helper.to_array(onnx.load_tensor(str(path)))
+
+
 def save(path: Path, nodes, inputs, outputs, initializers=(), opset: int = 17) -> str:
     graph = helper.make_graph(nodes, "test", inputs, outputs, list(initializers))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
