@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from tuner.stages.gradient_rule import Gradient, Parts, shape_of
@@ -29,6 +31,23 @@ def _extremum(result: Var, call: Any, gradient: Expr) -> Parts:
     hits = op.astype(op.equal(value, op.reshape(result, kept)), value.ty.dtype)
     shares = op.divide(hits, op.sum(hits, axes, keepdims=True))
     return (op.multiply(op.reshape(gradient, kept), shares),)
+
+
+def _take(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Scatter the gradient; TVM's own covers indices in one dimension, and an index known now is a slice."""
+    value, indices = call.args
+    if len(indices.ty.shape) == 1:
+        return None
+    shape = shape_of(value)
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
+    num_taken = math.prod(shape_of(indices))
+    flat = op.reshape(gradient, (*shape[:axis], num_taken, *shape[axis + 1 :]))
+    if isinstance(indices, tvm.ir.expr.Constant) and num_taken == 1:
+        index = int(indices.value.numpy().item()) % shape[axis]
+        widths = [0] * (2 * len(shape))
+        widths[2 * axis : 2 * axis + 2] = index, shape[axis] - 1 - index
+        return op.nn.pad(flat, widths), None
+    return op.grad.take_backward(flat, value, op.reshape(indices, (num_taken,)), axis), None
 
 
 def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
@@ -106,5 +125,6 @@ MOVEMENT: Mapping[str, Gradient] = {
     "squeeze": _reshaped,
     "stack": _stack,
     "strided_slice": _strided_slice,
+    "take": _take,
     "tril": _tril,
 }

@@ -112,6 +112,11 @@ CASES = {
         [(3, 4)],
     ),
     "take": (lambda x: op.take(x, relax.const([2, 0, 2], "int64"), axis=0), [(4, 3)]),
+    "take of a matrix of indices": (
+        lambda x: op.take(x, relax.const([[2, 0], [1, 2]], "int64"), axis=1),
+        [(2, 3, 2)],
+    ),
+    "take of one index": (lambda x: op.take(x, relax.const(1, "int64"), axis=1), [(2, 3, 2)]),
     "where": (lambda x, y: op.where(relax.const([True, False]), x, y), [(3, 2), (3, 2)]),
     "variance": (lambda x: op.variance(x, axis=[-1], keepdims=True), [(3, 4)]),
 }
