@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tessel.errors import InfeasibleError
 from tessel.placement import Placement
 from tessel.search.distances import least_distances_from_start, least_distances_to_end
-from tessel.search.memory_need import explain_infeasible
+from tessel.search.memory_need import ample_room, explain_infeasible
 
 IntArray = npt.NDArray[np.int64]
 
@@ -58,6 +58,7 @@ class Instance(NamedTuple):
         option: option of that choice, or -1.
         default_option: by choice, the option that `serial_order` keeps the limits with.
         limit: units by device; `UNLIMITED` where there is none.
+        ample: room by device with which every open micro-batch can be finished, whatever the others hold.
         head: least steps by block from the start of its micro-batch to the start of the block.
         tail: least steps by block from its start to the end of its micro-batch.
         serial_order: all blocks in an order that keeps the limits for one micro-batch alone.
@@ -80,6 +81,7 @@ class Instance(NamedTuple):
     option: IntArray
     default_option: IntArray
     limit: IntArray
+    ample: IntArray
     head: IntArray
     tail: IntArray
     serial_order: IntArray
@@ -124,6 +126,7 @@ def build_instance(placement: Placement, *, micro_batches: int, memory: Sequence
         option=_array(option),
         default_option=_array(options),
         limit=_array(limit),
+        ample=_array([ample_room(placement, device) for device in range(placement.devices)]),
         head=_array(least_distances_from_start(placement)),
         tail=_array(least_distances_to_end(placement)),
         serial_order=_array(serial_order),

@@ -24,7 +24,7 @@ from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
-from tessel.search.nearby import search_near
+from tessel.search.nearby import NearbySearch
 from tessel.search.progress import Progress
 from tessel.search.ramps import offer_ramps
 from tessel.search.repeating import find_repeating_part
@@ -32,8 +32,8 @@ from tessel.search.rules import offer_rules
 
 logger = logging.getLogger(__name__)
 
-TURNS_PER_CLIMB = 5
-"""One turn in so many climbs; the others search neighbourhoods, which finds more."""
+TURNS_PER_CLIMB = 10
+"""One turn in so many climbs; the others search near good schedules, which finds more."""
 
 
 def find_schedule(
@@ -100,16 +100,16 @@ def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -
 
 
 def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:
-    """Search the neighbourhood of the best and of other good schedules, and climb, a round each in turn."""
-    climber = Climber.of(placement, best.instance)
-    state = seed & 0x7FFFFFFF
+    """Search near the best and other good schedules, and climb, a round each in turn."""
+    nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
+    climber = Climber.of(placement, best.instance, state=seed & 0x7FFFFFFF)
     turn = 0
     while not best.is_over:
-        if turn % TURNS_PER_CLIMB == TURNS_PER_CLIMB - 1:
-            state = climber.climb(best, state)
-        else:
-            state = search_near(best, turn, state)
         turn += 1
+        if turn % TURNS_PER_CLIMB == 0:
+            climber.climb_round(best)
+        else:
+            nearby.search_round()
 
 
 def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:

@@ -17,6 +17,9 @@ import networkx as nx
 
 from tessel.placement import Placement
 
+NEVER_AMPLE = 1 << 61
+"""More than any device has room, one without a limit included."""
+
 MAX_COMBINATIONS = 64
 """Combinations of options looked at; beyond, the sentence names the limits without a number."""
 
@@ -30,6 +33,32 @@ def least_memory_needed(placement: Placement, device: int) -> int:
     """
     here = [block.name for block in placement.blocks if device in block.devices]
     return max((_least_held(placement, device, name) for name in here), default=0)
+
+
+def ample_room(placement: Placement, device: int) -> int:
+    """Return room with which every micro-batch under way can be finished, one after the other.
+
+    That is all that one micro-batch adds, provided that each gives back what it took and never more. Where
+    that is not so, or there are too many options to tell, the answer is `NEVER_AMPLE`.
+    """
+    here = {block.name for block in placement.blocks if device in block.devices}
+    sizes = [
+        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
+        for choice in placement.choices
+    ]
+    names = [choice.name for choice in placement.choices]
+    most = 0
+    for count, options in enumerate(itertools.product(*sizes)):
+        fixed = placement.chosen(dict(zip(names, options, strict=True)))
+        changes = {block.name: block.memory for block in fixed.blocks if device in block.devices}
+        gain = {name: -amount for name, amount in changes.items()}
+        is_returned = (
+            sum(changes.values()) == 0 and _largest_closure(fixed.graph, list(fixed.graph), gain) == 0
+        )
+        if not is_returned or count == MAX_COMBINATIONS:
+            return NEVER_AMPLE
+        most = max(most, sum(amount for amount in changes.values() if amount > 0))
+    return most
 
 
 def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequence[int]) -> str:

@@ -1,6 +1,7 @@
-"""Search near good schedules in turn: every other round near the best, the rest near the other elites.
+"""Search near good schedules in turn: every other visit near the best, the rest near the other elites.
 
-The first visit to a schedule goes straight down; later ones start with some random moves, or they would end
+A visit is a tabu search that goes on as long as it gets better. The first one to a schedule goes straight
+down; later ones start with some random moves, or with other options for some micro-batches, or they would end
 where the last one did. What is found takes the place of the schedule it was found near, unless it is worse.
 Checked in tests/tessel/search/test_makespan.py.
 
@@ -9,37 +10,105 @@ Source: Lourenço, Martin and Stützle, "Iterated local search" (2003), for kick
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tessel.search.incumbent import Elite, Incumbent
 from tessel.search.lottery import below, next_state
-from tessel.search.neighbourhood import orders_of, search_neighbourhood
+from tessel.search.neighbourhood import Orders, orders_of, search_neighbourhood
+from tessel.search.options import flip_options
+from tessel.search.serial import NEVER
 
-ROUND_STEPS = 200_000
-"""Steps timed in one round between two looks at the clock: a few hundredths of a second."""
+ROUND_STEPS = 1_000_000
+"""Steps timed between two looks at the clock: a few hundredths of a second."""
 
 MOST_KICKS = 16
 """Most random moves at the start of a visit."""
 
-
-def search_near(best: Incumbent, turn: int, state: int) -> int:
-    """Search one round near the elite whose turn it is, and return the lottery's state."""
-    elite = _elite_of(best, turn)
-    state = next_state(state)
-    num_kicks = 0 if elite.visits == 0 else 2 + below(state, MOST_KICKS)
-    elite.visits += 1
-    orders = orders_of(best.instance, elite.start)
-    num_rounds = min(max(ROUND_STEPS // len(orders.sequence), 20), 2000)
-    makespan, state = search_neighbourhood(
-        best.instance, orders, num_rounds, num_kicks, best.lower_bound, state
-    )
-    if makespan < best.makespan:
-        best.offer(orders.best, "neighbourhood search")
-    if makespan <= elite.makespan:
-        elite.makespan, elite.start = makespan, orders.best.copy()
-        best.elites.sort(key=lambda elite: elite.makespan)
-    return state
+PATIENCE = 2_000
+"""Moves without an improvement after which a visit ends."""
 
 
-def _elite_of(best: Incumbent, turn: int) -> Elite:
-    if turn % 2 == 0:
-        return best.elites[0]
-    return best.elites[turn // 2 % len(best.elites)]
+@dataclass(slots=True)
+class _Visit:
+    """A tabu search under way.
+
+    Attributes:
+        elite: the schedule it started from.
+        orders: where it stands.
+        kicks: random moves still to make.
+        makespan: the best it has found.
+        moves: moves so far.
+        last_gain: moves so far when it last got better.
+    """
+
+    elite: Elite
+    orders: Orders
+    kicks: int
+    makespan: int = NEVER
+    moves: int = 0
+    last_gain: int = 0
+
+
+@dataclass(slots=True)
+class NearbySearch:
+    """Visits to elites, one after the other.
+
+    Attributes:
+        best: the incumbent, whose elites are visited.
+        state: state of the lottery.
+        turn: visits so far.
+    """
+
+    best: Incumbent
+    state: int
+    turn: int = 0
+    visit: _Visit | None = None
+
+    def search_round(self) -> None:
+        """Go on with the visit under way, or begin the next one, and offer what is better."""
+        best = self.best
+        visit = self.visit or self._begin()
+        num_moves = max(ROUND_STEPS // len(visit.orders.sequence), 10)
+        makespan, self.state = search_neighbourhood(
+            best.instance,
+            visit.orders,
+            visit.makespan,
+            visit.moves,
+            num_moves,
+            visit.kicks,
+            best.lower_bound,
+            self.state,
+        )
+        visit.moves += num_moves + visit.kicks
+        visit.kicks = 0
+        if makespan < visit.makespan:
+            visit.makespan, visit.last_gain = makespan, visit.moves
+        if makespan < best.makespan:
+            best.offer(visit.orders.best, "neighbourhood search")
+        self.visit = visit
+        if visit.moves - visit.last_gain >= PATIENCE:
+            self._end(visit)
+
+    def _begin(self) -> _Visit:
+        elite = self._next_elite()
+        self.turn += 1
+        start, kicks = elite.start, 0
+        if elite.visits > 0:
+            self.state = next_state(self.state)
+            kicks = 2 + below(self.state, MOST_KICKS)
+            if kicks % 2 == 1 and len(self.best.instance.default_option):
+                flipped, self.state = flip_options(self.best.instance, start, self.state)
+                if flipped is not None:
+                    start, kicks = flipped, 0
+        elite.visits += 1
+        return _Visit(elite, orders_of(self.best.instance, start), kicks)
+
+    def _end(self, visit: _Visit) -> None:
+        if visit.makespan <= visit.elite.makespan:
+            visit.elite.makespan, visit.elite.start = visit.makespan, visit.orders.best.copy()
+            self.best.elites.sort(key=lambda elite: elite.makespan)
+        self.visit = None
+
+    def _next_elite(self) -> Elite:
+        elites = self.best.elites
+        return elites[0] if self.turn % 2 == 0 else elites[self.turn // 2 % len(elites)]

@@ -35,6 +35,13 @@ MAX_LENGTH = 64
 """Most steps that a move passes; longer ones cost more than they were seen to bring."""
 
 
+CYCLE_TENURE = 20
+"""Rounds for which a move that closes a cycle is not tried again."""
+
+LEAST_TENURE = 6
+"""Fewest rounds for which a move may not be taken back; the lottery adds up to ten."""
+
+
 class Orders(NamedTuple):
     """The orders of all devices, with what follows from them; all int64.
 
@@ -110,13 +117,22 @@ def earliest_starts(instance: Instance, orders: Orders) -> IntArray:
 
 @compiled
 def search_neighbourhood(
-    instance: Instance, orders: Orders, num_rounds: int, num_kicks: int, target: int, state: int
+    instance: Instance,
+    orders: Orders,
+    best: int,
+    turn: int,
+    num_rounds: int,
+    num_kicks: int,
+    target: int,
+    state: int,
 ) -> tuple[int, int]:
-    """Move for some rounds and leave the best schedule in `orders.best`; return its makespan and the state.
+    """Move for some rounds, keeping the best schedule in `orders.best`; return its makespan and the state.
 
     Args:
         instance: the arrays.
-        orders: where to start; changed.
+        orders: where to go on; changed.
+        best: makespan of the schedule in `orders.best`.
+        turn: rounds made on these orders before.
         num_rounds: moves tried, O(steps) each.
         num_kicks: random moves made first, whatever they cost.
         target: the search ends at a makespan that is not above it.
@@ -132,28 +148,27 @@ def search_neighbourhood(
     _time_heads(instance, orders, 0)
     _time_tails(instance, orders, len(orders.sequence) - 1)
     makespan = _makespan(instance, orders)
-    best = makespan
-    orders.best[:] = orders.head
-    for turn in range(1, num_rounds + num_kicks + 1):
-        if best <= target:
-            break
-        state = next_state(state)
-        length = _critical_path(instance, orders, makespan, path, via, state)
-        state, step, anchor, device, is_right = _choose(
-            instance, orders, path, via, length, turn, best, turn <= num_kicks, scratch, heads, state
-        )
-        if step < 0:
-            state = next_state(state)
-            orders.tabu[:] = 0
-            continue
-        is_done = _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state)
-        if not is_done:
-            _forbid(orders, step, anchor, is_right, turn + 20)
-            continue
-        makespan = _makespan(instance, orders)
+    for done in range(num_rounds + num_kicks):
         if makespan < best:
             best = makespan
             orders.best[:] = orders.head
+        if best <= target:
+            break
+        turn += 1
+        state = next_state(state)
+        length = _critical_path(instance, orders, makespan, path, via, state)
+        state, step, anchor, device, is_right = _choose(
+            instance, orders, path, via, length, turn, best, done < num_kicks, scratch, heads, state
+        )
+        if step < 0:
+            orders.tabu[:] = 0
+        elif _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state):
+            makespan = _makespan(instance, orders)
+        else:
+            _forbid(orders, step, anchor, is_right, turn + CYCLE_TENURE)
+    if makespan < best:
+        best = makespan
+        orders.best[:] = orders.head
     return int(best), int(state)
 
 
@@ -237,6 +252,65 @@ def _time_tails(instance: Instance, orders: Orders, begin: int) -> None:
     for place in range(begin, -1, -1):
         step = orders.sequence[place]
         orders.tail[step] = _outer_tail(instance, orders, step, -1)
+
+
+@compiled_leaf
+def _update_heads(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+    """Time the steps of a window of the sequence again, and beyond it those that a change reaches."""
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    farthest, place = end, begin
+    while place <= farthest:
+        step = orders.sequence[place]
+        in_window = place <= end
+        place += 1
+        if not in_window and is_dirty[step] == 0:
+            continue
+        is_dirty[step] = 0
+        block, micro_batch = step % num_blocks, step // num_blocks
+        head = _outer_head(instance, orders, step, -1)
+        # Behind the window a step may have a new neighbour even where no time has changed.
+        if head == orders.head[step] and not in_window:
+            continue
+        orders.head[step] = head
+        for at in range(instance.after_start[block], instance.after_start[block + 1]):
+            target = micro_batch * num_blocks + instance.after[at]
+            if orders.rank[target] >= 0:
+                is_dirty[target] = 1
+                farthest = max(farthest, orders.rank[target])
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            target = orders.following[micro_batch * num_slots + at]
+            if target >= 0:
+                is_dirty[target] = 1
+                farthest = max(farthest, orders.rank[target])
+
+
+@compiled_leaf
+def _update_tails(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+    """The same for tails, backwards."""
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    farthest, place = begin, end
+    while place >= farthest:
+        step = orders.sequence[place]
+        in_window = place >= begin
+        place -= 1
+        if not in_window and is_dirty[step] == 0:
+            continue
+        is_dirty[step] = 0
+        block, micro_batch = step % num_blocks, step // num_blocks
+        tail = _outer_tail(instance, orders, step, -1)
+        if tail == orders.tail[step] and not in_window:
+            continue
+        orders.tail[step] = tail
+        for at in range(instance.before_start[block], instance.before_start[block + 1]):
+            source = micro_batch * num_blocks + instance.before[at]
+            if orders.rank[source] >= 0:
+                is_dirty[source] = 1
+                farthest = min(farthest, orders.rank[source])
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            source = orders.previous[micro_batch * num_slots + at]
+            if source >= 0:
+                is_dirty[source] = 1
+                farthest = min(farthest, orders.rank[source])
 
 
 @compiled_leaf
@@ -544,9 +618,11 @@ def _move(
         else:
             _relink(instance, orders, step, origin, device)
         return False
-    _forbid_return(instance, orders, step, origin, device, is_right, turn + 6 + below(state, 10))
-    _time_heads(instance, orders, begin)
-    _time_tails(instance, orders, end)
+    _forbid_return(instance, orders, step, origin, device, is_right, turn + LEAST_TENURE + below(state, 10))
+    is_marked[:] = 0
+    _update_heads(instance, orders, begin, end, is_marked)
+    is_marked[:] = 0
+    _update_tails(instance, orders, begin, end, is_marked)
     return True
 
 

@@ -1,9 +1,9 @@
 """Warm-up and cool-down from a repetend, without barriers: cut it to N micro-batches and close up.
 
-The periodic schedule says in which order each device runs its steps. Of that endless order keep the steps of N
-micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place, and
-what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so the
-memory limits hold as well.
+The periodic schedule says in which order each device runs its steps. Of that endless order keep the steps of
+N micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place,
+and what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so
+the memory limits hold as well.
 
     endless    … b0 f2 b1 f3 b2 f4 b3 …
     N = 3      f0 f1 b0 f2 b1 b2
@@ -29,7 +29,7 @@ COPIES = (1, 3)
 """Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
 
 TIME_SHARE = 0.1
-"""Share of the time limit for each repetend: ramps are a start, and the rest of the search goes on from it."""
+"""Share of the time left for each repetend: ramps are a start, and the rest of the search goes on."""
 
 
 def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:

@@ -128,6 +128,8 @@ def _can_finish(
         oldest = min(oldest, following[other])
         newest = max(newest, following[other] - 1)
     for current in range(oldest, newest + 1):
+        if (room >= instance.ample).all():
+            return True
         first = current * num_blocks
         for other in instance.serial_order:
             if start[first + other] >= 0 or (other == block and current == micro_batch):
@@ -188,55 +190,76 @@ def list_schedule(
         is_active: whether a device may idle for a more urgent step that comes before another could end.
         start: by step, overwritten; -1 where a step is not run.
     """
-    num_blocks = instance.num_blocks
     start[:] = -1
     free = np.zeros(instance.num_devices, dtype=np.int64)
     held = np.zeros(instance.num_devices, dtype=np.int64)
-    following = np.zeros(num_blocks, dtype=np.int64)
-    ready = np.full(num_blocks, -1, dtype=np.int64)
-    is_wanted = np.zeros(instance.num_devices, dtype=np.bool_)
+    following = np.zeros(instance.num_blocks, dtype=np.int64)
+    ready = np.full(instance.num_blocks, -1, dtype=np.int64)
     makespan = 0
     while True:
         is_finished = True
-        horizon, leader = NEVER, -1
-        for block in range(num_blocks):
+        for block in range(instance.num_blocks):
             ready[block] = -1
             micro_batch = advance(instance, block, following, options)
-            if micro_batch >= instance.micro_batches:
-                continue
-            is_finished = False
-            earliest = ready_time(instance, block, micro_batch, start, free, options)
-            if earliest < 0 or not fits(instance, block, micro_batch, start, held, options, following):
-                continue
-            ready[block] = earliest
-            end = earliest + instance.span[block] if is_active else earliest
-            if end < horizon:
-                horizon, leader = end, block
+            if micro_batch < instance.micro_batches:
+                is_finished = False
+                ready[block] = ready_time(instance, block, micro_batch, start, free, options)
         if is_finished:
             return int(makespan)
-        if leader < 0:
-            return -1
-        is_wanted[:] = False
-        for place in range(instance.device_start[leader], instance.device_start[leader + 1]):
-            is_wanted[instance.device[place]] = True
-        best = leader
-        best_priority = priority[following[leader] * num_blocks + leader]
-        for block in range(num_blocks):
-            if ready[block] < 0 or (ready[block] >= horizon and block != leader and is_active):
-                continue
-            if not is_active and ready[block] > horizon:
-                continue
-            shares = False
-            for place in range(instance.device_start[block], instance.device_start[block + 1]):
-                shares = shares or is_wanted[instance.device[place]]
-            if not shares:
-                continue
-            urgency = priority[following[block] * num_blocks + block]
-            if urgency < best_priority or (urgency == best_priority and ready[block] < ready[best]):
-                best, best_priority = block, urgency
-        micro_batch, when = following[best], ready[best]
-        place_step(instance, best, micro_batch, when, start, free, held, options, following)
-        makespan = max(makespan, when + instance.span[best])
+        # Whether a step fits is costly to find out, so only those that would be taken are asked.
+        while True:
+            leader = first_to_end(instance, ready, is_active)
+            if leader < 0:
+                return -1
+            block = most_urgent(instance, ready, leader, following, priority, is_active)
+            if fits(instance, block, following[block], start, held, options, following):
+                break
+            ready[block] = -1
+        makespan = max(makespan, ready[block] + instance.span[block])
+        place_step(instance, block, following[block], ready[block], start, free, held, options, following)
+
+
+@compiled_leaf
+def first_to_end(instance: Instance, ready: IntArray, is_active: bool) -> int:
+    """Return the block that could end first (start first, if not active), or -1 if none is ready."""
+    leader, horizon = -1, NEVER
+    for block in range(instance.num_blocks):
+        if ready[block] >= 0:
+            when = ready[block] + (instance.span[block] if is_active else 0)
+            if when < horizon:
+                leader, horizon = block, when
+    return leader
+
+
+@compiled_leaf
+def most_urgent(
+    instance: Instance,
+    ready: IntArray,
+    leader: int,
+    following: IntArray,
+    priority: IntArray,
+    is_active: bool,
+) -> int:
+    """Return the most urgent block that wants a device of the leader's before the leader could be done."""
+    horizon = ready[leader] + (instance.span[leader] if is_active else 1)
+    best = leader
+    least = priority[following[leader] * instance.num_blocks + leader]
+    for block in range(instance.num_blocks):
+        if ready[block] < 0 or ready[block] >= horizon or not _share_device(instance, leader, block):
+            continue
+        urgency = priority[following[block] * instance.num_blocks + block]
+        if urgency < least or (urgency == least and ready[block] < ready[best]):
+            best, least = block, urgency
+    return int(best)
+
+
+@compiled_leaf
+def _share_device(instance: Instance, one: int, other: int) -> bool:
+    for place in range(instance.device_start[one], instance.device_start[one + 1]):
+        for there in range(instance.device_start[other], instance.device_start[other + 1]):
+            if instance.device[place] == instance.device[there]:
+                return True
+    return False
 
 
 @compiled

@@ -1,0 +1,134 @@
+"""A general CP-SAT model of a whole schedule: the rival that the makespan search is measured against.
+
+Interval variables on the devices, precedences, reservoirs for memory, and one order of micro-batches per
+block (they are alike); optional intervals where there are choices. Nothing here knows what a pipeline is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from tessel.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class CpsatResult:
+    """What the model found.
+
+    Attributes:
+        makespan: best makespan, or None where none was found.
+        lower_bound: proven bound.
+        is_optimal: the makespan is proven least.
+        is_infeasible: no schedule exists, proven.
+        seconds: wall-clock time.
+    """
+
+    makespan: int | None
+    lower_bound: int
+    is_optimal: bool
+    is_infeasible: bool
+    seconds: float
+
+
+def solve_makespan(
+    placement: Placement,
+    *,
+    micro_batches: int,
+    memory: Sequence[int] | None,
+    time_limit_s: float,
+    hint: Mapping[tuple[int, int], int] | None = None,
+    num_workers: int = 1,
+    seed: int = 0,
+) -> CpsatResult:
+    """Solve the model.
+
+    Args:
+        placement: blocks of one micro-batch.
+        micro_batches: how many are run.
+        memory: limit in units, one a device.
+        time_limit_s: seconds for the solver.
+        hint: starts by (block index, micro-batch) to begin from.
+        num_workers: threads.
+        seed: the solver's seed.
+    """
+    model = cp_model.CpModel()
+    horizon = micro_batches * sum(block.span for block in placement.blocks) + sum(
+        e.lag for e in placement.edges
+    )
+    present = _presence(model, placement, micro_batches)
+    starts: dict[tuple[int, int], cp_model.IntVar] = {}
+    makespan = model.new_int_var(0, horizon, "makespan")
+    by_device: list[list[cp_model.IntervalVar]] = [[] for _ in range(placement.devices)]
+    changes: list[list[tuple[cp_model.IntVar, int, cp_model.IntVar | int]]] = [
+        [] for _ in range(placement.devices)
+    ]
+    for index, block in enumerate(placement.blocks):
+        for m in range(micro_batches):
+            start = model.new_int_var(0, horizon, f"{block.name}[{m}]")
+            starts[index, m] = start
+            is_run = present.get((block.name, m))
+            interval = (
+                model.new_fixed_size_interval_var(start, block.span, "")
+                if is_run is None
+                else model.new_optional_fixed_size_interval_var(start, block.span, is_run, "")
+            )
+            ends = model.add(start + block.span <= makespan)
+            if is_run is not None:
+                ends.only_enforce_if(is_run)
+            for device in block.devices:
+                by_device[device].append(interval)
+                if block.memory:
+                    changes[device].append((start, block.memory, 1 if is_run is None else is_run))
+            if m and is_run is None:
+                model.add(starts[index, m - 1] <= start)
+    index_of = placement.index_by_name
+    for edge in placement.edges:
+        source, target = index_of[edge.source], index_of[edge.target]
+        for m in range(micro_batches):
+            rule = model.add(
+                starts[target, m] >= starts[source, m] + placement.blocks[source].span + edge.lag
+            )
+            needed = [present[name, m] for name in (edge.source, edge.target) if (name, m) in present]
+            if needed:
+                rule.only_enforce_if(needed)
+    for device in range(placement.devices):
+        model.add_no_overlap(by_device[device])
+        if memory is not None and changes[device]:
+            times, amounts, actives = zip(*changes[device], strict=True)
+            floor = -sum(abs(amount) for amount in amounts)
+            model.add_reservoir_constraint_with_active(times, amounts, actives, floor, memory[device])
+    for key, when in (hint or {}).items():
+        model.add_hint(starts[key], when)
+    model.minimize(makespan)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.num_workers = num_workers
+    solver.parameters.random_seed = seed
+    status = solver.solve(model)
+    is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return CpsatResult(
+        makespan=int(solver.objective_value) if is_found else None,
+        lower_bound=int(solver.best_objective_bound) if is_found else 0,
+        is_optimal=status == cp_model.OPTIMAL,
+        is_infeasible=status == cp_model.INFEASIBLE,
+        seconds=solver.wall_time,
+    )
+
+
+def _presence(
+    model: cp_model.CpModel, placement: Placement, micro_batches: int
+) -> dict[tuple[str, int], cp_model.IntVar]:
+    present = {}
+    for choice in placement.choices:
+        for m in range(micro_batches):
+            chosen = [
+                model.new_bool_var(f"{choice.name}[{m}]={option}") for option in range(len(choice.options))
+            ]
+            model.add_exactly_one(chosen)
+            for option, names in enumerate(choice.options):
+                for name in names:
+                    present[name, m] = chosen[option]
+    return present
