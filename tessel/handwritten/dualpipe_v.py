@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from tessel.handwritten.chains import why_no_split_v
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, why_no_split_v
+from tessel.handwritten.stages import Pipeline
 from tessel.handwritten.stream_writer import StreamWriter
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
 

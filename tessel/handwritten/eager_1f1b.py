@@ -8,9 +8,10 @@ Source: Zhuang et al., On Optimizing the Communication of Model Parallelism (MLS
 
 from __future__ import annotations
 
+from tessel.handwritten.chains import streams_by_device, why_no_chain
 from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+from tessel.handwritten.stages import Pipeline
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:

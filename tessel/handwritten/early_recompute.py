@@ -10,9 +10,10 @@ Source: Chung et al., Perseus (SOSP 2024), whose pipelines are drawn with it; he
 
 from __future__ import annotations
 
+from tessel.handwritten.chains import streams_by_device, why_no_chain
 from tessel.handwritten.one_f_one_b import one_f_one_b
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+from tessel.handwritten.stages import Pipeline
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessel.handwritten.chains import why_not_interleaved
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, why_not_interleaved
+from tessel.handwritten.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
 
 

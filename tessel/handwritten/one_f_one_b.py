@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessel.handwritten.chains import streams_by_device, why_no_chain
 from tessel.handwritten.greedy import read_flow, run_greedily
 from tessel.handwritten.rule import Starts, StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_chain
+from tessel.handwritten.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
 from tessel.placement import BlockKind, Edge, Placement
 

@@ -158,7 +158,15 @@ def as_schedule(
 
 
 def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> str | None:
-    """Return which device needs more than its limit and how much, or None if none does."""
+    """Return which device needs more than its limit and how much, or None if none does.
+
+    Raises:
+        ValueError: there is not one limit a device.
+    """
+    if len(memory) != placement.devices:
+        raise ValueError(
+            f"{len(memory)} memory limits were given for {placement.devices} devices; give one a device"
+        )
     peaks = peak_memory(placement, starts)
     for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True)):
         if peak > limit:

@@ -14,7 +14,7 @@ Checked in tests/tessel/handwritten/test_stages.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -158,6 +158,7 @@ def read_pipeline(placement: Placement) -> Pipeline:
         for number, forward in enumerate(order)
     )
     _check_choices(placement, stages)
+    _check_edges(placement, stages)
     return Pipeline(placement, stages, *_levels(stages))
 
 
@@ -273,6 +274,32 @@ def _check_choices(placement: Placement, stages: tuple[Stage, ...]) -> None:
         raise NotAPipelineError("it has a choice that is not between a stage's joint and split backward")
 
 
+def _check_edges(placement: Placement, stages: tuple[Stage, ...]) -> None:
+    """Results go from forward to forward, gradients from backward to backward, the rest stays in its stage.
+
+    Orders are published for such pipelines; with other waits they could dead-lock.
+    """
+    index = placement.index_by_name
+    stage_of = {
+        part: number
+        for number, stage in enumerate(stages)
+        for part in (stage.forward, stage.recompute, stage.joint, stage.input, stage.weight)
+        if part is not None
+    }
+    gradients = {part for stage in stages for part in (stage.joint, stage.input)}
+    forwards = {stage.forward for stage in stages}
+    for edge in placement.edges:
+        source, target = index[edge.source], index[edge.target]
+        is_result = source in forwards and target in forwards
+        # Stages stand in topological order, so that gradients go to earlier ones.
+        is_gradient = {source, target} <= gradients and stage_of[source] > stage_of[target]
+        if not (is_result or is_gradient or stage_of[source] == stage_of[target]):
+            raise NotAPipelineError(
+                f"edge {edge.source} -> {edge.target} carries neither a result to the next stage "
+                "nor a gradient to the one before"
+            )
+
+
 def _levels(stages: tuple[Stage, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     forward: list[int] = []
     for stage in stages:
@@ -282,53 +309,3 @@ def _levels(stages: tuple[Stage, ...]) -> tuple[tuple[int, ...], tuple[int, ...]
         followers = (backward[after] + 1 for after in stages[index].after if stages[after].has_backward)
         backward[index] = max(followers, default=forward[index] + 1)
     return tuple(forward), tuple(backward)
-
-
-def why_no_chain(pipeline: Pipeline) -> str | None:
-    """Return why the pipeline is not one chain with at most one stage a device, or None if it is."""
-    devices = pipeline.chain_devices()
-    if devices is None:
-        return "its stages are not one chain of stages on one device each"
-    if len(set(devices)) < len(devices):
-        return "a device has several stages, and the rule gives each device one"
-    return None
-
-
-def why_no_split_chain(pipeline: Pipeline) -> str | None:
-    """Return why the pipeline is not one such chain that can split its backward, or None if it is."""
-    if not pipeline.is_split:
-        return "no stage has a backward in an input and a weight half"
-    return why_no_chain(pipeline)
-
-
-def why_not_interleaved(pipeline: Pipeline) -> str | None:
-    """Return why the pipeline is not one trained chain that goes round its devices several times, or None."""
-    devices = pipeline.chain_devices()
-    if devices is None:
-        return "its stages are not one chain of stages on one device each"
-    round_length = len(set(devices))
-    if len(devices) == round_length:
-        return "each device has one stage, and the rule needs several"
-    if devices != devices[:round_length] * (len(devices) // round_length):
-        return "its chain does not go round the devices in the same order each time"
-    return None if pipeline.has_backward else "no stage has a backward"
-
-
-def why_no_split_v(pipeline: Pipeline) -> str | None:
-    """Return why the pipeline is not one V-shaped chain that can split its backward, or None if it is."""
-    if not pipeline.is_split:
-        return "no stage has a backward in an input and a weight half"
-    devices = pipeline.chain_devices()
-    if devices is None:
-        return "its stages are not one chain of stages on one device each"
-    half = len(devices) // 2
-    if len(set(devices)) != half or devices != devices[:half] + devices[:half][::-1]:
-        return "its chain is not a V, there and back over all of its devices"
-    return None
-
-
-def streams_by_device(
-    pipeline: Pipeline, stream: Callable[[int], Iterable[Instruction]]
-) -> tuple[tuple[Instruction, ...], ...]:
-    """Return the instructions of each device, given those of each stage, of a chain of one stage a device."""
-    return pipeline.on_devices(stream(stage) for stage in range(len(pipeline.stages)))

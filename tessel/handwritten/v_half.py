@@ -12,8 +12,9 @@ Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024),
 from __future__ import annotations
 
 from tessel.handwritten.building_block import Slots, building_block_streams
+from tessel.handwritten.chains import why_no_split_v
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, why_no_split_v
+from tessel.handwritten.stages import Pipeline
 
 
 def building_block(num_devices: int) -> list[Slots]:

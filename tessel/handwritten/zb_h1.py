@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessel.handwritten.chains import streams_by_device, why_no_split_chain
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_split_chain
+from tessel.handwritten.stages import Pipeline
 from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
 
 

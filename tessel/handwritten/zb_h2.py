@@ -12,8 +12,9 @@ for all stages, so that the fill stays.
 
 from __future__ import annotations
 
+from tessel.handwritten.chains import streams_by_device, why_no_split_chain
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, streams_by_device, why_no_split_chain
+from tessel.handwritten.stages import Pipeline
 from tessel.handwritten.zb_h1 import zero_bubble
 
 

@@ -14,8 +14,9 @@ documentation of its ZBV schedule.
 
 from __future__ import annotations
 
+from tessel.handwritten.chains import why_no_split_v
 from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline, why_no_split_v
+from tessel.handwritten.stages import Pipeline
 from tessel.handwritten.stream_writer import StreamWriter
 from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.greedy import read_flow, run_greedily
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.schedule import Schedule
@@ -51,6 +52,17 @@ def test_any_placement_runs_to_its_end_under_any_limit(
     )
     schedule = Schedule.of(placement, starts, micro_batches=micro_batches)
     assert find_violations(schedule) == ()
+
+
+@settings(max_examples=150, deadline=None)
+@given(placements(), st.integers(1, 5))
+def test_every_rule_builds_a_valid_schedule_or_refuses(placement: Placement, micro_batches: int) -> None:
+    memory = (4,) * placement.devices
+    for rule in HANDWRITTEN:
+        limit = memory if rule.needs_limit else None
+        if rule.why_not(placement, micro_batches, limit) is None:
+            schedule = rule.build(placement, micro_batches=micro_batches, memory=limit)
+            assert find_violations(schedule) == ()
 
 
 def test_a_chain_under_the_limits_of_its_depth_is_1f1b() -> None:

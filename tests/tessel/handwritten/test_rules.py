@@ -177,6 +177,8 @@ def test_refusals_say_why() -> None:
         with pytest.raises(ScheduleError, match="does not apply"):
             RULES[name].build(placement, micro_batches=3)
     assert "no multiple" in str(RULES["interleaved"].why_not(interleaved(2), 3))
+    with pytest.raises(ValueError, match="1 memory limits were given for 2 devices"):
+        RULES["1f1b"].why_not(vshape(2), 4, (3,))
     with pytest.raises(ValueError, match="0 micro-batches"):
         RULES["1f1b"].why_not(vshape(2), 0)
 

@@ -64,3 +64,13 @@ def test_what_is_no_pipeline_says_which_block() -> None:
     for blocks, edges, reason in cases:
         with pytest.raises(NotAPipelineError, match=reason):
             read_pipeline(Placement(devices=2, blocks=blocks, edges=edges))
+
+
+def test_waits_that_no_pipeline_has_are_refused() -> None:
+    """A forward that waits for another stage's backward: published orders could dead-lock on it."""
+    usual = vshape(2)
+    odd = Placement(
+        devices=2, blocks=usual.blocks, edges=(Edge("f0", "b0"), Edge("f1", "b1"), Edge("b0", "f1"))
+    )
+    with pytest.raises(NotAPipelineError, match="edge b0 -> f1 carries neither"):
+        read_pipeline(odd)
