@@ -138,7 +138,10 @@ class WorkerProcess:
                 [sys.executable, "-m", "tuner.measure_worker", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None
+                if logger.isEnabledFor(logging.DEBUG)
+                else subprocess.DEVNULL,  # compilers' chatter
                 start_new_session=True,  # Ctrl-C is ours to handle
                 env=self._worker_environment(),
             )
@@ -176,15 +179,6 @@ class WorkerProcess:
         if status < 0:
             return f"the process crashed with {signal.Signals(-status).name} during {what}"
         return f"the process ended with status {status} during {what}"
-
-
-def _has_descriptor() -> bool:
-    """Say whether standard error is a real file: under a test runner it may not be."""
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True
 
 
 def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
