@@ -1,8 +1,8 @@
 """Exponentials, error functions and tangents as arithmetic, so that loops over them become vector code.
 
 TVM lowers `exp`, `erf` and `tanh` of a vector to one call of the C library for each element, some 4 ns each.
-Written as polynomials they cost a few instructions for a whole vector. Only float32 is rewritten. Checked against
-NumPy and SciPy in tests/tuner/backends/test_vector_math.py.
+Written as polynomials they cost a few instructions for a whole vector. Only float32 is rewritten. Checked
+against NumPy and SciPy in tests/tuner/backends/test_vector_math.py.
 
 Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (erf, absolute error below 1.5e-7);
 range reduction by powers of two with the Taylor polynomial of degree 7 on [-ln 2 / 2, ln 2 / 2] (exp,
