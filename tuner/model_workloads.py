@@ -1,7 +1,7 @@
 """Which workloads a model is made of: what to ask the records for, without measuring anything.
 
 The workloads are those of the partition search: the model's function as a whole, and every sub-graph that
-some backend could run, a repeated one once. Checked in tests/tuner/test_model_workloads.py.
+some backend could run, a repeated one once. Checked in tests/scripts/test_records_command.py.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from records import RecordError, RecordFileError, Status, open_store
 from records.workload import Role
 from scripts import records_command
 from tests.records.strategies import make_measurement, make_workload
+from tests.records.test_metaschedule import entry, write
 
 
 @pytest.fixture
@@ -135,3 +136,119 @@ def test_an_unknown_record_is_an_error(file: Path) -> None:
 )
 def test_wrong_usage_exits_with_two(file: Path, arguments: list[str]) -> None:
     assert call(*arguments, "--records", file).exit_code == 2
+
+
+def test_export_and_import_carry_everything(file: Path, tmp_path: Path) -> None:
+    lines, copy = tmp_path / "records.jsonl", tmp_path / "copy.db"
+    assert "4 records written" in call("export", lines, "--records", file).stdout
+    document = msgspec.json.decode(call("import", lines, "--records", copy, "--json").stdout)
+    assert document == {"read": 4, "new": 4, "known": 0}
+    assert "0 new, 4 known" in call("import", lines, "--records", copy).stdout
+    call("export", tmp_path / "again.jsonl", "--records", copy)
+    assert (tmp_path / "again.jsonl").read_bytes() == lines.read_bytes()
+
+
+def test_a_bad_file_is_refused_before_records_are_made(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    result = call("import", tmp_path / "bad.jsonl", "--records", tmp_path / "new.db")
+    assert isinstance(result.exception, RecordFileError)
+    assert "line 1" in str(result.exception)
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_damaged_records_are_left_out_when_asked_and_the_status_says_so(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"trials=64", b"trials=65"))
+    lines = tmp_path / "records.jsonl"
+    assert isinstance(call("export", lines, "--records", file).exception, RecordFileError)
+    assert not lines.exists()
+    result = call("export", lines, "--records", file, "--skip-damaged")
+    assert result.exit_code == 1
+    assert len(lines.read_text().splitlines()) == 3
+
+
+def test_metaschedule_databases_go_in_and_out(tmp_path: Path) -> None:
+    came_in = write(tmp_path / "in", entry(), entry("[0.5]"))
+    records = tmp_path / "records.db"
+    assert "2 records read: 2 new" in call("import", came_in, "--records", records).stdout
+    assert (
+        "2 records written" in call("export", tmp_path / "out", "--metaschedule", "--records", records).stdout
+    )
+    assert "2 new" in call("import", tmp_path / "out", "--records", tmp_path / "again.db").stdout
+
+
+def test_merge_reports_what_contradicts(file: Path, tmp_path: Path) -> None:
+    other, lines = tmp_path / "other.db", tmp_path / "lines.jsonl"
+    workload = make_workload(8)
+    with open_store(str(other)) as store:
+        store.append(workload, make_measurement(workload, [80.0], backend="blas"))
+    call("export", lines, "--records", other)
+    text = call("merge", other, lines, "--records", file).stdout
+    assert f"{other}: 1 records read, 1 new, 1 conflicts" in text
+    assert "record 2 and new record 5 (blas): 10.00 times the latency" in text
+    assert f"{lines}: 1 records read, 0 new, 0 conflicts" in text
+    document = msgspec.json.decode(call("merge", other, "--records", file, "--json").stdout)
+    assert document["sources"][str(other)] == {"read": 1, "new": 0, "conflicts": []}
+
+
+def test_merging_a_store_with_itself_is_wrong_usage(file: Path) -> None:
+    result = call("merge", file, "--records", f"sqlite:///{file}")
+    assert result.exit_code == 2
+
+
+def test_prune_only_counts_unless_told(file: Path) -> None:
+    workload = make_workload(8)
+    with open_store(str(file)) as store:
+        store.append_many(
+            (workload, make_measurement(workload, [20.0 + index], backend="blas", measured_at=2.0 + index))
+            for index in range(5)
+        )
+    assert "4 records would be removed" in call("prune", "--keep", 1, "--records", file).stdout
+    document = msgspec.json.decode(call("prune", "--keep", 1, "--apply", "--records", file, "--json").stdout)
+    assert document == {"removed": 4, "kept": 5, "applied": True}
+    assert "0 records would be" in call("prune", "--keep", 1, "--records", file).stdout
+
+
+@pytest.mark.tvm
+def test_best_ranks_what_this_machine_measured(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    from tuner.target_resolution import environment_of, resolve_target  # noqa: PLC0415 - needs TVM
+
+    target = resolve_target("cpu")
+    mine = {"target": target.text, "environment": environment_of(target)}
+    one, two = make_workload(8), make_workload(16)
+    path = tmp_path / "records.db"
+    with open_store(str(path)) as store:
+        store.append(one, make_measurement(one, [9.0], backend="tvm", **mine))
+        store.append(one, make_measurement(one, [5.0], backend="blas", **mine))
+        store.append(two, make_measurement(two, [70.0], **mine))
+        store.append(two, make_measurement(two, [1.0]))  # another device
+    document = msgspec.json.decode(call("best", "--records", path, "--json").stdout)
+    assert [(best["record"], best["backend"], best["latency_us"]) for best in document["best"]] == [
+        (3, "tvm", 70.0),
+        (2, "blas", 5.0),
+    ]
+    assert "matmul" in call("best", "--records", path, "--match", "any").stdout
+
+
+@pytest.mark.tvm
+def test_best_of_a_model_asks_for_its_parts(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    from tuner.backends.registry import available_backends  # noqa: PLC0415 - needs TVM
+    from tuner.frontend import load_model  # noqa: PLC0415
+    from tuner.model_workloads import find_model_workloads  # noqa: PLC0415
+    from tuner.target_resolution import environment_of, resolve_target  # noqa: PLC0415
+
+    target = resolve_target("cpu")
+    parts = find_model_workloads(load_model("mlp:tiny"), target, available_backends(target))
+    assert parts.whole.role == "model"
+    assert len(parts.sub_graphs) == len(set(parts.sub_graphs)) > 1
+    mine = {"target": target.text, "environment": environment_of(target)}
+    path = tmp_path / "records.db"
+    with open_store(str(path)) as store:
+        for part in (parts.whole, parts.sub_graphs[0]):
+            store.append(part, make_measurement(part, [9.0], **mine))
+        store.append(make_workload(), make_measurement(make_workload(), [1.0], **mine))
+    document = msgspec.json.decode(call("best", "mlp:tiny", "--records", path, "--json").stdout)
+    assert [best["record"] for best in document["best"]] == [1, 2]
+    assert document["not_measured"] == len(parts.sub_graphs) - 1
+    assert "the whole model" in call("best", "mlp:tiny", "--records", path).stdout

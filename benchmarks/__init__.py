@@ -1,0 +1,1 @@
+"""Runnable measurements, and dated reports of what they found; imported by nothing."""
