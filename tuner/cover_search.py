@@ -15,7 +15,9 @@ that uncovered nodes read, and which backends read values that are not yet made.
 
 The order of expansion is A*: with prices p from `tuner.cover_bound`, a step costs cost − Σ p over its nodes,
 which is >= 0, so that this is Dijkstra's algorithm on reduced costs. Ties go to the state that covers more,
-then to the one found first. Checked against exhaustive search in tests/tuner/test_cover_search.py.
+then to the one found first. Where no option crosses from a prefix of the nodes to the rest, the two are
+searched one after the other, so that a loose bound here does not reopen what was settled there. Checked
+against exhaustive search in tests/tuner/test_cover_search.py.
 
 Source: TVM RFC 62 ("Partitioner", Dijkstra over covered index sets); A* on dual prices is ours.
 """
@@ -159,20 +161,43 @@ class _Search:
         for number, option in enumerate(problem.options):
             self._by_first[_first(option.inside)].append(number)
         self._visits: dict[_State, _Visit] = {}
+        self._leaders: dict[tuple[int, Waiting], _State] = {}
         self._furthest = 0
         self._states = 0
 
     def run(self, max_states: int | None, beam_width: int) -> Cover:
-        start = _State(0, makers=self._no_makers(), readers=())
-        self._visits[start] = _Visit(sum(self._problem.prices), None, -1)
-        goal, bound = self._expand_by_bound(start, max_states)
-        if goal is None:
-            goal = self._expand_by_position(start, beam_width)
-        return Cover(
-            chosen=self._path(goal), cost=self._visits[goal].bound, lower_bound=bound, states=self._states
-        )
+        """Search segment by segment; what was chosen in one does not depend on any other."""
+        state = _State(0, makers=self._no_makers())
+        cost = lower_bound = sum(self._problem.prices)
+        chosen: list[int] = []
+        for end in self._segment_ends():
+            self._visits = {state: _Visit(cost, None, -1)}
+            self._leaders = {}
+            goal, bound = self._expand_by_bound(state, end, max_states)
+            if goal is None:
+                goal = self._expand_by_position(state, end, beam_width)
+            lower_bound += bound - cost
+            cost = self._visits[goal].bound
+            chosen += self._path(goal)
+            state = goal
+        return Cover(chosen=tuple(chosen), cost=cost, lower_bound=lower_bound, states=self._states)
 
-    def _expand_by_bound(self, start: _State, max_states: int | None) -> tuple[_State | None, int]:
+    def _segment_ends(self) -> list[int]:
+        """Return covered sets that every cover passes through: prefixes that no option crosses.
+
+        With transitions a prefix is reached in several states, which the rest depends on: one segment then.
+        """
+        if self._problem.transition_cost:
+            return [self._everything]
+        ends, reach = [], 0
+        for index, options in enumerate(self._by_first):
+            lasts = [self._problem.options[number].inside.bit_length() for number in options]
+            reach = max(reach, index + 1, *lasts)
+            if reach == index + 1:
+                ends.append((1 << reach) - 1)
+        return ends
+
+    def _expand_by_bound(self, start: _State, end: int, max_states: int | None) -> tuple[_State | None, int]:
         """Return the goal and its cost, or None and a lower bound once there were too many states."""
         sequence = 0
         heap = [(self._visits[start].bound, 0, sequence, start)]
@@ -181,7 +206,7 @@ class _Search:
             bound, _, _, state = heapq.heappop(heap)
             if state in expanded:
                 continue
-            if state.covered == self._everything:
+            if state.covered == end:
                 return state, bound
             if max_states is not None and self._states >= max_states:
                 return None, bound
@@ -192,26 +217,21 @@ class _Search:
                 heapq.heappush(heap, (visit.bound, -successor.covered.bit_count(), sequence, successor))
         raise StuckError(self._furthest)
 
-    def _expand_by_position(self, start: _State, beam_width: int) -> _State:
+    def _expand_by_position(self, start: _State, end: int, beam_width: int) -> _State:
         """Return a goal, keeping for each first uncovered node only the most promising states."""
         self._visits = {start: self._visits[start]}
-        waiting: list[dict[_State, None]] = [{} for _ in self._problem.prices]
-        goals: dict[_State, None] = {}
-        self._file(start, waiting, goals)
-        for bucket in waiting:
-            ranked = sorted(bucket, key=lambda state: self._visits[state].bound)
+        self._leaders = {}
+        first, last = _first(~start.covered), end.bit_length()
+        waiting: dict[int, dict[_State, None]] = {position: {} for position in range(first, last + 1)}
+        waiting[first][start] = None
+        for position in range(first, last):
+            ranked = sorted(waiting[position], key=lambda state: self._visits[state].bound)
             for state in ranked[:beam_width]:
                 for successor in self._expand(state):
-                    self._file(successor, waiting, goals)
-        if not goals:
+                    waiting[_first(~successor.covered)][successor] = None
+        if not waiting[last]:
             raise StuckError(self._furthest)
-        return min(goals, key=lambda state: self._visits[state].bound)
-
-    def _file(self, state: _State, waiting: list[dict[_State, None]], goals: dict[_State, None]) -> None:
-        if state.covered == self._everything:
-            goals[state] = None
-        else:
-            waiting[_first(~state.covered)][state] = None
+        return min(waiting[last], key=lambda state: self._visits[state].bound)
 
     def _expand(self, state: _State) -> list[_State]:
         """Return the states one option further that are now reached more cheaply than before."""
@@ -231,14 +251,38 @@ class _Search:
             successor, transitions = step
             reached = bound + self._slack[number] + transitions
             known = self._visits.get(successor)
-            if known is None or reached < known.bound:
+            if (known is None or reached < known.bound) and not self._is_dominated(successor, reached):
                 self._visits[successor] = _Visit(reached, state, number)
                 improved.append(successor)
         return improved
 
+    def _is_dominated(self, state: _State, bound: int) -> bool:
+        """Say whether another state with the same nodes covered does better whatever follows.
+
+        Whatever follows costs that state at most a transition more for each use of a value that another
+        backend made there, and for each value still wanted by an option that is only there.
+        """
+        if not self._problem.transition_cost:
+            return False
+        key = state.covered, state.waiting
+        leader = self._leaders.get(key)
+        if leader is None or bound < self._visits[leader].bound:
+            self._leaders[key] = state
+            return False
+        if leader == state:
+            return False
+        uses = sum(
+            (wanted).bit_count()
+            for wanted, backend in leader.readers
+            if (wanted, backend) not in state.readers
+        )
+        for made, made_here in zip(leader.makers, state.makers, strict=True):
+            for index in _indices(made & ~made_here):
+                uses += (self._problem.users[index] & ~state.covered).bit_count()
+        return bound >= self._visits[leader].bound + uses * self._problem.transition_cost
+
     def _step(self, state: _State, number: int) -> tuple[_State, int] | None:
-        """Return the state after an option and the cost of its transitions; None where a circle would "
-        "close."""
+        """Return the state after an option and the cost of its transitions; None where it closes a circle."""
         covered = state.covered | self._problem.options[number].inside
         waiting: Waiting | None = state.waiting
         if state.waiting or self._entangles[number]:
