@@ -54,7 +54,8 @@ class BatchNorm(Layer):
         results = relax.op.nn.batch_norm(
             x._expr, *(parameter._expr for parameter in parameters), axis=1, epsilon=_EPSILON, training=False
         )
-        return emit(relax.TupleGetItem(emit_tuple(results, "batch_norm"), 0), "normed")
+        results = relax.BlockBuilder.current().emit(results, "batch_norm")
+        return emit(relax.TupleGetItem(results, 0), "normed")
 
     def _by_batch(self, x: nn.Tensor) -> nn.Tensor:
         axes, num_channels = [0, 2, 3], self.weight.shape[0]
@@ -104,8 +105,3 @@ def max_pool(x: nn.Tensor, *, kernel: int, stride: int) -> nn.Tensor:
 def average(x: nn.Tensor) -> nn.Tensor:
     """Return each channel's mean over the image, shape (batch, channels)."""
     return emit(relax.op.mean(x._expr, axis=[2, 3]), "average")
-
-
-def emit_tuple(expression: object, name: str) -> object:
-    """Bind an expression that gives a tuple, and return its variable."""
-    return relax.BlockBuilder.current().emit(expression, name)

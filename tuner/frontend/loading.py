@@ -104,7 +104,8 @@ def _may_be_python(location: str) -> bool:
     if location.endswith(".py"):
         return True
     top = location.partition(".")[0]
-    return top.isidentifier() and importlib.util.find_spec(top) is not None
+    is_here = Path(top).is_dir() or Path(f"{top}.py").is_file()
+    return top.isidentifier() and (is_here or importlib.util.find_spec(top) is not None)
 
 
 def _near(name: str, known: Iterable[str]) -> str:

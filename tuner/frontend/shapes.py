@@ -55,6 +55,19 @@ def static_shapes(
     return shapes
 
 
+def require_positions(model: str, length: int, num_positions: int) -> None:
+    """Refuse a sequence that is longer than a table of positions.
+
+    Raises:
+        ValueError: it is.
+    """
+    if length > num_positions:
+        raise ValueError(
+            f"input_ids has {length} positions, but {model} has embeddings for {num_positions}; give a "
+            "shorter sequence"
+        )
+
+
 def image_inputs(
     model: str,
     default: tuple[int, int, int, int],

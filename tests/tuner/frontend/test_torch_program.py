@@ -224,6 +224,21 @@ def test_function_that_gives_no_model_is_refused(
         load_model(f"{path}:{function}")
 
 
+@pytest.mark.parametrize("location", ["program.py", "program", "./program.py"])
+def test_function_may_import_what_lies_beside_it(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text("from beside_it import Rare, nothing")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    with pytest.raises(ModelFileError, match="returned int"):
+        load_model(f"{location}:nothing")
+    assert sys.path == path
+    for name in ("beside_it", "program"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 def test_missing_python_file_is_refused_by_name() -> None:
     with pytest.raises(ModelFileError, match=r"nowhere\.py"):
         load_model("nowhere.py:build")

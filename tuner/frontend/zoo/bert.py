@@ -22,7 +22,7 @@ from tuner.frontend.layers import (
     attend,
 )
 from tuner.frontend.model import InputSpec, Model
-from tuner.frontend.shapes import input_shapes
+from tuner.frontend.shapes import input_shapes, require_positions
 
 _EPSILON = 1e-12
 
@@ -51,11 +51,7 @@ def load_bert(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: i
     size = _SIZES[size_name]
     name = f"bert:{size_name}"
     shape = input_shapes(name, {"input_ids": (batch, size.length)}, shapes)["input_ids"]
-    if shape[1] > size.num_positions:
-        raise ValueError(
-            f"input_ids has {shape[1]} positions, but {name} has embeddings for {size.num_positions}; "
-            "give a shorter sequence"
-        )
+    require_positions(name, shape[1], size.num_positions)
     highs = {"input_ids": size.vocabulary, "token_type_ids": 2}
     if training:
         highs["labels"] = size.vocabulary

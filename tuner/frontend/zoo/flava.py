@@ -23,7 +23,7 @@ from tuner.frontend.layers import (
     attend,
 )
 from tuner.frontend.model import InputSpec, Model
-from tuner.frontend.shapes import input_shapes
+from tuner.frontend.shapes import input_shapes, require_positions
 
 _NUM_CLASSES = 2
 _EPSILON = 1e-12
@@ -80,11 +80,7 @@ def load_flava(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: 
             f"image is {image[1:]}, but {name} has positions for (3, {size.image}, {size.image}); "
             "change only the batch"
         )
-    if text[1] > size.num_positions:
-        raise ValueError(
-            f"input_ids has {text[1]} positions, but {name} has embeddings for {size.num_positions}; give a "
-            "shorter sequence"
-        )
+    require_positions(name, text[1], size.num_positions)
     inputs = [
         InputSpec(name="image", shape=image, dtype="float32"),
         InputSpec(name="input_ids", shape=text, dtype="int64", high=size.vocabulary),

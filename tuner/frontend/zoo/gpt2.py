@@ -21,7 +21,7 @@ from tuner.frontend.layers import (
     attend,
 )
 from tuner.frontend.model import InputSpec, Model
-from tuner.frontend.shapes import input_shapes
+from tuner.frontend.shapes import input_shapes, require_positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,7 @@ def load_gpt2(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: i
     size = _SIZES[size_name]
     name = f"gpt2:{size_name}"
     shape = input_shapes(name, {"input_ids": (batch, size.length)}, shapes)["input_ids"]
-    if shape[1] > size.num_positions:
-        raise ValueError(
-            f"input_ids has {shape[1]} positions, but {name} has embeddings for {size.num_positions}; "
-            "give a shorter sequence"
-        )
+    require_positions(name, shape[1], size.num_positions)
     names = ("input_ids", "labels") if training else ("input_ids",)
     inputs = [InputSpec(name=item, shape=shape, dtype="int64", high=size.vocabulary) for item in names]
     return emit_model(name, _LanguageModel(size), inputs, training=training)

@@ -1,0 +1,222 @@
+"""Turn an exported torch program into Relax by TVM's converters of operators.
+
+Programs are decomposed only as far as the importer needs (batch normalisation; left whole, TVM 0.27 imports
+it wrongly). Attention is written out in matrix products and a softmax as in the zoo, since TVM's fused
+attention has no gradient. Layers come from the module stack that `torch.export` notes. Checked against torch
+in tests/tuner/frontend/test_torch_program.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from tvm import relax, tirx
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from tuner.errors import UnsupportedOperatorError
+from tuner.frontend.emission import PathBuilder
+from tuner.frontend.imported import finish_imported
+from tuner.frontend.model import IRModule, Model
+from tuner.frontend.shapes import static_shapes
+
+_MASKED = -1e9
+"""Added to attention scores that must not count, as in the zoo's attention."""
+
+_LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+"""Kinds of inputs of an exported program that are tensors of the module."""
+
+_ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""Positional arguments of torch's `scaled_dot_product_attention`, in order."""
+
+
+def import_program(
+    program: torch.export.ExportedProgram, name: str, *, shapes: Mapping[str, tuple[int, ...]]
+) -> Model:
+    """Return the model of an exported program, decomposed by torch's empty table.
+
+    Raises:
+        UnknownNameError: a shape is given for what is no input.
+        UnsupportedOperatorError: the importer has no such operator; the message names each.
+        ValueError: an extent that the program fixes is given another value, or an open one has none.
+    """
+    importer = _Importer(program)
+    missing = importer.missing_operators()
+    if missing:
+        raise UnsupportedOperatorError(
+            f"TVM's torch importer has no operator {', '.join(missing)}, which {name} uses; write the model "
+            "without it, or export it decomposed"
+        )
+    try:
+        module = importer.translate()
+    except Exception as error:  # foreign code: any fault of a converter names its operator
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedOperatorError(
+            f"TVM's torch importer cannot take operator {importer.current_operator} as {name} uses it "
+            f"({type(error).__name__}: {reason}); write the model without it, or export it decomposed"
+        ) from error
+    return finish_imported(
+        name,
+        _bind_extents(module, importer.num_inputs, name, shapes),
+        importer.num_inputs,
+        values=importer.values,
+        paths=importer.builder.paths,
+        tied=importer.tied,
+    )
+
+
+class _Importer(ExportedProgramImporter):
+    """TVM's converters of operators, driven node by node so that each is noted under its layer.
+
+    TVM's own driver drops names of parameters and turns buffers into constants, so that two normalisations
+    of one shape would no longer be the same work.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        super().__init__()
+        self.convert_map = self.create_convert_map() | {
+            "scaled_dot_product_attention.default": self._attention,
+            "embedding.default": self._rows,
+        }
+        self.program = program
+        self.builder = self.block_builder = PathBuilder()
+        self.current_operator = ""
+        self.num_inputs = 0
+        names_by_tensor: dict[object, list[str]] = {}
+        for parameter, tensor in program.state_dict.items():
+            names_by_tensor.setdefault(_identity(tensor), []).append(parameter)
+        self.tied = tuple(tuple(names) for names in names_by_tensor.values() if len(names) > 1)
+        self.values: dict[str, np.ndarray] = {}
+
+    def missing_operators(self) -> tuple[str, ...]:
+        """Return names of operators of the program that there is no converter for."""
+        names = {node.target.__name__ for node in self.program.graph.nodes if node.op == "call_function"}
+        return tuple(sorted(names - set(self.convert_map)))
+
+    def translate(self) -> IRModule:
+        """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names."""
+        variables, parameters = self._variables()
+        with self.builder.function("main", parameters):
+            with self.builder.dataflow():
+                outputs = self._translate_nodes(variables)
+                result = self.builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+            self.builder.emit_func_output(result)
+        return self.builder.get()
+
+    def _variables(self) -> tuple[dict[str, Any], list[Any]]:
+        """Return variables by name of placeholder, and the parameters of `main` in order."""
+        lifted, inputs, _ = self.create_input_vars(self.program)
+        self.num_inputs = len(inputs)
+        first_name = {name: names[0] for names in self.tied for name in names}
+        variables: dict[str, Any] = {}
+        for spec in self.program.graph_signature.input_specs:
+            if spec.kind in _LIFTED:
+                name = first_name.get(spec.target, spec.target)
+                variables.setdefault(name, relax.Var(name, lifted[spec.arg.name].ty))
+                lifted[spec.arg.name] = variables[name]
+                self.values[name] = _tensor(self.program, spec).detach().cpu().numpy()
+        return {**inputs, **lifted}, [*inputs.values(), *variables.values()]
+
+    def _translate_nodes(self, variables: Mapping[str, Any]) -> list[Any]:
+        """Emit every node and return what the user's function returns, flattened."""
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self.env[node] = variables[node.name]
+            elif node.op == "output":
+                outputs = self._flatten_output_args(self.retrieve_args(node)[0])
+            elif node.op == "call_function":
+                self.current_operator = node.target.__name__
+                with self.builder.layer(_layer(node)):
+                    self.env[node] = self.convert_map[self.current_operator](node)
+            else:
+                self.current_operator = node.op
+                raise ValueError(f"the graph holds a node {node.op} {node.target}")
+        specs = self.program.graph_signature.output_specs
+        kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+        return [output for output, spec in zip(outputs, specs, strict=True) if spec.kind in kinds]
+
+    def _attention(self, node: torch.fx.Node) -> Any:
+        """Emit softmax(query · keyᵀ · scale + mask) · value, as torch defines its fused attention."""
+        given = dict(zip(_ATTENTION_ARGUMENTS, node.args, strict=False)) | dict(node.kwargs)
+        query, key, value = (self.env[given[name]] for name in _ATTENTION_ARGUMENTS[:3])
+        if given.get("dropout_p", 0.0) or given.get("enable_gqa", False):
+            raise ValueError("attention has dropout or grouped heads")
+        num_axes = len(query.ty.shape)
+        emit, dtype = self.builder.emit, str(query.ty.dtype.dtype)
+        axes = [*range(num_axes - 2), num_axes - 1, num_axes - 2]
+        scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, axes))))
+        scale = given.get("scale") or int(query.ty.shape[-1]) ** -0.5
+        scores = emit(relax.op.multiply(scores, relax.const(scale, dtype)))
+        if given.get("is_causal", False):
+            length, other_length = (int(extent) for extent in list(scores.ty.shape)[-2:])
+            mask = np.triu(np.full((length, other_length), _MASKED), k=1)
+            scores = emit(relax.op.add(scores, relax.const(mask, dtype)))
+        if given.get("attn_mask") is not None:
+            scores = emit(relax.op.add(scores, self._additive_mask(given["attn_mask"], dtype)))
+        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores, axis=-1)), value))
+
+    def _additive_mask(self, node: Any, dtype: str) -> Any:
+        mask = self.env[node]
+        if str(mask.ty.dtype.dtype) != "bool":
+            return mask
+        kept, masked = relax.const(0.0, dtype), relax.const(_MASKED, dtype)
+        return self.builder.emit(relax.op.where(mask, kept, masked))
+
+    def _rows(self, node: torch.fx.Node) -> Any:
+        """Emit a look-up of rows; TVM's own reads out of bounds where an index is."""
+        table, indices = self.env[node.args[0]], self.env[node.args[1]]
+        shape = list(indices.ty.shape)
+        if len(shape) != 1:
+            indices = self.builder.emit(relax.op.reshape(indices, [math.prod(shape)]))
+        rows = self.builder.emit(relax.op.take(table, indices, axis=0, mode="clip"))
+        if len(shape) == 1:
+            return rows
+        return self.builder.emit(relax.op.reshape(rows, [*shape, table.ty.shape[1]]))
+
+
+def _layer(node: torch.fx.Node) -> str:
+    """Return the path of the innermost module that a node was traced in."""
+    stack = node.meta.get("nn_module_stack") or {}
+    # Values are (path, type); modules called twice are traced as `path@1`.
+    return list(stack.values())[-1][0].split("@")[0] if stack else ""
+
+
+def _bind_extents(
+    module: IRModule, num_inputs: int, name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> IRModule:
+    """Return the module with open extents bound to those that are wanted."""
+    inputs = module["main"].params[:num_inputs]
+    declared = {
+        variable.name: tuple(int(n) if isinstance(n, int | tirx.IntImm) else 0 for n in variable.ty.shape)
+        for variable in inputs
+    }
+    bound = static_shapes(name, declared, shapes)
+    extents: dict[str, int] = {}
+    for variable in inputs:
+        for symbol, extent in zip(variable.ty.shape, bound[variable.name], strict=True):
+            if isinstance(symbol, tirx.Var):
+                extents[symbol.name] = extent
+            elif isinstance(symbol, int | tirx.IntImm) and int(symbol) != extent:
+                raise ValueError(
+                    f"shape {bound[variable.name]} of input {variable.name!r} does not fit: {name} was "
+                    f"exported for {declared[variable.name]}; export it for other shapes"
+                )
+    return relax.transform.BindSymbolicVars(extents)(module) if extents else module
+
+
+def _tensor(program: torch.export.ExportedProgram, spec: Any) -> torch.Tensor:
+    if spec.kind is not InputKind.CONSTANT_TENSOR and spec.target in program.state_dict:
+        return program.state_dict[spec.target]
+    constant = program.constants[spec.target]  # constants, and buffers that are not saved
+    assert isinstance(constant, torch.Tensor)
+    return constant
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Return what is equal for two names of one tensor alone."""
+    empty = tensor.numel() == 0
+    return id(tensor) if empty else (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
