@@ -109,12 +109,17 @@ def _key(leaf: Any) -> Any:
 
 
 def _is_weight(leaf: Any) -> bool:
-    return isinstance(leaf, tvm.ir.Constant) and _scalar(leaf) is None
+    return _is_constant_tensor(leaf) and _scalar(leaf) is None
+
+
+def _is_constant_tensor(leaf: Any) -> bool:
+    """Say whether a leaf is a tensor written out: a plain number (where a slice begins) is an attribute."""
+    return isinstance(leaf, tvm.ir.Constant) and isinstance(leaf.ty, relax.TensorType)
 
 
 def _scalar(leaf: Any) -> str | None:
     """Return a constant of one element as text; None for anything else."""
-    if not isinstance(leaf, tvm.ir.Constant) or not isinstance(leaf.ty, relax.TensorType):
+    if not _is_constant_tensor(leaf):
         return None
     if static_shape(leaf.ty) != ():
         return None
@@ -133,7 +138,9 @@ def _attributes(call: Any, leaves: Sequence[Any], module: Any) -> tuple[tuple[st
         scalar = _scalar(leaf)
         if scalar is not None:
             pairs[f"argument{position}"] = scalar
-        elif not isinstance(leaf, relax.Var | tvm.ir.Constant | relax.ShapeExpr | tvm.ir.GlobalVar):
+        elif not (
+            isinstance(leaf, relax.Var | relax.ShapeExpr | tvm.ir.GlobalVar) or _is_constant_tensor(leaf)
+        ):
             pairs[f"argument{position}"] = _text(leaf)
     if leaves and isinstance(leaves[0], tvm.ir.GlobalVar) and module is not None:
         pairs["tir"] = f"{tvm_ffi.structural_hash(module[leaves[0]]) & (1 << 64) - 1:016x}"

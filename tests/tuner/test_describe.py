@@ -89,3 +89,13 @@ def test_symbolic_shapes_are_refused() -> None:
         builder.emit_func_output(result)
     with pytest.raises(ValueError, match="symbolic"):
         describe_function(builder.get()["main"])
+
+
+def test_numbers_that_say_where_a_slice_begins_are_attributes() -> None:
+    def sliced(begin: int) -> Workload:
+        return described(
+            lambda builder, x: builder.emit(relax.op.strided_slice(x, [1], [begin], [begin + 2])), x=(4, 8)
+        )
+
+    assert len(sliced(0).inputs) == 1
+    assert sliced(0) != sliced(1)
