@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessel.dag import Dag
 from tessel.instruction import Backward, Forward, Instruction, PipelineSchedule
+from tessel.pipeline_dag import dag_of_pipeline
 
 
 class PairedSchedule(PipelineSchedule):
@@ -29,7 +29,7 @@ class PairedSchedule(PipelineSchedule):
 
 def main() -> None:
     pipeline = PairedSchedule(num_stages=4, num_micro_batches=8, durations={Forward: 1, Backward: 2})
-    dag = Dag.of_pipeline(pipeline)
+    dag = dag_of_pipeline(pipeline)
     schedule = dag.to_schedule("eager")
     names = [
         f"{schedule.placement.blocks[task.block_index].name}[{task.micro_batch}]"

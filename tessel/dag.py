@@ -7,8 +7,9 @@ whole longer; tasks without slack from the first step to the last are the critic
     device 0   F0 F1 .  .  B0 B0 .  B1 B1     F1 has two steps of slack and B0 one: eager starts are as early
     device 1   .  F0 B0 B0 F1 B1 B1 .  .      as the arcs allow, lazy ones as late as the makespan allows
 
-A schedule of this package and a `PipelineSchedule` of one's own become the same `Dag`. What an instruction
-waits for is said by rules, functions that name what comes before; one's own rule is added to `pipeline_rule`.
+A schedule of this package and a `PipelineSchedule` of one's own become the same `Dag`: `Dag.of_schedule`, and
+`tessel.pipeline_dag.dag_of_pipeline`.
+
 Memory is left out: order decides it, and neither eager nor lazy starts change an order.
 Checked in tests/tessel/test_dag.py.
 
@@ -18,34 +19,17 @@ cheaper clock may use.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from tessel.errors import ScheduleError
-from tessel.instruction import (
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-    Forward,
-    Instruction,
-    PipelineSchedule,
-    Recompute,
-    number_for,
-)
 from tessel.orders import device_orders
-from tessel.placement import Block, BlockKind, Choice, Edge, Placement
+from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.validation import check_schedule
-
-Key = tuple[type[Instruction], int, int]
-"""An instruction without its duration: kind, stage, micro-batch."""
-
-Rule = Callable[[Instruction, int], Iterable[Key]]
-"""What an instruction waits for, given the number of stages; what is not in the streams does not count."""
 
 
 class Task(NamedTuple):
@@ -68,24 +52,6 @@ class Arc(NamedTuple):
     source: int
     target: int
     lag: int
-
-
-def pipeline_rule(instruction: Instruction, num_stages: int) -> Iterator[Key]:
-    """Yield what an instruction waits for: results of the stage before, gradients of the one after."""
-    stage, micro_batch = instruction.stage, instruction.micro_batch
-    match instruction:
-        case Forward() if stage > 0:
-            yield Forward, stage - 1, micro_batch
-        case Recompute():
-            yield Forward, stage, micro_batch
-        case Backward() | BackwardInput():
-            yield Forward, stage, micro_batch
-            yield Recompute, stage, micro_batch
-            if stage + 1 < num_stages:
-                yield Backward, stage + 1, micro_batch
-                yield BackwardInput, stage + 1, micro_batch
-        case BackwardWeight():
-            yield BackwardInput, stage, micro_batch
 
 
 @dataclass(frozen=True)
@@ -118,34 +84,27 @@ class Dag:
             for m in range(schedule.micro_batches)
         ]
         arcs += [(before, after, 0) for order in orders for before, after in pairwise(order)]
-        return cls._sorted(placement, schedule.micro_batches, tasks, arcs)
+        return cls.of(placement, schedule.micro_batches, tasks, arcs)
 
     @classmethod
-    def of_pipeline(
-        cls, pipeline: PipelineSchedule, *, rules: Sequence[Rule] = (pipeline_rule,), hop: int = 0
-    ) -> Dag:
-        """Return the DAG of a schedule of one's own.
-
-        Args:
-            pipeline: yields each device's instructions.
-            rules: what instructions wait for, all rules together.
-            hop: steps from the end of an instruction to the start of one on another device that waits for it.
-
-        Raises:
-            ScheduleError: instructions wait for each other, one occurs twice, a stage is on two devices, or
-                a kind of instruction takes longer for one micro-batch of a stage than for another.
-        """
-        return _dag_of_streams(pipeline, pipeline.streams(), rules, hop)
-
-    @classmethod
-    def _sorted(
+    def of(
         cls,
         placement: Placement,
         micro_batches: int,
         tasks: Sequence[Task],
         arcs: Iterable[tuple[tuple[int, int], tuple[int, int], int]],
     ) -> Dag:
-        """The DAG with its tasks in topological order; arcs to and from no task are dropped."""
+        """Return the DAG of tasks in any order.
+
+        Args:
+            placement: the blocks that the tasks are of.
+            micro_batches: how many there are.
+            tasks: each block of each micro-batch once.
+            arcs: (source, target, lag), tasks as (block index, micro-batch); arcs of no task do not count.
+
+        Raises:
+            ScheduleError: tasks wait for each other; the message names one.
+        """
         position = {(task.block_index, task.micro_batch): number for number, task in enumerate(tasks)}
         numbered = [
             Arc(position[source], position[target], lag)
@@ -262,133 +221,3 @@ def _topological(placement: Placement, tasks: Sequence[Task], arcs: Sequence[Arc
             "put what it waits for earlier in a device's stream, or correct a rule"
         )
     return order
-
-
-_NAMES: dict[type[Instruction], tuple[str, BlockKind]] = {
-    Forward: ("f{}", BlockKind.FORWARD),
-    Backward: ("b{}", BlockKind.BACKWARD),
-    BackwardInput: ("b{}_input", BlockKind.BACKWARD_INPUT),
-    BackwardWeight: ("b{}_weight", BlockKind.BACKWARD_WEIGHT),
-    Recompute: ("r{}", BlockKind.RECOMPUTE),
-}
-"""Block names and kinds by kind of instruction; others are named after their class."""
-
-_Waits = dict[Key, dict[Key, int]]
-"""For each instruction what it waits for, and the lag."""
-
-
-def _dag_of_streams(
-    pipeline: PipelineSchedule,
-    streams: Sequence[Sequence[Instruction]],
-    rules: Sequence[Rule],
-    hop: int,
-) -> Dag:
-    by_key, device_of = _index(streams)
-    waits: _Waits = {
-        key: {
-            before: hop if device_of[before] != device_of[key] else 0
-            for rule in rules
-            for before in rule(instruction, pipeline.num_stages)
-            if before in by_key
-        }
-        for key, instruction in by_key.items()
-    }
-    placement = _placement(pipeline, by_key, device_of, waits)
-    block = {key: placement.index_by_name[_name(key)] for key in by_key}
-    arcs = [
-        ((block[before], before[2]), (block[key], key[2]), lag)
-        for key, earlier in waits.items()
-        for before, lag in earlier.items()
-    ]
-    arcs += [
-        ((block[before], before[2]), (block[after], after[2]), 0)
-        for stream in streams
-        for before, after in pairwise(map(_key, stream))
-    ]
-    tasks = [Task(block[key], key[2], instruction.duration) for key, instruction in by_key.items()]
-    return Dag._sorted(placement, pipeline.num_micro_batches, tasks, arcs)
-
-
-def _index(streams: Sequence[Sequence[Instruction]]) -> tuple[dict[Key, Instruction], dict[Key, int]]:
-    """Instructions and their devices by key."""
-    by_key: dict[Key, Instruction] = {}
-    device_of: dict[Key, int] = {}
-    for device, stream in enumerate(streams):
-        for instruction in stream:
-            key = _key(instruction)
-            if key in by_key:
-                raise ScheduleError(
-                    f"{_name(key)}[{key[2]}] is on device {device_of[key]} and again on device {device}; "
-                    "an instruction runs once, leave one out"
-                )
-            by_key[key] = instruction
-            device_of[key] = device
-    if not by_key:
-        raise ScheduleError("no device has an instruction; yield at least one")
-    return by_key, device_of
-
-
-def _key(instruction: Instruction) -> Key:
-    return type(instruction), instruction.stage, instruction.micro_batch
-
-
-def _name(key: Key) -> str:
-    kind, stage, _ = key
-    form, _ = _NAMES.get(kind, (kind.__name__.lower() + "{}", BlockKind.OTHER))
-    return form.format(stage)
-
-
-def _placement(
-    pipeline: PipelineSchedule,
-    by_key: dict[Key, Instruction],
-    device_of: dict[Key, int],
-    waits: _Waits,
-) -> Placement:
-    """One micro-batch's blocks, which must be alike in all, and the waits that all micro-batches share."""
-    blocks: dict[str, Block] = {}
-    for key, instruction in by_key.items():
-        _, kind = _NAMES.get(key[0], ("", BlockKind.OTHER))
-        block = Block(
-            name=_name(key),
-            kind=kind,
-            devices=(device_of[key],),
-            span=instruction.duration,
-            memory=number_for(pipeline.memory, instruction, 0),
-        )
-        known = blocks.setdefault(block.name, block)
-        if known != block:
-            raise ScheduleError(
-                f"{block.name} is on device {known.devices[0]} for {known.span} steps in one micro-batch and "
-                f"on device {block.devices[0]} for {block.span} in another; a stage is the same in all"
-            )
-    return Placement(
-        devices=pipeline.num_devices,
-        blocks=tuple(blocks.values()),
-        edges=tuple(_shared_edges(by_key, waits)),
-        choices=tuple(_choices(blocks, pipeline.num_stages)),
-    )
-
-
-def _shared_edges(by_key: dict[Key, Instruction], waits: _Waits) -> Iterator[Edge]:
-    """Waits inside a micro-batch that hold in every micro-batch that runs both blocks."""
-    lags: dict[tuple[str, str], list[int]] = defaultdict(list)
-    pairs: dict[tuple[str, str], tuple[Key, Key]] = {}
-    for key, earlier in waits.items():
-        for before, lag in earlier.items():
-            if before[2] == key[2]:
-                lags[_name(before), _name(key)].append(lag)
-                pairs[_name(before), _name(key)] = (before, key)
-    for names, found in lags.items():
-        before, key = pairs[names]
-        both = sum((*before[:2], m) in by_key and (*key[:2], m) in by_key for m in {k[2] for k in by_key})
-        if both == len(found):
-            yield Edge(*names, min(found))
-
-
-def _choices(blocks: dict[str, Block], num_stages: int) -> Iterator[Choice]:
-    """Stages that run their backward whole in some micro-batches and split in others."""
-    for stage in range(num_stages):
-        whole = f"b{stage}"
-        halves = tuple(name for name in (f"b{stage}_input", f"b{stage}_weight") if name in blocks)
-        if whole in blocks and halves:
-            yield Choice(whole, ((whole,), halves))

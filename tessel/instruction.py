@@ -2,7 +2,7 @@
 
 A schedule of one's own is a `PipelineSchedule` whose `instructions` yields what one device does, first to
 last; `examples/custom_schedule.py` is one. An instruction says nothing about time but its duration: when it
-runs follows from the order and from what it waits for (`tessel.dag`). Checked in
+runs follows from the order and from what it waits for (`tessel.pipeline_dag`). Checked in
 tests/tessel/test_instruction.py.
 
     device 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
