@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from records import RecordError, open_store
+from records.exchange import save_records
 from tests.records.postgres_server import PostgresServer
 from tests.records.strategies import make_measurement, make_workload
 from tests.records.version_1 import build_version_1
@@ -46,6 +47,27 @@ with open_store(sys.argv[1]) as store:
     say(store.stats().measurements)
 """
 
+IMPORT = """
+from records import open_store
+from records.exchange import read_records
+from records.maintenance import import_items
+
+say("started")
+with open_store(sys.argv[1]) as store:
+    import_items(store, read_records(sys.argv[2]))
+say("done")
+"""
+
+MERGE = """
+from records import open_store
+from records.maintenance import merge_items
+
+say("started")
+with open_store(sys.argv[1]) as store, open_store(sys.argv[2]) as other:
+    merge_items(store, ((record.workload, record.measurement) for record in other.iterate()))
+say("done")
+"""
+
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     head = "import sys\ndef say(text):\n    print(text, flush=True)\n"
@@ -69,7 +91,7 @@ def kill_after(process: subprocess.Popen[str], seconds: float) -> list[str]:
     return [line for line in (first + rest).split("\n")[:-1] if line]
 
 
-@pytest.fixture(params=[6, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.fixture(params=[5, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
 def num_kills(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -94,6 +116,7 @@ def test_kill_during_append_loses_at_most_what_was_in_flight(tmp_path: Path, num
 def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_kills: int) -> None:
     workload = make_workload()
     rng = random.Random(2)
+    num_cut = 0
     old = tmp_path / "old.db"
     build_version_1(
         f"sqlite:///{old}",
@@ -103,10 +126,49 @@ def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_
         path = tmp_path / f"{trial}" / "records.db"
         path.parent.mkdir()
         path.write_bytes(old.read_bytes())
-        kill_after(start(UPGRADE, str(path)), rng.uniform(0.0, 0.3))
+        num_cut += len(kill_after(start(UPGRADE, str(path)), rng.uniform(0.0, 0.3))) == 1
         with open_store(str(path)) as store:
             assert [record.record_id for record in store.iterate()] == list(range(1, NUM_OLD + 1))
             assert store.verify() == []
+    assert num_cut > 0
+
+
+@pytest.mark.parametrize("program", [IMPORT, MERGE], ids=["import", "merge"])
+def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
+    tmp_path: Path, num_kills: int, program: str
+) -> None:
+    source = _make_source(tmp_path, program)
+    with open_store(str(tmp_path / "source.db")) as store:
+        whole = {record.digest for record in store.iterate()}
+    rng = random.Random(3)
+    num_cut = 0
+    for trial in range(num_kills):
+        path = tmp_path / f"{trial}.db"
+        with open_store(str(path)) as store:
+            workload = make_workload(3)
+            own = store.append(workload, make_measurement(workload))
+        kill_after(start(program, str(path), source), rng.uniform(0.0, 0.4))
+        with open_store(str(path)) as store:
+            found = {record.digest for record in store.iterate(after_id=own)}
+            assert found <= whole
+            num_cut += found < whole
+            assert store.get(own).workload == workload
+            assert store.verify() == []
+        again = start(program, str(path), source)
+        output, _ = again.communicate(timeout=60)
+        assert output.endswith("done\n")
+        with open_store(str(path)) as store:
+            assert {record.digest for record in store.iterate(after_id=own)} == whole
+    assert num_cut > 0
+
+
+def _make_source(folder: Path, program: str) -> str:
+    """Return what the program reads: `source.db`, or the same as JSON Lines."""
+    with open_store(str(folder / "source.db")) as store:
+        workload = make_workload()
+        store.append_many((workload, make_measurement(workload, [1.0 + index])) for index in range(4000))
+        save_records(store, folder / "source.jsonl")
+    return str(folder / ("source.jsonl" if program == IMPORT else "source.db"))
 
 
 def test_a_full_disk_keeps_what_was_acknowledged_and_says_so(tmp_path: Path) -> None:
