@@ -23,6 +23,7 @@ from scripts import (
     draw_command,
     partition_command,
     records_command,
+    run_command,
     schedule_command,
     stages_command,
     targets_command,
@@ -49,6 +50,7 @@ app.command("stages")(stages_command.stages)
 app.command("schedule")(schedule_command.schedule)
 app.command("compare")(compare_command.compare)
 app.command("draw")(draw_command.draw)
+app.command("run")(run_command.run)
 app.add_typer(records_command.app, name="records")
 app.add_typer(cost_model_command.app, name="cost-model")
 app.command("targets")(targets_command.targets)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console, tuning_options
-from scripts.arguments import parse_bytes, parse_duration
+from scripts.arguments import parse_bytes, parse_duration, parse_shapes
 from scripts.compare_command import print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
@@ -105,6 +105,8 @@ def tune(
             cuts=tuple(cut) if cut else None,
             memory_limit_bytes=memory_bytes,
             hop_us=hop_us,
+            shapes=parse_shapes(shape or []),
+            batch=batch,
         )
     with console.progress_bar("searching schedules") as update:
         plan = build_plan(

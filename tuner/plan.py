@@ -130,6 +130,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         hop_source: how the hop latency was found.
         new_measurements: measurements made by this run.
         reused_measurements: measurements found in the records.
+        shapes: shapes that were bound when the model was loaded, by input.
+        batch: batch size of one micro-batch that the model was loaded with.
     """
 
     model: str
@@ -150,3 +152,5 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     hop_source: Literal["measured", "given"]
     new_measurements: int
     reused_measurements: int
+    shapes: dict[str, tuple[int, ...]] = {}
+    batch: int = 1

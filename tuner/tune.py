@@ -6,7 +6,7 @@ records when it returns, so a second run measures nothing. Checked in tests/tune
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tuner.frontend.model import Model
@@ -27,6 +27,8 @@ def tune_model(
     cuts: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
     hop_us: float | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch: int = 1,
 ) -> ModelPlan:
     """Find who runs what, where to cut, and what each stage costs.
 
@@ -37,6 +39,8 @@ def tune_model(
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.
+        shapes: what the model was loaded with, for those who load it again from the plan.
+        batch: the same.
 
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
@@ -67,6 +71,8 @@ def tune_model(
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
         reused_measurements=measurer.reused_measurements,
+        shapes=dict(shapes or {}),
+        batch=batch,
     )
 
 

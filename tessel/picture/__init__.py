@@ -2,18 +2,22 @@
 
 from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, idle_steps, memory_curves
 from tessel.picture.draw import draw_memory, draw_schedule, save_figure, schedule_figure
+from tessel.picture.frontier import draw_frontier, frontier_figure
 from tessel.picture.page import PageTable, page_document
 from tessel.picture.text import text_grid
-from tessel.picture.trace import trace_document
+from tessel.picture.trace import RealSlice, trace_document
 
 __all__ = [
     "Bar",
     "MemoryCurve",
     "PageTable",
     "Phase",
+    "RealSlice",
     "bars_of",
+    "draw_frontier",
     "draw_memory",
     "draw_schedule",
+    "frontier_figure",
     "idle_steps",
     "memory_curves",
     "page_document",

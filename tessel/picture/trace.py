@@ -7,7 +7,8 @@ Trace Event Format document of the Chromium project.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +18,7 @@ from tessel.schedule import Schedule
 Event = dict[str, object]
 
 _PROCESS = 0
+_REAL_PROCESS = 1
 _COLOR_BY_KIND = {
     "forward": "thread_state_running",
     "backward": "thread_state_iowait",
@@ -27,13 +29,37 @@ _COLOR_BY_KIND = {
 }
 
 
-def trace_document(schedule: Schedule, *, step_us: float = 1.0, name: str = "schedule") -> bytes:
+class RealSlice(NamedTuple):
+    """What a device really did: an action such as `0F3`, and when, in microseconds from the step's begin."""
+
+    device: int
+    action: str
+    start_us: float
+    duration_us: float
+
+
+_COLOR_BY_LETTER = {
+    "F": _COLOR_BY_KIND["forward"],
+    "B": _COLOR_BY_KIND["backward"],
+    "I": _COLOR_BY_KIND["backward_input"],
+    "W": _COLOR_BY_KIND["backward_weight"],
+}
+
+
+def trace_document(
+    schedule: Schedule,
+    *,
+    step_us: float = 1.0,
+    name: str = "schedule",
+    real: Sequence[RealSlice] = (),
+) -> bytes:
     """Return the trace as JSON.
 
     Args:
         schedule: what to show.
         step_us: microseconds of a step.
         name: name of the process in the trace.
+        real: what a run really did, shown as a process of its own below the planned one.
     """
     events: list[Event] = [_metadata("process_name", 0, name)]
     events += [
@@ -42,12 +68,32 @@ def trace_document(schedule: Schedule, *, step_us: float = 1.0, name: str = "sch
     events += _slices(schedule, step_us)
     events += _flows(schedule, step_us)
     events += _counters(schedule, step_us)
+    events += _real_events(real, name)
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"found_by": schedule.found_by}}
     return msgspec.json.encode(document, order="sorted")
 
 
-def _metadata(kind: str, device: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": device, "args": {"name": name}}
+def _real_events(real: Sequence[RealSlice], name: str) -> Iterator[Event]:
+    if real:
+        yield _metadata("process_name", 0, f"{name}, as it ran", process=_REAL_PROCESS)
+    for device in sorted({piece.device for piece in real}):
+        yield _metadata("thread_name", device, f"rank {device}", process=_REAL_PROCESS)
+    for piece in real:
+        letter = piece.action.strip("0123456789")
+        yield {
+            "ph": "X",
+            "name": piece.action,
+            "cat": "real",
+            "cname": _COLOR_BY_LETTER.get(letter, _COLOR_BY_KIND["other"]),
+            "pid": _REAL_PROCESS,
+            "tid": piece.device,
+            "ts": piece.start_us,
+            "dur": piece.duration_us,
+        }
+
+
+def _metadata(kind: str, device: int, name: str, *, process: int = _PROCESS) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": device, "args": {"name": name}}
 
 
 def _slices(schedule: Schedule, step_us: float) -> Iterator[Event]:

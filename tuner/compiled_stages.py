@@ -1,0 +1,389 @@
+"""A plan's stages as programs that a pipeline engine can run: compiled by TVM, fed and read as torch tensors.
+
+Each function of a stage is partitioned exactly as the plan says (its sub-graphs and their backends, by
+fingerprint), lowered and built; nothing is searched or measured again. The joint backward and the two halves
+of a split one are programs of their own, so a split schedule does no work twice. Tensors cross by DLPack
+without a copy. Weights are the model's, or drawn from a seed, alike in every process. Checked in
+tests/tuner/test_compiled_stages.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+import tvm
+from torch.utils.dlpack import from_dlpack
+from tvm import relax
+
+from tuner.backends.protocol import Backend, IRModule
+from tuner.backends.registry import available_backends
+from tuner.candidate import HOST
+from tuner.describe import describe_function
+from tuner.errors import TunerError
+from tuner.frontend import load_model
+from tuner.frontend.model import Model
+from tuner.graph import DataflowGraph
+from tuner.lower import build_module, lower_module
+from tuner.partition import find_candidates, find_partition
+from tuner.plan import Figure, ModelPlan, TensorInfo
+from tuner.price import Invalid, Price
+from tuner.rewrite import extract_function, outline_partitions
+from tuner.rules import gather_specs
+from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
+from tuner.stages.interface import gradient_name
+from tuner.target import Target
+from tuner.target_resolution import resolve_target, tvm_device
+
+Tensors = dict[str, torch.Tensor]
+
+
+class StageAction(Protocol):
+    """What a program is told to do: one of `F`, `B`, `I`, `W`, and the micro-batch."""
+
+    @property
+    def kind(self) -> str:
+        """`F` forward, `B` whole backward, `I` its input half, `W` its weight half."""
+        ...
+
+    @property
+    def micro_batch(self) -> int:
+        """Number of the micro-batch."""
+        ...
+
+
+class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every process needs to build the same programs.
+
+    Attributes:
+        plan: the plan's part that the tuner made.
+        seed: draws weights and inputs.
+    """
+
+    plan: ModelPlan
+    seed: int = 0
+
+
+def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Build the stages with the given numbers.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for, or a backend of the plan is missing.
+    """
+    model = load_planned_model(spec)
+    stages = build_stages(model, _cuts(model, spec.plan))
+    target = resolve_target("cpu", num_threads=spec.plan.num_threads)
+    backends = available_backends(target)
+    weights = draw_weights(model, spec.seed)
+    returned = _returned_gradients(stages)
+    return {
+        number: CompiledStage(
+            stages[number],
+            machines={
+                name: _compile(function, spec.plan, backends, target)
+                for name, function in _functions_of(stages[number]).items()
+            },
+            weights={name: weights[name] for name in stages[number].parameters},
+            inputs=lambda micro_batch: draw_inputs(model, spec.seed, micro_batch),
+            sent_gradients=returned[number],
+            received_gradients=returned[number + 1] if number + 1 < len(stages) else (),
+        )
+        for number in stage_numbers
+    }
+
+
+def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Build stages as an engine's ranks ask for them: the specification comes as JSON text.
+
+    Raises:
+        ValueError: the text is not a `ProgramSpec`.
+        TunerError: see `load_programs`.
+    """
+    return load_programs(msgspec.json.decode(spec_json, type=ProgramSpec), stage_numbers)
+
+
+def load_planned_model(spec: ProgramSpec) -> Model:
+    """Load the plan's model, and make sure that it still is the one that was tuned.
+
+    Raises:
+        TunerError: its structure or shapes differ.
+    """
+    plan = spec.plan
+    model = load_model(plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training)
+    found = describe_function(model.module["main"], "model", module=model.module).fingerprint
+    if found != plan.model_fingerprint:
+        raise TunerError(
+            f"model {plan.model} has fingerprint {found}, the plan was made for {plan.model_fingerprint}; "
+            "tune it again"
+        )
+    return model
+
+
+def draw_weights(model: Model, seed: int) -> Tensors:
+    """Return the model's weights, random where it holds none; the same in every process."""
+    drawn = draw_tensors(model, rng=np.random.default_rng([seed, 0]))
+    return {name: torch.from_numpy(np.ascontiguousarray(drawn[name])) for name in model.parameter_names}
+
+
+def draw_inputs(model: Model, seed: int, micro_batch: int) -> Tensors:
+    """Return random inputs of one micro-batch; the same in every process."""
+    rng = np.random.default_rng([seed, 1, micro_batch])
+    drawn = {}
+    for spec in model.inputs:
+        if np.issubdtype(np.dtype(spec.dtype), np.floating):
+            values = rng.standard_normal(spec.shape).astype(spec.dtype)
+        else:
+            values = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)
+        drawn[spec.name] = torch.from_numpy(values)
+    return drawn
+
+
+class Machine:
+    """A compiled function that takes and returns torch tensors by name."""
+
+    def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
+        self._machine = relax.VirtualMachine(executable, tvm_device(target))
+        self._inputs = [info.name for info in function.inputs]
+        self._outputs = [info.name for info in function.outputs]
+
+    def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run on the inputs among the known tensors; return every output by name."""
+        arguments = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
+        results = self._machine["main"](*arguments)
+        return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
+
+
+class CompiledStage:
+    """One stage, ready to run; satisfies the engine's `StageProgram`.
+
+    Args:
+        stage: what it is.
+        machines: its compiled functions by `forward`, `backward`, `backward_input`, `backward_weight`.
+        weights: its weights by name.
+        inputs: gives the user's inputs of a micro-batch.
+        sent_gradients: names of the received tensors whose gradients go back.
+        received_gradients: names of the sent tensors whose gradients come back.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        machines: Mapping[str, Machine],
+        weights: Tensors,
+        inputs: Callable[[int], Tensors],
+        sent_gradients: Sequence[str],
+        received_gradients: Sequence[str],
+    ) -> None:
+        self._stage = stage
+        self._machines = machines
+        self._weights = weights
+        self._inputs = inputs
+        self._sent_gradients = _chosen(stage.received, sent_gradients)
+        self._received_gradients = _chosen(stage.sent, received_gradients)
+        self._kept: dict[int, Tensors] = {}
+        self._gradients: Tensors = {}
+        self._losses: dict[int, float] = {}
+        self._num_micro_batches = 0
+
+    @property
+    def received(self) -> tuple[TensorInfo, ...]:
+        """What comes from the stage before."""
+        return self._stage.received
+
+    @property
+    def sent(self) -> tuple[TensorInfo, ...]:
+        """What goes to the stage after."""
+        return self._stage.sent
+
+    @property
+    def received_gradients(self) -> tuple[TensorInfo, ...]:
+        """Gradients that come back, under the names of what was sent."""
+        return self._received_gradients
+
+    @property
+    def sent_gradients(self) -> tuple[TensorInfo, ...]:
+        """Gradients that go back, under the names of what was received."""
+        return self._sent_gradients
+
+    def start_step(self, num_micro_batches: int) -> None:
+        """Forget what the step before left."""
+        self._kept.clear()
+        self._gradients = {}
+        self._losses = {}
+        self._num_micro_batches = num_micro_batches
+
+    def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run one action; return what other stages wait for.
+
+        Raises:
+            TunerError: the stage has no such function.
+        """
+        match action.kind:
+            case "F":
+                return self._forward(action.micro_batch, given)
+            case "B":
+                return self._backward("backward", action.micro_batch, given, is_last=True)
+            case "I":
+                return self._backward("backward_input", action.micro_batch, given, is_last=False)
+            case _:
+                return self._backward("backward_weight", action.micro_batch, given, is_last=True)
+
+    def gradients(self) -> Tensors:
+        """Return each weight's gradient, the mean over the step's micro-batches."""
+        return {name: total / self._num_micro_batches for name, total in self._gradients.items()}
+
+    def losses(self) -> dict[int, float]:
+        """Return the loss of each micro-batch; empty but for the last stage."""
+        return dict(self._losses)
+
+    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
+        known = {**self._inputs(micro_batch), **given}
+        made = self._machines["forward"]({**known, **self._weights})
+        if not self._stage.sent:
+            for info in self._stage.outputs:
+                if not info.shape:
+                    self._losses[micro_batch] = float(made[info.name])
+        known |= made
+        if "backward" in self._machines:
+            keep = {info.name for info in self._stage.saved}
+            self._kept[micro_batch] = {name: value for name, value in known.items() if name in keep}
+        return {info.name: known[info.name] for info in self._stage.sent}
+
+    def _backward(
+        self, function: str, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_last: bool
+    ) -> Tensors:
+        known = self._kept.pop(micro_batch)
+        known |= {gradient_name(name): value for name, value in given.items()}
+        if function not in self._machines and function == "backward_input":
+            self._kept[micro_batch] = known  # Nothing waits for this stage: its weight half does all.
+            return {}
+        if function not in self._machines:
+            function = "backward"
+        made = self._machines[function]({**known, **self._weights})
+        if not is_last:
+            self._kept[micro_batch] = known | made
+        self._add(made)
+        return {info.name: self._returned(info.name, made, given) for info in self._sent_gradients}
+
+    def _add(self, made: Tensors) -> None:
+        for name in self._stage.parameters:
+            gradient = made.get(gradient_name(name))
+            if gradient is None:
+                continue
+            if name in self._gradients:
+                self._gradients[name] += gradient
+            else:
+                self._gradients[name] = gradient.clone()
+
+    def _returned(self, name: str, made: Tensors, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a received tensor's gradient: of its use here, of its use further on, or both."""
+        parts = [made.get(gradient_name(name)), given.get(name) if name in self._stage.relayed else None]
+        found = [part for part in parts if part is not None]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def reference_step(
+    spec: ProgramSpec, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Return losses by micro-batch and mean gradients of the uncut, unpartitioned model."""
+    model = load_planned_model(spec)
+    target = resolve_target("cpu", num_threads=spec.plan.num_threads)
+    (stage,) = build_stages(model, ())
+    machines = {
+        name: Machine(build_module(function.module, target), function, target)
+        for name, function in _functions_of(stage).items()
+        if name in ("forward", "backward")
+    }
+    weights = draw_weights(model, spec.seed)
+    whole = CompiledStage(
+        stage,
+        machines=machines,
+        weights=weights,
+        inputs=lambda micro_batch: draw_inputs(model, spec.seed, micro_batch),
+        sent_gradients=(),
+        received_gradients=(),
+    )
+    whole.start_step(num_micro_batches)
+    for micro_batch in range(num_micro_batches):
+        whole.run(_Step("F", micro_batch), {})
+        if "backward" in machines:
+            whole.run(_Step("B", micro_batch), {})
+    return whole.losses(), {name: gradient.numpy() for name, gradient in whole.gradients().items()}
+
+
+class _Step(msgspec.Struct, frozen=True):
+    kind: str
+    micro_batch: int
+
+
+def _functions_of(stage: Stage) -> dict[str, StageFunction]:
+    functions = {
+        "forward": stage.forward,
+        "backward": stage.backward,
+        "backward_input": stage.backward_input,
+        "backward_weight": stage.backward_weight if stage.backward_input is not None else None,
+    }
+    return {name: function for name, function in functions.items() if function is not None}
+
+
+def _cuts(model: Model, plan: ModelPlan) -> tuple[int, ...]:
+    """Find the plan's cuts again: each stage but the last ends after its last layer."""
+    return cut_after(model, [stage.layers[-1] for stage in plan.stages[:-1]])
+
+
+def _returned_gradients(stages: Sequence[Stage]) -> list[tuple[str, ...]]:
+    """Return, for each stage, the received tensors whose gradients it sends back."""
+    returned: list[tuple[str, ...]] = [()] * len(stages)
+    for number in reversed(range(len(stages))):
+        stage = stages[number]
+        made = set() if stage.backward is None else {info.name for info in stage.backward.outputs}
+        later = set(returned[number + 1]) if number + 1 < len(stages) else set()
+        returned[number] = tuple(
+            info.name
+            for info in stage.received
+            if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in later)
+        )
+    return returned
+
+
+def _chosen(infos: Sequence[TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    wanted = set(names)
+    return tuple(info for info in infos if info.name in wanted)
+
+
+def _compile(
+    function: StageFunction, plan: ModelPlan, backends: Sequence[Backend], target: Target
+) -> Machine:
+    partitioned = _partition_as_planned(function.module, plan, backends, target)
+    lowered = lower_module(partitioned, backends, target)
+    return Machine(build_module(lowered, target), function, target)
+
+
+def _partition_as_planned(
+    module: IRModule, plan: ModelPlan, backends: Sequence[Backend], target: Target
+) -> IRModule:
+    """Partition a function into the plan's sub-graphs, found again by their fingerprints."""
+    graph = DataflowGraph.from_function(module)
+    planned = {(part.workload_fingerprint, part.backend): part.figure for part in plan.partition}
+    missing = sorted({part.backend for part in plan.partition} - {backend.name for backend in backends})
+    if missing:
+        raise TunerError(
+            f"the plan runs sub-graphs on the backend {missing[0]}, which is not available here; "
+            "see `tessel backends`, or tune on this machine"
+        )
+    candidates = find_candidates(graph, gather_specs(backends, target)).candidates
+    prices: list[Price] = []
+    for candidate in candidates:
+        if candidate.backend == HOST:
+            prices.append(Figure(latency_us=0.0, source="derived"))
+            continue
+        workload = describe_function(extract_function(graph, candidate.sub_graph, candidate.backend))
+        prices.append(
+            planned.get((workload.fingerprint, candidate.backend), Invalid("the plan does not use it"))
+        )
+    partition = find_partition(graph, candidates, prices, launch_penalty_us=plan.launch_penalty_us)
+    return outline_partitions(graph, partition.chosen)
