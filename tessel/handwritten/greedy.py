@@ -50,9 +50,10 @@ class Flow:
 # The rules that simulate read the same placement one after the other.
 @lru_cache(maxsize=16)
 def read_flow(placement: Placement) -> Flow:
-    """Return how a placement's blocks enter and leave; of each choice the option with the least work runs.
+    """Return how a placement's blocks enter and leave.
 
-    Of options with the same work the one with fewer blocks runs, then the first.
+    Of each choice an option with a joint backward runs if there is one; among equals the one with the least
+    work, then the fewest blocks, then the first.
     """
     graph = placement.graph.subgraph(_running(placement))
     index = placement.index_by_name
@@ -90,12 +91,16 @@ def _running(placement: Placement) -> list[str]:
     """Names of the blocks that run."""
     dropped: set[str] = set()
     for choice in placement.choices:
-        work = [sum(placement.block(name).span for name in option) for option in choice.options]
-        kept = min(range(len(work)), key=lambda option: (work[option], len(choice.options[option]), option))
-        dropped.update(
-            name for number, option in enumerate(choice.options) if number != kept for name in option
-        )
+        kept = min(choice.options, key=lambda option: _preference(placement, option))
+        dropped.update(name for option in choice.options if option is not kept for name in option)
     return [block.name for block in placement.blocks if block.name not in dropped]
+
+
+def _preference(placement: Placement, option: Sequence[str]) -> tuple[bool, int, int]:
+    """Least for the option that runs."""
+    blocks = [placement.block(name) for name in option]
+    is_whole = any(block.kind is BlockKind.BACKWARD for block in blocks)
+    return not is_whole, sum(block.span for block in blocks), len(blocks)
 
 
 def _opening(placement: Placement, order: Sequence[str]) -> list[str]:

@@ -104,3 +104,11 @@ def test_of_a_choice_the_least_work_runs() -> None:
         choices=(Choice("way", (("slow",), ("quick_a", "quick_b"))),),
     )
     assert read_flow(placement).blocks == (1, 2)
+
+
+def test_of_a_choice_the_joint_backward_runs_even_where_it_takes_longer() -> None:
+    placement = mshape(
+        2, choose_backward=True, backward_span=9, backward_input_span=2, backward_weight_span=2
+    )
+    running = {placement.blocks[block].name for block in read_flow(placement).blocks}
+    assert running == {"f0", "f1", "f2", "b0", "b1", "b2"}
