@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scripts import console, tuning_options
-from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, name_operators, open_existing
+from scripts.records_options import JsonOption, UrlOption, name_operators, open_existing
 
 if TYPE_CHECKING:
     from records import Record, RecordStore
@@ -32,7 +32,7 @@ def best(
     batch: tuning_options.BatchOption = 1,
     shape: tuning_options.ShapeOption = None,
     threads: tuning_options.ThreadsOption = None,
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = tuning_options.DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
     """Show the fastest record of each part of a model on a target, and of the model as a whole.

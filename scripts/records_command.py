@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scripts import console, records_best, records_transfer
-from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, name_operators, open_existing
+from scripts.records_options import JsonOption, UrlOption, name_operators, open_existing
+from scripts.tuning_options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records import Record
@@ -23,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Show, check and move what was meas
 
 @app.command("list")
 def list_records(
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     status: Annotated[StatusName | None, typer.Option(help="Only those that ended so.")] = None,
     backend: Annotated[str | None, typer.Option(help="Only this backend's.")] = None,
     role: Annotated[RoleName | None, typer.Option(help="Only what stands for this.")] = None,
@@ -58,7 +59,7 @@ def list_records(
 @app.command()
 def show(
     record_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the record.")],
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
     """Show everything about one record: what was run, where, with which versions, and every sample.
@@ -95,7 +96,7 @@ def show(
 
 
 @app.command()
-def stats(records: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
+def stats(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> None:
     """Count the records by status, target and backend.
 
     Example: `tessel records stats --json`.
@@ -115,7 +116,7 @@ def stats(records: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
 
 
 @app.command()
-def verify(records: UrlOption = DEFAULT_URL, json: JsonOption = False) -> None:
+def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> None:
     """Read every record and say which are not as they were written; exit status 1 where some are not.
 
     Example: `tessel records verify`.

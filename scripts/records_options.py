@@ -12,7 +12,6 @@ import typer
 if TYPE_CHECKING:
     from records import Record, RecordStore
 
-DEFAULT_URL = "sqlite:///out/records.db"
 
 UrlOption = Annotated[
     str,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
-from scripts.records_options import DEFAULT_URL, JsonOption, UrlOption, open_existing
+from scripts.records_options import JsonOption, UrlOption, open_existing
+from scripts.tuning_options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records.maintenance import MergeSummary
@@ -20,7 +21,7 @@ def export(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSON Lines file to write; a folder with --metaschedule.")
     ],
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     metaschedule: Annotated[
         bool, typer.Option("--metaschedule", help="Write the records that came from MetaSchedule, for TVM.")
     ] = False,
@@ -57,7 +58,7 @@ def import_(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSON Lines file, or MetaSchedule's work directory.")
     ],
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
     """Add the records of a file; it is checked completely first, and what is known stays as it is.
@@ -84,7 +85,7 @@ def merge(
     sources: Annotated[
         list[str], typer.Argument(metavar="SOURCE…", help="Records to add: URLs, paths, or .jsonl files.")
     ],
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     tolerance: Annotated[
         float, typer.Option(help="Least ratio of two latencies that is reported as a conflict.")
     ] = 1.5,
@@ -115,7 +116,7 @@ def merge(
 def prune(
     keep: Annotated[int, typer.Option(help="Newest records of each key to keep, beside the fastest.")] = 3,
     apply: Annotated[bool, typer.Option("--apply", help="Remove them; left out, only count.")] = False,
-    records: UrlOption = DEFAULT_URL,
+    records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
     """Remove all but the fastest and the newest few records of each key.
