@@ -32,6 +32,7 @@ from tessel.documents import DocumentKind, detect_kind, load_placement, load_sch
 from tessel.errors import ScheduleError
 from tessel.placement import BlockKind, Edge, Placement
 from tessel.schedule.schedule import Schedule
+from tessel.schedule.tessel_file import TesselFile, is_tessel_file, load_tessel_file
 
 MAX_PRINTED_STEPS = 2000
 """Longest schedule that is printed step by step; no terminal shows more."""
@@ -119,11 +120,13 @@ class SchedPlan:
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> SchedPlan:
-        """Return the plan of a saved placement or schedule.
+        """Return the plan of a saved placement or schedule, also of one that Tessel saved.
 
         Raises:
-            DocumentError: the file is neither.
+            DocumentError: the file is none of these.
         """
+        if is_tessel_file(file):
+            return _plan_of_tessel_file(load_tessel_file(file))
         if detect_kind(file) is DocumentKind.PLACEMENT:
             return _plan_of_placement(load_placement(file))
         return cls.of_schedule(load_schedule(file))
@@ -369,4 +372,13 @@ def _plan_of_placement(placement: Placement) -> SchedPlan:
             Block.make_dependency(by_name[edge.source], by_name[block.name])
         ends = [plan._steps.get(by_name[edge.source], 0) + by_name[edge.source].span for edge in before]
         plan.add_block(by_name[block.name], block.devices, max(ends, default=0))
+    return plan
+
+
+def _plan_of_tessel_file(saved: TesselFile) -> SchedPlan:
+    plan = SchedPlan(saved.ndevs)
+    for block in saved.blocks:
+        own = Block(block.mid, block.span, block.memory, block.btype, gid=block.gid)
+        plan.add_block(own, block.device, block.step)
+    plan.repetend = saved.repetend
     return plan

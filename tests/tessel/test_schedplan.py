@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tessel.documents import load_placement, load_schedule
-from tessel.errors import InfeasibleError, ScheduleError
+from tessel.errors import DocumentError, InfeasibleError, ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.schedule.composer import Composer
 from tessel.schedule.schedplan import Block, SchedPlan
@@ -169,3 +169,34 @@ def test_refusals_say_what_to_do() -> None:
         vshape(2).unroll(4)
     with pytest.raises(InfeasibleError):
         Composer.compose(vshape(2), 0)
+
+
+def test_a_file_that_tessel_saved_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "tessel.json"
+    path.write_text(
+        '{"ndevs": 2, "repetend": [1, 4], "blocks": ['
+        '{"mid": 0, "span": 1, "memory": 1, "btype": "forward", "gid": 0, "step": 0, "device": [0]},'
+        '{"mid": 1, "span": 1, "memory": 1, "btype": "forward", "gid": 0, "step": 1, "device": [0]},'
+        '{"mid": 0, "span": 2, "memory": -1, "btype": "backward", "gid": 1, "step": 2, "device": [0, 1]}]}'
+    )
+    plan = SchedPlan.load(path)
+    assert str(plan) == "f0 f1 b0 b0\n.  .  b0 b0"
+    assert plan.repetend == (1, 4)
+    assert [plan.peak_memory(device) for device in range(2)] == [2, 0]
+    path.write_text('{"ndevs": 2}')
+    with pytest.raises(DocumentError, match="missing required field `blocks`"):
+        SchedPlan.load(path)
+    path.write_text("[]")
+    with pytest.raises(DocumentError):
+        SchedPlan.load(path)
+
+
+def test_names_of_backwards_without_forwards_and_long_plans() -> None:
+    plan = SchedPlan(2)
+    plan.add_block_seq([Block(0, 1, 0, "forward"), None, Block(0, 5000, 0, "backward")], [[0], None, [1]])
+    assert [block.name for block in plan.to_placement().blocks] == ["f0", "b1"]
+    assert str(plan) == "SchedPlan of 2 devices, 2 blocks and 5002 steps"
+    with pytest.raises(ScheduleError, match="add another block, or the same devices"):
+        plan.add_block(plan.all_blocks()[0], [1], 0)
+    with pytest.raises(ScheduleError, match="at least 1"):
+        SchedPlan(0)
