@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.library_call import swaps_last_axes
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
 from tuner.rules.pattern import LabelledPattern, Match
@@ -153,14 +154,7 @@ def _swaps_last_axes(value: Any) -> bool:
     """Say whether a value is another one with its last two axes swapped."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return False
-    if value.op.name != "relax.permute_dims":
-        return False
-    rank = len(value.args[0].ty.shape)
-    if rank < 2:
-        return False
-    axes = value.attrs.axes
-    order = [int(axis) % rank for axis in axes] if axes is not None else list(reversed(range(rank)))
-    return order == [*range(rank - 2), rank - 1, rank - 2]
+    return value.op.name == "relax.permute_dims" and swaps_last_axes(value)
 
 
 def _patterns() -> tuple[LabelledPattern, ...]:

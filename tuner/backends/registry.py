@@ -15,11 +15,14 @@ from types import MappingProxyType
 
 from tuner.backends.blas import Blas
 from tuner.backends.protocol import Backend
+from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnknownNameError
 from tuner.target import Target
 
-_MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType({"tvm": TvmNative, "blas": Blas})
+_MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
+    {"tvm": TvmNative, "blas": Blas, "torch": TorchLibrary}
+)
 
 
 def backend_names() -> tuple[str, ...]:
