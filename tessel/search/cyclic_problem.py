@@ -12,8 +12,8 @@ So a repetend is a choice of the h's, and its least period is a maximum cycle ra
 never hurts: every length is >= 0, so no cycle of a feasible system has negative laps.
 
 Blocks that no memory limit ties together may be moved apart by whole periods, so edges between them do not
-bind: only edges inside one strongly connected component of edges and limited devices are kept, and each
-component's first block starts in one period. Left out: blocks that free more than they add, micro-batch by
+bind: only edges inside one strongly connected component of edges and limits are kept, and each component's
+first block starts in one period. Left out: blocks that free more than they add, micro-batch by
 micro-batch, on a device; there no limit binds in the long run. Checked in tests/tessel/search/test_period.py.
 
 Source: the model is modulo scheduling, Rau, Iterative Modulo Scheduling (MICRO-27, 1994), with one integer
@@ -115,15 +115,33 @@ def _components(problem: Problem, copies: int) -> Integers:
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.num_blocks))
     graph.add_edges_from(zip(problem.sources.tolist(), problem.targets.tolist(), strict=True))
-    for device, blocks in enumerate(problem.blocks_by_device):
-        held = [block for block in blocks if problem.memory[block]]
-        if is_limited(problem, device) and len(held) > 1:
-            nx.add_cycle(graph, held)
+    connected = list(map(sorted, nx.weakly_connected_components(graph)))
+    for device in range(problem.num_devices):
+        if is_limited(problem, device):
+            for held in _tied_by_memory(problem, device, connected):
+                nx.add_cycle(graph, held)
     component = np.zeros(problem.num_blocks, dtype=np.int64)
     found = sorted(nx.strongly_connected_components(graph), key=min)
     for number, members in enumerate(found):
         component[list(members)] = number
     return np.tile(component, copies)
+
+
+def _tied_by_memory(problem: Problem, device: int, connected: list[list[int]]) -> Iterator[list[int]]:
+    """Yield the blocks on a device whose laps a limit ties together.
+
+    Blocks connected by edges that free all they add stay by themselves: moved a period together, they hold
+    what they held. The others are tied to each other.
+    """
+    others: list[int] = []
+    for blocks in connected:
+        held = [block for block in blocks if problem.memory[block] and problem.on_device[block, device]]
+        if len(held) > 1 and problem.memory[held].sum() == 0:
+            yield held
+        else:
+            others.extend(held)
+    if len(others) > 1:
+        yield others
 
 
 def _arcs(problem: Problem, copies: int, components: Integers) -> Iterator[tuple[int, int, int, int]]:

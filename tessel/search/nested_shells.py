@@ -63,6 +63,62 @@ class NestedShells:
     fixed: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CrossingShells:
+    """Two chains of stages that run through the same devices in opposite directions (an x-shape).
+
+    Attributes:
+        devices: in the order of the falling chain, from its innermost one.
+        falling: its shells, each around the one before.
+        rising: the other chain's shells on the same devices, each inside the one before.
+    """
+
+    devices: tuple[int, ...]
+    falling: tuple[Shell, ...]
+    rising: tuple[Shell, ...]
+
+
+def find_crossing_shells(cyclic: CyclicProblem) -> CrossingShells | None:
+    """Return the placement as two crossing chains; None where it is not built like that."""
+    problem = cyclic.problem
+    pairs = _memory_pairs(problem)
+    if cyclic.copies != 1 or pairs is None or any(len(devices) > 1 for devices in problem.devices):
+        return None
+    if 2 * len(pairs) != problem.num_blocks or len(pairs) != 2 * problem.num_devices:
+        return None
+    network = _Network(cyclic)
+    closing = dict(pairs)
+    ways = {opening: network.enclosed(opening, closing, ()) for opening in closing}
+    known = {opening: way for opening, way in ways.items() if way is not None}
+    ordered = _inside_out(known) if len(known) == len(ways) else None
+    if ordered is None or _is_forked(known, ()):
+        return None
+    chains = _chains(ordered, known)
+    devices = [tuple(problem.devices[opening][0] for opening in chain) for chain in chains]
+    if len(chains) != 2 or devices[0] != devices[1][::-1] or len(set(devices[0])) != problem.num_devices:
+        return None
+    falling, rising = (
+        tuple(
+            Shell(opening, closing[opening], None if place == 0 else place - 1, *known[opening][1:])
+            for place, opening in enumerate(chain)
+        )
+        for chain in chains
+    )
+    return CrossingShells(devices[0], falling, rising[::-1])
+
+
+def _chains(
+    ordered: Sequence[int], ways: Mapping[int, tuple[int | None, Way, Way | None]]
+) -> list[list[int]]:
+    """Group openings into chains, each from the inside out."""
+    chains: dict[int, list[int]] = {}
+    for opening in ordered:
+        inner = ways[opening][0]
+        chain = [] if inner is None else chains.pop(inner)
+        chains[opening] = [*chain, opening]
+    return list(chains.values())
+
+
 def find_nested_shells(cyclic: CyclicProblem) -> NestedShells | None:
     """Return the placement as shells; None where it is not built like that, or has several copies."""
     problem = cyclic.problem
@@ -103,8 +159,9 @@ def find_nested_shells(cyclic: CyclicProblem) -> NestedShells | None:
 
 
 def _memory_pairs(problem: Problem) -> list[tuple[int, int]] | None:
-    """Return (opening, closing) of every block with memory, matched by their devices and units."""
+    """Return (opening, closing) of every block with memory, matched by devices, units and edges."""
     pairs = []
+    paths = longest_paths(problem)
     closings = [block for block in range(problem.num_blocks) if problem.memory[block] < 0]
     for opening in range(problem.num_blocks):
         if problem.memory[opening] <= 0:
@@ -114,6 +171,7 @@ def _memory_pairs(problem: Problem) -> list[tuple[int, int]] | None:
             for block in closings
             if problem.devices[block] == problem.devices[opening]
             and problem.memory[block] == -problem.memory[opening]
+            and paths[opening, block] > UNREACHABLE
         ]
         if len(match) != 1:
             return None

@@ -12,11 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tessel.search.crossing_phases import CrossingSearch
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem
 from tessel.search.cyclic_starts import tightest
 from tessel.search.nested_phases import NestedSearch
-from tessel.search.nested_shells import NestedShells, find_nested_shells
+from tessel.search.nested_shells import (
+    CrossingShells,
+    NestedShells,
+    find_crossing_shells,
+    find_nested_shells,
+)
 from tessel.search.problem import Integers
 
 FIRST_STEPS = 2_000_000
@@ -24,6 +30,12 @@ FIRST_STEPS = 2_000_000
 
 MOST_STEPS = 100_000_000
 """Elementary steps between two looks at the clock: some tenths of a second."""
+
+
+MOST_NODES_ORDERED_FIRST = 64
+"""Blocks up to which orders are tried first: their cost grows with the square, that of moments does not."""
+
+_Try = OrderSearch | NestedSearch | CrossingSearch
 
 
 @dataclass(slots=True)
@@ -45,9 +57,9 @@ class PeriodSearch:
     period: int | None = None
     starts: Integers | None = None
     found_by: str = ""
-    _tries: dict[int, OrderSearch | NestedSearch] = field(default_factory=dict)
-    _nested: NestedShells | None = None
-    _is_nested_known: bool = False
+    _tries: dict[int, _Try] = field(default_factory=dict)
+    _structure: NestedShells | CrossingShells | None = None
+    _is_structure_known: bool = False
     _stride: int = 0
 
     @property
@@ -91,7 +103,8 @@ class PeriodSearch:
     def _try(self, period: int, steps: int) -> bool:
         """Search one period on; return whether the range has changed."""
         search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
-        answer = search.run(steps)
+        is_large = self.cyclic.num_nodes > MOST_NODES_ORDERED_FIRST
+        answer = Answer.UNKNOWN if is_large else search.run(steps)
         if answer is Answer.UNKNOWN:
             search = self._change_method(period, search)
             answer = search.run(steps)
@@ -107,15 +120,19 @@ class PeriodSearch:
         self._tries = {known: tried for known, tried in self._tries.items() if self.lowest <= known < top}
         return True
 
-    def _change_method(self, period: int, search: OrderSearch | NestedSearch) -> OrderSearch | NestedSearch:
+    def _change_method(self, period: int, search: _Try) -> _Try:
         """Go over from orders to moments where that will end, since it needs no luck."""
-        if isinstance(search, NestedSearch):
+        if not isinstance(search, OrderSearch):
             return search
-        if not self._is_nested_known:
-            self._nested, self._is_nested_known = find_nested_shells(self.cyclic), True
-        if self._nested is None:
+        if not self._is_structure_known:
+            self._structure, self._is_structure_known = _find_structure(self.cyclic), True
+        other: NestedSearch | CrossingSearch
+        if isinstance(self._structure, NestedShells):
+            other = NestedSearch(self.cyclic, self._structure, period)
+        elif isinstance(self._structure, CrossingShells):
+            other = CrossingSearch(self.cyclic, self._structure, period)
+        else:
             return search
-        other = NestedSearch(self.cyclic, self._nested, period)
         other.run(0)
         if other.is_stuck:
             return search
@@ -124,3 +141,7 @@ class PeriodSearch:
 
     def _is_stuck(self) -> bool:
         return all(period in self._tries and self._tries[period].is_stuck for period in self._candidates())
+
+
+def _find_structure(cyclic: CyclicProblem) -> NestedShells | CrossingShells | None:
+    return find_nested_shells(cyclic) or find_crossing_shells(cyclic)
