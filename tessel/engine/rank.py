@@ -141,7 +141,7 @@ def _end_with_parent() -> None:
     """End this process when the parent's end of the pipe on standard input is closed."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(sys.stdin.fileno(), 1)
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
