@@ -1,4 +1,9 @@
-"""Hand-written schedules, one a module, built from per-device instruction streams."""
+"""Hand-written schedules, one a module, built from per-device instruction streams.
+
+Each module's drawing is what its rule builds (tests/tessel/handwritten/test_drawings.py), its formula holds and
+its published figures are met (test_formulas.py), and its orders are PyTorch's where PyTorch has them
+(test_against_torch.py). docs/schedules.md lists them all.
+"""
 
 from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.dualpipe_v import DUALPIPE_V

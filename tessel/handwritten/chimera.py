@@ -1,7 +1,9 @@
 """Chimera: two copies of the model in opposite directions, with half of the micro-batches each.
 
-    device 0   F0 F1 .  f0 .  ...          F: down, f: up; two devices would be
-    device 1   f0 f1 .  F0 .  ...          busy at once from the start
+    device 0   F0 F1 .  f0 b0 b0 f1 b1 b1 .  B0 B0 .  .  B1 B1      F and B: down, f and b: up
+    device 1   .  F0 f0 F1 f1 .  b0 b0 B0 B0 b1 b1 B1 B1 .  .
+    device 2   .  f0 F0 f1 F1 .  B0 B0 b0 b0 B1 B1 b1 b1 .  .
+    device 3   f0 f1 .  F0 B0 B0 F1 B1 B1 .  b0 b0 .  .  b1 b1
 
 It needs a placement whose micro-batch has a chain down the devices and one up (the X shape), so that one
 micro-batch here is a pair there. The unit is P / 2 pairs: each direction runs 1F1B, and the two are merged in

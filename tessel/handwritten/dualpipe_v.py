@@ -1,11 +1,13 @@
 """DualPipe-V: both chunks of a V in one rhythm of forwards and whole backwards, splitting only at the ends.
 
-    device i   F × 2(P-i-1),  F f × (i+1),  b w f × (P-i-1),  F bw f BW × (M-2P+i+1), …
+    device 0   F0 F1 F2 f0 b0 w0 f1 F3 b1 w1 f2 B0 W0 b2 w2 f3 B1 W1 b3 w3 B2 W2 .  B3 W3
+    device 1   .  F0 f0 F1 f1 F2 b0 w0 f2 B0 W0 F3 b1 w1 f3 B1 W1 b2 w2 B2 W2 b3 B3 w3 W3
 
-F and f are forwards of the first and second chunk, bw and BW whole backwards, b and B their input halves. The
-publication runs a forward and a backward at the same time to hide communication; here a device does one thing
-at a time, the forward first, and passes each result on when it is there. It needs M >= 2P micro-batches. With
-equal costs and no hops it takes ZB-V's time, M(F + B + W) + (P - 1)F / 2 steps.
+Device i of P makes 2(P - i - 1) F, i + 1 pairs F f, P - i - 1 rounds b w f, then rounds F bw f BW, and
+drains. F and f are forwards of the first and second chunk, bw and BW whole backwards, b and B their input
+halves. The publication runs a forward and a backward at the same time to hide communication; here a device
+does one thing at a time, the forward first, and passes each result on when it is there. It needs M >= 2P
+micro-batches. With equal costs and no hops it takes ZB-V's time, M(F + B + W) + (P - 1)F / 2 steps.
 
 Source: Qi et al., DualPipeV / cut-in-half (2025), after DualPipe of Liu et al., DeepSeek-V3 (2024), section
 3.2.1; the eight phases as DeepSeek publishes them.

@@ -1,5 +1,8 @@
 """Eager 1F1B: 1F1B with nearly twice the warm-up, so that hops hide behind forwards.
 
+    device 0   F0 F1 F2 .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3
+    device 1   .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .  .
+
 Stage i of P runs 2(P - i) - 1 forwards before its first backward. Without hops it takes 1F1B's time; with
 hops shorter than a forward, GPipe's, (M + P - 1)(F + B) + 2(P - 1)c for equal stages and hops of c steps.
 

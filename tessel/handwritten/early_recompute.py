@@ -1,7 +1,9 @@
 """Early-recompute 1F1B: 1F1B whose stages recompute while they wait for the gradient.
 
-    device 0   F0 F1 R0 .  .  B0 ...        R0 runs in what was idle; 1F1B would start it where B0 stands
+    device 0   F0 F1 R0 .  .  B0 B0 F2 R1 B1 B1 R2 .  B2 B2
+    device 1   .  F0 R0 B0 B0 F1 R1 B1 B1 F2 R2 B2 B2 .  .
 
+R0 on device 0 runs at step 2, in what was idle; 1F1B would start it when the gradient arrives, at step 5.
 The order is 1F1B's; only the wait of the recomputation for the gradient is left out. What it recomputes is
 held a little longer.
 

@@ -1,7 +1,7 @@
 """GPipe: all forwards, then all backwards; the simplest pipeline, and the one that holds the most.
 
-    device 0   F0 F1 F2 F3 .  .  .  .  B0 B0 B1 B1 ...
-    device 1   .  F0 F1 F2 F3 .  B0 B0 B1 B1 ...
+    device 0   F0 F1 F2 .  .  .  B0 B0 B1 B1 B2 B2
+    device 1   .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .  .
 
 On one chain of P stages with equal forwards F and backwards B and no hops, M micro-batches take
 (M + P - 1)(F + B) steps, and every device holds M of them. Backwards run in the order of the forwards. On

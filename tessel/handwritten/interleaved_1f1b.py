@@ -1,8 +1,9 @@
 """Interleaved 1F1B: every device has several chunks of the chain, so the pipeline fills in smaller steps.
 
-    device 0   F0 F1 f0 f1 ...        two devices, two chunks (F, f); micro-batches go in groups of P,
-    device 1   .  F0 F1 f0 b0 ...     each group through all chunks before the next group
+    device 0   F0 F1 f0 f1 F2 .  b0 b0 F3 b1 b1 f2 B0 B0 f3 B1 B1 .  b2 b2 .  b3 b3 B2 B2 B3 B3
+    device 1   .  F0 F1 f0 b0 b0 f1 b1 b1 F2 B0 B0 F3 B1 B1 f2 b2 b2 f3 b3 b3 B2 B2 B3 B3 .  .
 
+Here there are two chunks, F and f. Micro-batches go in groups of P, each through all chunks before the next.
 Device i of P with v chunks runs 2(P - i - 1) + (v - 1)P forwards before it alternates. With equal chunks, no
 hops and M a multiple of P, it takes (M + (P - 1) / v)(F + B) steps, F and B being those of all v chunks
 together.

@@ -1,7 +1,7 @@
 """1F1B with fewer micro-batches in flight, for tight memory: slower, but it fits where 1F1B does not.
 
-    1F1B        device 0   F0 F1 .  .  B0 B0 F2 ...       holds two micro-batches
-    limit 1     device 0   F0 .  .  .  B0 B0 F1 ...       holds one
+    device 0   F0 .  .  .  B0 B0 F1 .  .  .  B1 B1 F2 .  .  .  B2 B2      one in flight; 1F1B has two
+    device 1   .  F0 B0 B0 .  .  .  F1 B1 B1 .  .  .  F2 B2 B2 .  .
 
 Every stage starts with 1F1B's limit, its distance from the end; where a device would hold more than it may,
 the limits of its stages shrink in proportion until all devices fit. With a limit of one everywhere, a chain

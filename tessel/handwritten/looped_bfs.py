@@ -1,7 +1,7 @@
 """Looped BFS: all micro-batches through one chunk, then through the next, and back the same way.
 
-    device 0   F0 F1 F2 f0 f1 f2 ...          two devices, two chunks (F, f)
-    device 1   .  F0 F1 F2 f0 f1 f2 b0 b1 ...
+    device 0   F0 F1 F2 f0 f1 f2 .  .  .  b0 b0 b1 b1 b2 b2 B0 B0 B1 B1 B2 B2      two chunks, F and f
+    device 1   .  F0 F1 F2 f0 f1 f2 b0 b0 b1 b1 b2 b2 B0 B0 B1 B1 B2 B2 .  .
 
 It holds all micro-batches of all chunks, like GPipe, but fills in the steps of a chunk, and lets the
 gradients of a chunk be reduced while another one runs. With equal chunks, no hops and M >= P it takes

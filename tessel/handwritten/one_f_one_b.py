@@ -1,7 +1,7 @@
 """1F1B: after a short warm-up every stage alternates one forward and one backward.
 
-    device 0   F0 F1 .  .  .  B0 B0 F2 B1 B1 F3 ...
-    device 1   .  F0 B0 B0 F1 B1 B1 F2 ...
+    device 0   F0 F1 .  .  B0 B0 F2 B1 B1 F3 B2 B2 .  B3 B3
+    device 1   .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .  .
 
 Stage i of P runs P - i forwards before its first backward, so it never holds more than P - i micro-batches.
 On one chain of equal stages without hops, M micro-batches take (M + P - 1)(F + B) steps, GPipe's time. A

@@ -4,8 +4,8 @@
 waits for allow, so that one rule serves equal and unequal stages, with and without hops. A rule never breaks
 a memory limit silently: `why_not` says that it does not fit, and `build` refuses.
 
-    instructions   stage 0: F0 F1 B0 B1       earliest   f0 f0 .  .  b0 b0 b0 b0 b0 b0
-                   stage 1: F0 B0 F1 B1                  .  f1 b1 b1 ...
+    instructions   device 0: F0 F1 B0 B1      earliest   F0 F1 .  .  B0 B0 .  B1 B1
+                   device 1: F0 B0 F1 B1                 .  F0 B0 B0 F1 B1 B1 .  .
 
 Checked in tests/tessel/handwritten/test_formulas.py against closed formulas and published figures.
 """

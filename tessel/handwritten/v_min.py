@@ -3,8 +3,8 @@
 Every hop of every phase takes one slot, so a micro-batch is back after 4P slots of which six bring in the
 next. With unequal or long passes, and with hops, its time grows most of all: it has no slack.
 
-    device 0   F . . f b . . B      one micro-batch on two devices
-    device 1   . F f . . b B .
+    device 0   F0 F1 .  f0 b0 w0 .  B0 W0 f1 b1 w1 F2 B1 W1 f2 b2 w2 F3 B2 W2 f3 b3 w3 .  B3 W3
+    device 1   .  F0 f0 .  .  b0 B0 F1 f1 w0 W0 b1 B1 F2 f2 w1 W1 b2 B2 F3 f3 w2 W2 b3 B3 w3 W3
 
 Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3.2.
 """

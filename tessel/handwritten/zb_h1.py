@@ -1,7 +1,8 @@
 """ZB-H1: 1F1B with the backward split, the weight halves put off to fill the cool-down; no more memory.
 
-    device 0   F0 F1 .  .  B0 W0 ...              every B that another stage waits for comes first,
-    device 1   .  F0 B0 F1 B1 W0 ...              and stage i puts off i weight halves
+    device 0   F0 F1 F2 .  .  B0 W0 F3 B1 W1 B2 W2 B3 W3
+    device 1   .  F0 F1 .  B0 F2 B1 W0 F3 B2 W1 B3 W2 W3
+    device 2   .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
 Stage i of P runs P - i forwards before its first backward, and from the backward of micro-batch i on the
 weight half of the micro-batch i before. With equal F, B and W and no hops, M micro-batches take

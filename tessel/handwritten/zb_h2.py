@@ -1,8 +1,10 @@
 """ZB-H2: the backward split and twice 1F1B's memory, for no bubble but the first device's fill.
 
-    device 0   F0 F1 F2 .  B0 W0 ...          stage i runs 2(P - i) - 1 forwards before its first backward
-    device 1   .  F0 B0 F1 B1 ...             and puts off 2i weight halves
+    device 0   F0 F1 F2 F3 F4 B0 W0 B1 W1 B2 W2 B3 W3 B4 W4 .  .
+    device 1   .  F0 F1 F2 B0 F3 B1 F4 B2 W0 B3 W1 B4 W2 W3 W4 .
+    device 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4
 
+Stage i of P runs 2(P - i) - 1 forwards before its first backward, and puts off 2i weight halves.
 Where a hop takes c steps and the stages are equal, M micro-batches take M(F + B + W) + (P - 1)(F + c) steps
 if the hops are short beside the passes: the last stage starts after the fill and never waits.
 

@@ -1,7 +1,7 @@
 """ZB-V: the zero-bubble schedule on a V of two chunks a device, with 1F1B's memory.
 
-    device 0   F F F .  .  f b w ...      F, B, W: first chunk; f, b, w: second; two devices
-    device 1   .  F f F f b w b w ...
+    device 0   F0 F1 F2 f0 b0 w0 f1 b1 w1 F3 B0 W0 f2 b2 w2 B1 W1 f3 b3 w3 B2 W2 B3 W3 .
+    device 1   .  F0 f0 F1 f1 b0 w0 F2 B0 W0 f2 b1 w1 F3 B1 W1 f3 b2 w2 B2 b3 B3 W2 w3 W3
 
 Device i of P fills its first chunk with 2(P - i) - 1 forwards, makes i pairs of both chunks, drains P - i
 micro-batches of the second chunk, and then alternates F B W f b w. At the end weight halves wait until no
