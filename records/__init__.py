@@ -5,11 +5,13 @@ The package owns three facts: a `Workload` (what was run, without any compiler's
 here knows how a latency is produced or used.
 """
 
+from records.counts import Stats
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.measurement import Measurement, Status
-from records.record import Match, Record, Stats
-from records.store import Finding, RecordStore, open_store
+from records.record import Match, Record
+from records.store import RecordStore, open_store
+from records.verification import Finding
 from records.workload import Operator, Tensor, Workload
 
 __all__ = [

@@ -56,17 +56,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return measurement_digest(self.measurement)
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How many measurements a store holds, in total and by what they have in common."""
-
-    measurements: int
-    workloads: int
-    environments: int
-    by_status: dict[str, int]
-    by_target: dict[str, int]
-    by_backend: dict[str, int]
-
-
 def measurement_digest(measurement: Measurement) -> str:
     """Return the hash of what a measurement says, as 32 hexadecimal digits.
 

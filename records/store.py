@@ -12,20 +12,22 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-import msgspec
 import sqlalchemy as sa
 
 from records.connection import connect, explained_errors, location_of, parse_url
+from records.counts import Stats, count_records
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.measurement import Measurement, Status
 from records.migration import prepare_schema
-from records.record import MAX_INTEGER, Match, Record, Stats, storable
+from records.record import MAX_INTEGER, Match, Record, storable
 from records.row import decode_record, decode_workload, select_records
-from records.schema import environments, measurements, target_fingerprint, targets, workloads
+from records.schema import environments, measurements, target_fingerprint, workloads
+from records.verification import Finding, collect_damage
 from records.workload import Role, Workload
 from records.writer import PAGE, insert_records, pages
 
@@ -35,13 +37,6 @@ RESTART_PATIENCE_S = 30.0
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in a store that is not as it was written."""
-
-    subject: str
-    problem: str
 
 
 def open_store(url: str) -> RecordStore:
@@ -308,61 +303,17 @@ class RecordStore:
         return sorted(found, key=lambda record: (record.workload.fingerprint, record.record_id))
 
     def stats(self) -> Stats:
-        """Count the records; O(records), from one index."""
-        query = (
-            sa.select(
-                measurements.c.target_fingerprint,
-                measurements.c.backend,
-                measurements.c.status,
-                sa.func.count().label("amount"),
-            )
-            .group_by(measurements.c.target_fingerprint, measurements.c.backend, measurements.c.status)
-            .order_by(measurements.c.target_fingerprint, measurements.c.backend, measurements.c.status)
-        )
-
-        def count(connection: sa.Connection) -> Stats:
-            text_by_target = {row.fingerprint: row.text for row in connection.execute(sa.select(targets))}
-            statuses = set(map(str, Status))
-            rows = connection.execute(query).all()
-            if any(
-                row.target_fingerprint not in text_by_target or row.status not in statuses for row in rows
-            ):
-                raise RecordFileError(
-                    f"records in {self._location} are damaged (an index names an unknown status or target); "
-                    "run `tessel records verify` for all that is, and restore the file from a backup"
-                )
-            return Stats(
-                measurements=sum(row.amount for row in rows),
-                workloads=_count(connection, workloads),
-                environments=_count(connection, environments),
-                by_status=_totals((row.status, row.amount) for row in rows),
-                by_target=_totals((text_by_target[row.target_fingerprint], row.amount) for row in rows),
-                by_backend=_totals((str(row.backend), row.amount) for row in rows),
-            )
-
-        return self.in_transaction(count)
+        """Count the records by status, target and backend."""
+        return self.in_transaction(partial(count_records, location=self._location))
 
     def verify(self) -> list[Finding]:
         """Read everything and return what is not as it was written; empty for a sound store."""
         findings: list[Finding] = []
         try:
-            findings += self.in_transaction(_structure_findings)
-            for rows in self._raw_pages():
-                for row in rows:
-                    try:
-                        decode_record(row, self._location)
-                    except RecordFileError as error:
-                        findings.append(Finding(subject=f"record {row.id}", problem=str(error)))
+            self.in_transaction(partial(collect_damage, location=self._location, findings=findings))
         except RecordFileError as error:
             findings.append(Finding(subject=self._location, problem=str(error)))
         return findings
-
-    def _raw_pages(self) -> Iterator[Sequence[sa.Row[tuple[object, ...]]]]:
-        query = select_records.order_by(measurements.c.id).limit(PAGE)
-        after_id = 0
-        while rows := self._rows(query.where(measurements.c.id > after_id)):
-            yield rows
-            after_id = rows[-1].id
 
     def _read(self, query: sa.Select[tuple[object, ...]]) -> list[Record]:
         return [decode_record(row, self._location) for row in self._rows(query)]
@@ -410,26 +361,3 @@ def _matching(target: str, environment: Environment, match: Match) -> list[sa.Co
     if match is Match.COMPATIBLE:
         conditions.append(environments.c.num_threads == environment.num_threads)
     return conditions
-
-
-def _structure_findings(connection: sa.Connection) -> list[Finding]:
-    if connection.dialect.name != "sqlite":
-        return []
-    pages = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
-    broken = [Finding(subject="file", problem=str(text)) for text in pages if text != "ok"]
-    strays = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    return broken + [
-        Finding(subject=f"{row[0]} row {row[1]}", problem=f"refers to a row of {row[2]} that is missing")
-        for row in strays
-    ]
-
-
-def _count(connection: sa.Connection, table: sa.Table) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
-
-
-def _totals(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for name, amount in amounts:
-        totals[name] = totals.get(name, 0) + amount
-    return dict(sorted(totals.items()))
