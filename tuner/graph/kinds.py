@@ -46,7 +46,7 @@ _NAMES_BY_KIND = {
         "greater "
         "greater_equal left_shift less less_equal logical_and logical_or logical_xor maximum minimum mod "
         "multiply "
-        "not_equal power right_shift subtract where nn.prelu"
+        "not_equal power right_shift subtract where nn.batch_norm nn.prelu"
     ),
     PatternKind.INJECTIVE: (
         "arange collapse_sum_like concat expand_dims eye flatten flip full full_like gather_elements "
@@ -60,7 +60,7 @@ _NAMES_BY_KIND = {
     PatternKind.ANCHOR: (
         "einsum matmul nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.avg_pool1d nn.avg_pool2d "
         "nn.avg_pool3d "
-        "nn.batch_norm nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
+        "nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
         "nn.conv3d_transpose "
         "nn.cross_entropy_with_logits nn.group_norm nn.instance_norm nn.layer_norm nn.log_softmax "
         "nn.max_pool1d "
@@ -108,6 +108,8 @@ def kind_of(call: Any, module: Any) -> PatternKind:
     name = str(call.op.name).removeprefix("relax.")
     if name == "call_tir":
         return _annotated_kind(module[call.args[0]])
+    if name == "nn.batch_norm" and call.attrs.training:
+        return PatternKind.ANCHOR  # it reduces over the batch first; with given statistics it only scales
     known = KIND_BY_OPERATOR.get(name)
     if known is not None:
         return known

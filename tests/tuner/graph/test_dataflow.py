@@ -1,5 +1,7 @@
 """Relax functions read as graphs: tuples, projections, constants and results."""
 
+from typing import Any
+
 import networkx as nx
 import pytest
 import tvm
@@ -36,6 +38,17 @@ def test_kinds_come_from_the_table_and_from_loops() -> None:
     assert "log_add_exp" not in KIND_BY_OPERATOR
     assert DataflowGraph.from_function(module).nodes[0].kind is PatternKind.ELEMENTWISE
     assert set(KIND_BY_OPERATOR) <= {str(name).removeprefix("relax.") for name in tvm.ir.Op.list_op_names()}
+
+
+@pytest.mark.parametrize(("training", "kind"), [(False, PatternKind.BROADCAST), (True, PatternKind.ANCHOR)])
+def test_a_batch_norm_with_given_statistics_only_scales(training: bool, kind: PatternKind) -> None:
+    def build(builder: Any, x: Any, *statistics: Any) -> Any:
+        normal = builder.emit(relax.op.nn.batch_norm(x, *statistics, axis=1, training=training))
+        return builder.emit(relax.TupleGetItem(normal, 0))
+
+    channels = dict.fromkeys(("scale", "shift", "mean", "variance"), (3,))
+    graph = DataflowGraph.from_function(relax_module(build, x=(2, 3, 4, 4), **channels))
+    assert [node.kind for node in graph.nodes] == [kind]
 
 
 def test_several_results_are_external() -> None:
