@@ -7,6 +7,7 @@ the sub-commands import nothing heavy before their function runs, so that `--hel
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except TyperException as error:
-        return _fail(error.format_message(), EXIT_USAGE)
+        return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; finished measurements are kept", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -99,6 +100,19 @@ def main(arguments: Sequence[str]) -> int:
         if status is None:
             raise
         return _fail(str(error), status)
+
+
+def _with_value(message: str, arguments: Sequence[str]) -> str:
+    """Add what was found to a message that names an option but not its value."""
+    named = re.search(r"'(--[\w-]+)'", message)
+    if named is None:
+        return message
+    for position, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == named[1]:
+            found = value if equals else "".join(arguments[position + 1 : position + 2])
+            return message if not found or found in message else f"{message} (found {found!r})"
+    return message
 
 
 def _flags_first(arguments: Sequence[str]) -> list[str]:

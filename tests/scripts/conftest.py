@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from scripts import console
+from scripts.main import main
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def tessel(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Outcome]]:
+    """Run the command as a user would, in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    yield run
+    console.set_verbosity(quiet=False, verbose=False)
