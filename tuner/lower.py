@@ -38,9 +38,9 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
     Raises:
         UnknownNameError: a partition names a backend that is not given.
     """
-    functions_by_backend = _functions_by_backend(module)
+    partitions = partitions_by_backend(module)
     backend_by_name = {backend.name: backend for backend in backends}
-    for name, functions in functions_by_backend.items():
+    for name, functions in partitions.items():
         if name not in backend_by_name:
             raise UnknownNameError(
                 f"partition {functions[0]} names backend {name!r}, but only {', '.join(backend_by_name)} "
@@ -65,7 +65,7 @@ def build_reference(module: IRModule, target: Target) -> Executable:
     It shares as little as it can with what is checked: TVM's own naive loops with NumPy's matrix products
     (TVM's take a second a GFLOP), or our schedules without NumPy where partitions of BLAS are checked.
     """
-    checks_blas = Blas.name in _functions_by_backend(module)
+    checks_blas = Blas.name in partitions_by_backend(module)
     plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
     if target.kind == "cuda" or checks_blas:
         return build_module(plain, target)
@@ -90,8 +90,8 @@ def flat_arrays(result: Any) -> tuple[np.ndarray, ...]:
     return tuple(array for item in result for array in flat_arrays(item))
 
 
-def _functions_by_backend(module: IRModule) -> dict[str, list[str]]:
-    """Return names of partitions by backend, both in the module's own order."""
+def partitions_by_backend(module: IRModule) -> dict[str, list[str]]:
+    """Return names of partitions by backend, both sorted by the partitions' names."""
     functions: dict[str, list[str]] = {}
     for variable, function in sorted(module.functions_items(), key=lambda item: item[0].name_hint):
         name = _backend_of(function)

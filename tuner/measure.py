@@ -21,8 +21,9 @@ import numpy as np
 import tvm
 
 from records import Environment, Measurement, Record, RecordStore, Status, Workload
-from tuner.backends.protocol import Backend, IRModule
+from tuner.backends.protocol import Backend, IRModule, TuningBackend
 from tuner.errors import TunerError
+from tuner.lower import partitions_by_backend
 from tuner.measure_messages import (
     DEFAULT_TIMING,
     WRONG_NUMBERS,
@@ -229,7 +230,7 @@ class Measurer:
             function=function,
             arrays=tuple(ArrayInfo(array.shape, str(array.dtype)) for array in inputs),
         )
-        timeout_s = self.limits.build_timeout_s + self.limits.run_timeout_s
+        timeout_s = self._build_timeout_s(module) + self.limits.run_timeout_s
         results = self._workers[0].run(request, inputs, timeout_s)
         if isinstance(results, Failed):
             raise TunerError(f"function {function!r} could not be run: {results.message}; see its operators")
@@ -245,7 +246,8 @@ class Measurer:
             TunerError: either cannot be built or run; says why.
         """
         request = Compare(module_json=_json(module), reference_json=_json(reference), seed=self.seed)
-        reply = self._workers[0].ask(request, 2 * (self.limits.build_timeout_s + self.limits.run_timeout_s))
+        builds_s = self._build_timeout_s(module) + self._build_timeout_s(reference)
+        reply = self._workers[0].ask(request, builds_s + 2 * self.limits.run_timeout_s)
         if not isinstance(reply, Compared):
             message = reply.message if isinstance(reply, Failed) else repr(reply)
             raise TunerError(
@@ -284,57 +286,65 @@ class Measurer:
         self, requests: Sequence[MeasureRequest]
     ) -> Iterator[tuple[MeasureRequest, Reply, float | None]]:
         """Build all of them in parallel, then time one after the other."""
-        builds = [self._build_message(request) for request in requests]
+        jobs = [self._job(request) for request in requests]
         num_workers = len(self._workers)
         with ThreadPoolExecutor(num_workers) as pool:
             shares = [
-                pool.submit(self._build_share, self._workers[index], builds[index::num_workers])
+                pool.submit(self._build_share, self._workers[index], jobs[index::num_workers])
                 for index in range(num_workers)
             ]
             replies = {key: reply for share in shares for key, reply in share.result().items()}
-        for index, (request, build) in enumerate(zip(requests, builds, strict=True)):
-            reply, num_starts = replies[build.key]
+        for index, job in enumerate(jobs):
+            reply, num_starts = replies[job.build.key]
             error = None
-            self._note_check(request, build, reply)
+            self._note_check(job, reply)
             if isinstance(reply, Done):
                 error = reply.relative_error
-                reply = self._time(self._workers[index % num_workers], build, num_starts)
-            yield request, self._unless_kind_is_wrong(request, reply), error
+                reply = self._time(self._workers[index % num_workers], job, num_starts)
+            yield job.request, self._unless_kind_is_wrong(job.request, reply), error
 
-    def _build_share(self, worker: WorkerProcess, builds: Sequence[Build]) -> dict[int, tuple[Reply, int]]:
+    def _build_share(self, worker: WorkerProcess, jobs: Sequence[_Job]) -> dict[int, tuple[Reply, int]]:
         """Return each build's reply, and which of its worker's lives holds what was built."""
-        return {
-            build.key: (worker.ask(build, self.limits.build_timeout_s), worker.num_starts) for build in builds
-        }
+        return {job.build.key: (worker.ask(job.build, job.timeout_s), worker.num_starts) for job in jobs}
 
-    def _time(self, worker: WorkerProcess, build: Build, num_starts: int) -> Reply:
+    def _time(self, worker: WorkerProcess, job: _Job, num_starts: int) -> Reply:
         """Time what was built; what was lost with an earlier life of the worker is built again."""
         if worker.num_starts != num_starts or not worker.alive:
-            reply = worker.ask(build, self.limits.build_timeout_s)
+            reply = worker.ask(job.build, job.timeout_s)
             if not isinstance(reply, Done):
                 return reply
-        request = Time(key=build.key, seed=self.seed, timing=self.limits.timing)
+        request = Time(key=job.build.key, seed=self.seed, timing=self.limits.timing)
         return worker.ask(request, self.limits.run_timeout_s)
 
-    def _build_message(self, request: MeasureRequest) -> Build:
+    def _job(self, request: MeasureRequest) -> _Job:
         kind = _kind(request)
         check = request.check and kind not in self._checked_kinds
         if check:
             self._checked_kinds[kind] = ""
-        return Build(
+        build = Build(
             key=next(self._keys),
             module_json=_json(request.module),
             check=check,
             reference_json=None if request.reference is None else _json(request.reference),
             seed=self.seed,
         )
+        return _Job(request, build, self._build_timeout_s(request.module))
 
-    def _note_check(self, request: MeasureRequest, build: Build, reply: Reply) -> None:
-        if build.check and isinstance(reply, Failed):
+    def _build_timeout_s(self, module: IRModule) -> float:
+        """Return the limit of a build, with what tuning backends ask for each of their partitions."""
+        partitions = partitions_by_backend(module)
+        return self.limits.build_timeout_s + sum(
+            backend.tuning_timeout_s * len(partitions.get(backend.name, ()))
+            for backend in self.backends
+            if isinstance(backend, TuningBackend)
+        )
+
+    def _note_check(self, job: _Job, reply: Reply) -> None:
+        if job.build.check and isinstance(reply, Failed):
             if reply.message.startswith(WRONG_NUMBERS):
-                self._checked_kinds[_kind(request)] = reply.message
+                self._checked_kinds[_kind(job.request)] = reply.message
             else:
-                del self._checked_kinds[_kind(request)]
+                del self._checked_kinds[_kind(job.request)]
 
     def _unless_kind_is_wrong(self, request: MeasureRequest, reply: Reply) -> Reply:
         """Return the failure of the kind where another program of the same kind gave wrong numbers."""
@@ -365,6 +375,15 @@ class Measurer:
 
     def _report(self, record: Record, completed: int, total: int) -> None:
         self._on_progress(MeasureProgress(completed=completed, total=total, record=record))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A request on its way: what is built for it, and how long that may take."""
+
+    request: MeasureRequest
+    build: Build
+    timeout_s: float
 
 
 def _key(request: MeasureRequest) -> _Key:

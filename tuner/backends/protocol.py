@@ -9,7 +9,7 @@ measured through exactly the same path as a whole model. A backend of one's own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from tuner.target import Target
 
@@ -24,6 +24,16 @@ IRModule: TypeAlias = Any
 
 RelaxFunction: TypeAlias = Any
 """A `tvm.relax.Function`."""
+
+
+@runtime_checkable
+class TuningBackend(Protocol):
+    """A backend whose lowering takes longer than compiling, because it measures or searches."""
+
+    @property
+    def tuning_timeout_s(self) -> float:
+        """Seconds that lowering one partition may take beyond compiling it."""
+        ...
 
 
 class Backend(Protocol):

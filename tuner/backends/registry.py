@@ -12,8 +12,10 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from urllib.parse import parse_qsl
 
 from tuner.backends.blas import Blas
+from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_native import TvmNative
@@ -21,7 +23,7 @@ from tuner.errors import TunerError, UnknownNameError
 from tuner.target import Target
 
 _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
-    {"tvm": TvmNative, "blas": Blas, "torch": TorchLibrary}
+    {"tvm": TvmNative, "blas": Blas, "torch": TorchLibrary, "metaschedule": MetaSchedule}
 )
 
 
@@ -36,12 +38,11 @@ def backends_for(references: Iterable[str] | None, target: Target, *, trials: in
     Args:
         references: names with or without settings, or `module:object`; every one that can run if None.
         target: what they must be able to run on.
-        trials: tuning trials a kernel for `metaschedule`, which is added where this is not 0.
 
     Raises:
         UnknownNameError: no such backend; the message lists those there are.
         TunerError: the backend exists but cannot run on the target here.
-        ValueError: a setting is unknown or not a number, or two backends share a name.
+        ValueError: a setting is unknown, empty or not a number, or two backends share a name.
     """
     if references is None:
         return available_backends(target)
@@ -73,7 +74,7 @@ def make_backend(reference: str) -> Backend:
 
     Raises:
         UnknownNameError: no such backend.
-        ValueError: a setting is unknown or not a number.
+        ValueError: a setting is unknown, empty or not a number.
     """
     name, _, settings = reference.partition("?")
     if ":" in name:
@@ -84,26 +85,23 @@ def make_backend(reference: str) -> Backend:
         raise UnknownNameError(
             f"backend {name!r} is not known; {hint} {', '.join(_MAKERS)}, or give module:object"
         )
-    arguments = _parsed(settings, reference)
-    known = inspect.signature(_MAKERS[name]).parameters
-    unknown = sorted(arguments.keys() - known.keys())
-    if unknown:
-        raise ValueError(
-            f"backend {reference!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}"
-        )
-    return _MAKERS[name](**arguments)
+    return _MAKERS[name](**_arguments(reference, settings, inspect.signature(_MAKERS[name])))
 
 
-def _parsed(settings: str, reference: str) -> dict[str, int]:
-    """Return `a=1&b=2` as arguments; every setting of a backend is a whole number."""
-    arguments = {}
-    for setting in filter(None, settings.split("&")):
-        name, equals, value = setting.partition("=")
-        if not equals or not value.isdigit():
+def _arguments(reference: str, settings: str, signature: inspect.Signature) -> dict[str, int | str]:
+    """Return `a=1&b=text` as arguments, numbers where the default is one."""
+    arguments: dict[str, int | str] = {}
+    for name, value in parse_qsl(settings, keep_blank_values=True):
+        if name not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            raise ValueError(f"backend {reference!r} has no setting {name!r}; it has {known}")
+        is_number = isinstance(signature.parameters[name].default, int)
+        if not value or (is_number and not value.isdigit()):
             raise ValueError(
-                f"backend {reference!r} has the setting {setting!r}; write name=number, joined by &"
+                f"backend {reference!r} has {value!r} for the setting {name!r}; write {name}="
+                f"{'NUMBER' if is_number else 'TEXT'}"
             )
-        arguments[name] = int(value)
+        arguments[name] = int(value) if is_number else value
     return arguments
 
 
