@@ -1,7 +1,7 @@
 """Partition search: upstream's cases, exhaustive search, and what it says when nothing can be done."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from dataflow_samples import graph_of, graphs, sub_graph, transformer_block
@@ -163,6 +163,48 @@ def priced(draw: st.DrawFn) -> tuple[DataflowGraph, list[CandidatePartition], li
 Priced = tuple[DataflowGraph, list[CandidatePartition], list[Price]]
 
 
+@settings(max_examples=60, deadline=None)
+@given(priced(), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([0.0, 2.0]))
+def test_the_search_equals_exhaustive_search(case: Priced, launch_us: float, transition_us: float) -> None:
+    graph, candidates, prices = case
+    partition = find_partition(
+        graph, candidates, prices, launch_penalty_us=launch_us, transition_penalty_us=transition_us
+    )
+    assert partition.proven
+    cheapest = min(
+        sum(latency_us[part] for part in cover)
+        + launch_us * len(cover)
+        + transition_us * num_transitions(graph, cover)
+        for latency_us in [
+            dict(zip(candidates, (price.latency_us for price in figures(prices)), strict=True))
+        ]
+        for cover in covers(graph, candidates)
+    )
+    assert partition.cost_us == pytest.approx(cheapest, abs=1e-4)
+
+
+NOTHING = IndexSet()
+
+
+def figures(prices: Sequence[Price]) -> list[Figure]:
+    return [price for price in prices if isinstance(price, Figure)]
+
+
+def covers(
+    graph: DataflowGraph, candidates: Sequence[CandidatePartition], covered: IndexSet = NOTHING
+) -> Iterator[tuple[CandidatePartition, ...]]:
+    """Yield every exact cover; those of one exit and no taps can all run in some order."""
+    uncovered = graph.all_indices - covered
+    if not uncovered:
+        yield ()
+        return
+    for part in candidates:
+        inside = part.sub_graph.inside
+        if uncovered.first in inside and inside.is_disjoint(covered):
+            for rest in covers(graph, candidates, covered | inside):
+                yield (part, *rest)
+
+
 @settings(max_examples=40, deadline=None)
 @given(priced(), st.randoms(use_true_random=False))
 def test_order_of_candidates_does_not_change_the_cost(case: Priced, random: st.DataObject) -> None:
@@ -195,15 +237,16 @@ def test_a_larger_transition_penalty_never_makes_more_transitions(case: Priced, 
         partition = find_partition(
             graph, candidates, prices, launch_penalty_us=0.0, transition_penalty_us=float(penalty)
         )
-        counts.append(num_transitions(graph, partition))
+        counts.append(num_transitions(graph, partition.chosen))
         latency_us = sum(figure.latency_us for figure in partition.figures)
         assert partition.cost_us == pytest.approx(latency_us + penalty * counts[-1])
     assert counts == sorted(counts, reverse=True)
 
 
-def num_transitions(graph: DataflowGraph, partition: Partition) -> int:
-    owner = {index: part for part in partition.chosen for index in part.sub_graph.inside}
-    read = {(index, part) for part in partition.chosen for index in part.sub_graph.input}
+def num_transitions(graph: DataflowGraph, parts: Sequence[CandidatePartition]) -> int:
+    """Count the values that a part reads from another backend."""
+    owner = {index: part for part in parts for index in part.sub_graph.inside}
+    read = {(index, part) for part in parts for index in part.sub_graph.input}
     return sum(owner[index].backend != part.backend for index, part in read)
 
 
