@@ -31,9 +31,7 @@ from records.measurement import Measurement, Status
 from records.record import storable
 from records.schema import SCHEMA_VERSION, metadata, record_schema
 from records.workload import Workload
-from records.writer import insert_records
-
-PAGE = 1000
+from records.writer import PAGE, insert_records
 
 logger = logging.getLogger(__name__)
 
