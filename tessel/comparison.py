@@ -59,11 +59,13 @@ def compare_schedules(
     schedules = [("searched", searched)]
     not_applicable = []
     for rule in HANDWRITTEN:
-        reason = rule.why_not(searched.placement, searched.micro_batches, None)
+        # A rule without a use for the limit is shown even where it breaks it, and marked so.
+        memory = searched.memory if rule.needs_limit else None
+        reason = rule.why_not(searched.placement, searched.micro_batches, memory)
         if reason is not None:
             not_applicable.append((rule.name, reason))
             continue
-        built = rule.build(searched.placement, micro_batches=searched.micro_batches, memory=None)
+        built = rule.build(searched.placement, micro_batches=searched.micro_batches, memory=memory)
         schedules.append((rule.name, built))
     baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
     rows = [

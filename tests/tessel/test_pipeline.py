@@ -1,0 +1,71 @@
+"""Measured stages become a placement in steps and bytes, and a plan that compares and loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessel.errors import InfeasibleError
+from tessel.pipeline import build_plan, choose_step_us, place_stages
+from tessel.plan import load_plan, save_plan
+from tessel.validation import check_schedule
+from tests.tuned_model import tuned_model
+
+LATENCIES = st.floats(10.0, 1e6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(latencies=st.lists(st.tuples(LATENCIES, LATENCIES, LATENCIES, LATENCIES), min_size=1, max_size=5))
+def test_blocks_are_never_shorter_than_what_was_measured(
+    latencies: list[tuple[float, float, float, float]],
+) -> None:
+    tuned = tuned_model(latencies)
+    step_us = choose_step_us(tuned.stages)
+    placement = place_stages(tuned, step_us=step_us)
+    for stage_number, (forward, joint, _, _) in enumerate(latencies):
+        for name, latency_us in ((f"f{stage_number}", forward), (f"b{stage_number}", joint)):
+            span = placement.block(name).span
+            assert latency_us <= span * step_us * (1 + 1e-9)
+            assert span * step_us < latency_us * 1.006 + step_us
+
+
+def test_the_first_stage_has_no_choice_and_others_do() -> None:
+    placement = place_stages(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 3), step_us=1.0)
+    assert [choice.options for choice in placement.choices] == [
+        (("b1",), ("b1_input", "b1_weight")),
+        (("b2",), ("b2_input", "b2_weight")),
+    ]
+
+
+def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Path) -> None:
+    tuned = tuned_model(
+        [(100.0, 210.0, 120.0, 110.0), (90.0, 200.0, 120.0, 90.0), (140.0, 250.0, 130.0, 150.0)]
+    )
+    plan = build_plan(tuned, micro_batches=6, memory_limit_bytes=None, time_limit_s=0.5)
+    check_schedule(plan.schedule)
+    rows = {row.schedule: row for row in plan.comparison}
+    assert rows["searched"].makespan <= rows["1f1b"].makespan
+    assert rows["1f1b"].ratio_to_1f1b == 1.0
+    assert rows["searched"].peak_memory_bytes is not None
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+def test_a_stage_that_cannot_fit_is_named_with_what_it_needs() -> None:
+    tuned = tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2)
+    with pytest.raises(InfeasibleError, match=r"stage0|device 0"):
+        build_plan(tuned, micro_batches=2, memory_limit_bytes=1000, time_limit_s=0.2)
+
+
+def test_inference_has_forwards_alone() -> None:
+    stages = tuple(
+        msgspec.structs.replace(stage, backward=None, backward_input=None, backward_weight=None)
+        for stage in tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2).stages
+    )
+    tuned = msgspec.structs.replace(tuned_model([(10.0, 1.0, 1.0, 1.0)] * 2), stages=stages, training=False)
+    plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, time_limit_s=0.2)
+    assert plan.schedule.makespan * plan.step_us == pytest.approx(5 * 10.0 + plan.hop_latency_us[0], rel=0.02)
