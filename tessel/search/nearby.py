@@ -68,7 +68,7 @@ class NearbySearch:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
         visit = self.visit or self._begin()
-        num_moves = max(ROUND_STEPS // len(visit.orders.sequence), 10)
+        num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), PATIENCE)
         makespan, self.state = search_neighbourhood(
             best.instance,
             visit.orders,

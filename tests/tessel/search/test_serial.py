@@ -1,0 +1,57 @@
+"""List schedules: valid whatever the priorities, and stuck under no limit that one micro-batch keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessel.search.instance import build_instance
+from tessel.search.memory_need import least_memory_needed
+from tessel.search.serial import list_schedule
+from tessel.shapes import make_shape, vshape
+from tessel.validation import check_schedule
+from tests.schedule_samples import as_schedule
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.sampled_from(["vshape", "xshape", "kshape", "nnshape", "zbv", "interleaved"]),
+    variant=st.sampled_from(["split_backward", "choose_backward", "recompute"]),
+    extra=st.integers(0, 2),
+    micro_batches=st.integers(1, 6),
+    is_active=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
+    *, shape: str, variant: str, extra: int, micro_batches: int, is_active: bool, seed: int
+) -> None:
+    placement = make_shape(
+        shape, 3, forward_memory=2, backward_memory=-2, recompute_memory=0, **{variant: True}
+    )
+    fixed = placement.chosen({choice.name: 0 for choice in placement.choices})
+    memory = tuple(least_memory_needed(fixed, device) + extra for device in range(3))
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    rng = np.random.default_rng(seed)
+    num_steps = instance.num_blocks * micro_batches
+    priority = rng.integers(0, 1000, num_steps)
+    options = np.full((len(placement.choices), micro_batches), -1, dtype=np.int64)
+    start = np.empty(num_steps, dtype=np.int64)
+    makespan = list_schedule(instance, priority, options, is_active, start)
+    schedule = as_schedule(placement, instance, start, memory)
+    check_schedule(schedule)
+    assert schedule.makespan == makespan
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+def test_most_urgent_step_goes_first(is_active: bool) -> None:
+    instance = build_instance(vshape(1), micro_batches=3, memory=None)
+    start = np.empty(6, dtype=np.int64)
+    options = np.empty((0, 3), dtype=np.int64)
+    backward_first = np.array([1, 0, 1, 0, 1, 0])
+    assert list_schedule(instance, backward_first, options, is_active, start) == 12
+    assert start.tolist() == [0, 1, 4, 5, 8, 9]
+    forward_first = np.array([0, 1, 0, 1, 0, 1])
+    assert list_schedule(instance, forward_first, options, is_active, start) == 12
+    assert start.tolist() == [0, 3, 1, 6, 2, 9]
