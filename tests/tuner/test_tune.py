@@ -1,0 +1,90 @@
+"""From a model to a plan on this machine: everything measured, checked, and measured only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tuner.errors import TunerError, UnknownNameError
+from tuner.frontend import load_model
+from tuner.plan import ModelPlan
+from tuner.session import Session, start_session
+from tuner.stage_costs import measure_stages
+from tuner.tune import tune_model
+from tuner.whole_model import MAX_RELATIVE_ERROR, PartitionedModel, partition_model
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def open_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Session]]:
+    """Open sessions on one record store; all are closed when the module is done."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            start_session("cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1)
+        )
+
+
+@pytest.fixture(scope="module")
+def first(open_session: Callable[[], Session]) -> ModelPlan:
+    return tune_model(load_model("mlp", training=True), open_session(), num_stages=2)
+
+
+@pytest.fixture(scope="module")
+def whole(open_session: Callable[[], Session], first: ModelPlan) -> PartitionedModel:
+    return partition_model(load_model("mlp", training=True), open_session())
+
+
+def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
+    figures = [
+        figure
+        for stage in first.stages
+        for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+        if figure is not None
+    ]
+    figures += [part.figure for part in first.partition] + list(first.end_to_end.values())
+    assert {figure.source for figure in figures} == {"measured"}
+    assert all(figure.record_ids and figure.latency_us > 0 for figure in figures)
+    assert first.hop_source == "measured"
+    assert first.new_measurements > 0
+
+
+def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
+    assert first.max_relative_error <= MAX_RELATIVE_ERROR
+    assert first.max_gradient_error is not None
+    assert first.max_gradient_error < 1e-4
+
+
+def test_a_second_run_measures_nothing_and_finds_the_same(
+    open_session: Callable[[], Session], first: ModelPlan
+) -> None:
+    again = tune_model(load_model("mlp", training=True), open_session(), num_stages=2)
+    assert again.new_measurements == 0
+    assert again.stages == first.stages
+    assert again.partition == first.partition
+    assert again.end_to_end == first.end_to_end
+
+
+def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
+    graph = whole.function.priced.graph
+    covered = sorted(
+        index for candidate in whole.function.partition.chosen for index in candidate.sub_graph.inside
+    )
+    assert covered == list(range(len(graph)))
+    assert whole.function.partition.proven
+    assert {"mix", "tvm", "blas"} == whole.end_to_end.keys()
+
+
+def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
+    open_session: Callable[[], Session], first: ModelPlan
+) -> None:
+    opened = open_session()
+    model = load_model("mlp", training=True)
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        measure_stages(model, opened, cuts=("nowhere",))
+    name = first.stages[0].layers[-1]
+    with pytest.raises(TunerError, match="2 stages, but 3 devices"):
+        measure_stages(model, opened, num_stages=3, cuts=(name,))
