@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
 
 _MAX_ROWS = 12
+_LAYERS_WIDTH = 24
 
 
 def print_partition(plan: ModelPlan) -> None:
@@ -72,7 +73,8 @@ def print_end_to_end(plan: ModelPlan) -> None:
 
 def print_stages(stages: Sequence[StagePlan]) -> None:
     """Print each stage's latencies and memory."""
-    rows = [_stage_row(stage) for stage in stages]
+    prefix = _common_prefix([layer for stage in stages for layer in stage.layers])
+    rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
     console.print_table("Stages (a micro-batch)", columns, rows)
 
@@ -83,12 +85,19 @@ def format_figure(figure: Figure) -> str:
     return console.format_us(figure.latency_us) + mark
 
 
-def _stage_row(stage: StagePlan) -> list[str]:
+def _common_prefix(layers: Sequence[str]) -> str:
+    """Return the module path that every layer's name begins with, its dot included; empty if there is none."""
+    head, dot, _ = layers[0].partition(".")
+    shared = f"{head}{dot}"
+    return shared if dot and all(layer.startswith(shared) for layer in layers) else ""
+
+
+def _stage_row(stage: StagePlan, prefix: str) -> list[str]:
     figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
-    first, last = stage.layers[0], stage.layers[-1]
-    layers = first if first == last else f"{first} … {last}"
+    shown = [layer.replace(prefix, "") if prefix else layer for layer in stage.layers]
+    layers = shown[0] if len(shown) == 1 else f"{shown[0]} … {shown[-1]}"
     return [
-        f"{stage.name} {layers}",
+        layers if len(layers) <= _LAYERS_WIDTH else f"{layers[: _LAYERS_WIDTH - 1]}…",
         *("-" if figure is None else format_figure(figure) for figure in figures),
         console.format_bytes(stage.weight_bytes),
         console.format_bytes(stage.saved_bytes),

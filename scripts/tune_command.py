@@ -88,6 +88,9 @@ def tune(
     from tessel.plan import save_plan
     from tuner.tune import tune_model
 
+    if threads is None and target == "cpu":
+        # The pipeline's devices share this machine's cores, so each is measured with its share.
+        threads = tuning_options.threads_of_device(devices)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(
         target=target,

@@ -34,7 +34,10 @@ TrialsOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(help="Threads each measurement uses; all cores if left out.", rich_help_panel=_TUNING),
+    typer.Option(
+        help="Threads each measurement uses; every core a device can have if left out.",
+        rich_help_panel=_TUNING,
+    ),
 ]
 JobsOption = Annotated[
     int,
@@ -55,6 +58,14 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
     return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+
+
+def threads_of_device(devices: int) -> int:
+    """Return the threads each of so many pipeline devices can have on this machine, at least one."""
+    import os
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // devices)
 
 
 @contextmanager
