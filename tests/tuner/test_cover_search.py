@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
 
 import networkx as nx
 import pytest
@@ -98,6 +100,43 @@ def test_search_equals_exhaustive_search(case: tuple[DataflowGraph, CoverProblem
     assert can_run(graph, problem, cover.chosen)
     assert cover.cost == cost_of(graph, problem, cover.chosen) == cheapest(graph, problem)
     assert cover.lower_bound == cover.cost
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.randoms(use_true_random=False))
+def test_another_numbering_gives_the_same_cost(
+    case: tuple[DataflowGraph, CoverProblem], random: Random
+) -> None:
+    graph, problem = case
+    number = renumbering(graph, random)
+    renumbered = sorted(graph.nodes, key=lambda node: number[node.index])
+    other = graph_of(
+        [tuple(sorted(number[read] for read in node.inputs)) for node in renumbered],
+        external=[number[node.index] for node in graph.nodes if node.is_external],
+    )
+    options = [
+        replace(option, inside=moved(option.inside, number), reads=moved(option.reads, number))
+        for option in problem.options
+    ]
+    found = search_cover(problem_of(other, options, problem.transition_cost))
+    assert found.cost == search_cover(problem).cost
+
+
+def renumbering(graph: DataflowGraph, random: Random) -> dict[int, int]:
+    """Return new numbers in which inputs still come before users."""
+    number: dict[int, int] = {}
+    while len(number) < len(graph):
+        ready = [
+            node.index
+            for node in graph.nodes
+            if node.index not in number and all(read in number for read in node.inputs)
+        ]
+        number[random.choice(ready)] = len(number)
+    return number
+
+
+def moved(bits: int, number: dict[int, int]) -> int:
+    return IndexSet.of(number[index] for index in IndexSet(bits)).bits
 
 
 @settings(max_examples=30, deadline=None)
