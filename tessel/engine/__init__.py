@@ -3,6 +3,7 @@
 from tessel.engine.actions import (
     Action,
     ActionKind,
+    RankActions,
     actions_from_csv,
     actions_of,
     actions_to_csv,
@@ -14,6 +15,7 @@ __all__ = [
     "Action",
     "ActionKind",
     "EngineError",
+    "RankActions",
     "actions_from_csv",
     "actions_of",
     "actions_to_csv",

@@ -3,8 +3,8 @@
 The text form is the CSV that torch.distributed.pipelining loads: one line a rank, cells such as `0F3` (stage
 0, forward, micro-batch 3), `B` a whole backward, `I` and `W` its two halves. Actions hold no times: read
 back, every one starts as early as the order allows. What the text cannot say (a stage on several ranks, a
-recomputation, stages that are no chain) is refused before anything starts. Checked in
-tests/tessel/engine/test_actions.py.
+recomputation, stages that are no chain) is refused before anything starts. Nothing here needs torch. Checked
+in tests/tessel/engine/test_actions.py.
 
     0F0,0F1,0B0,0B1        device 0   F0 F1 .  .  B0 B0 B1 B1
     1F0,1B0,1F1,1B1        device 1   .  F0 B0 B0 F1 B1 B1 .
@@ -16,20 +16,24 @@ import csv
 import enum
 import io
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError
 from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
-from tessel.orders import Step, earliest_starts
+from tessel.orders import Step, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 
 MAX_CSV_BYTES = 64 << 20
 """Longest text that is read; 64 ranks with 10⁵ actions each are a tenth of it."""
 
-_CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
+MAX_MICRO_BATCHES = 1 << 20
+"""Largest number of a micro-batch that is read, and one more; a typing error must not ask for all memory."""
+
+_CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
 
 
 class ActionKind(enum.StrEnum):
@@ -62,24 +66,19 @@ def actions_of(schedule: Schedule) -> RankActions:
     Raises:
         EngineError: the placement has blocks that no action stands for; names the first.
     """
-    pipeline = _pipeline(schedule.placement)
-    action_of = _actions_by_block(pipeline)
-    starts = sorted(schedule.starts, key=lambda start: (start.start, start.micro_batch))
-    index = schedule.placement.index_by_name
-    ranks: list[list[Action]] = [[] for _ in range(schedule.placement.devices)]
-    for start in starts:
-        stage, kind = action_of[index[start.block]]
-        for device in pipeline.stages[stage].devices:
-            ranks[device].append(Action(stage, kind, start.micro_batch))
-    return tuple(map(tuple, ranks))
+    action_of = _actions_by_block(_pipeline(schedule.placement))
+    orders = device_orders(schedule.placement, schedule.start_by_block())
+    return tuple(
+        tuple(Action(*action_of[step.block_index], step.micro_batch) for step in order) for order in orders
+    )
 
 
 def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by: str = "actions") -> Schedule:
     """Return the schedule in which each action starts as early as the orders allow.
 
     Raises:
-        EngineError: an action has no block, or is on another rank than its stage's devices.
-        ScheduleError: actions wait for each other, or one is missing.
+        EngineError: an action has no block, is on another rank than its stage's devices, stands there twice
+            or is missing, or actions wait for each other; the message names it.
     """
     pipeline = _pipeline(placement)
     block_of = {action: block for block, action in _actions_by_block(pipeline).items()}
@@ -103,13 +102,12 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     micro_batches = 1 + max((action.micro_batch for own in actions for action in own), default=-1)
     if micro_batches < 1:
         raise EngineError("no rank has an action; a schedule runs at least one micro-batch")
-    return Schedule.of(
-        placement,
-        earliest_starts(placement, orders),
-        micro_batches=micro_batches,
-        memory=None,
-        found_by=found_by,
-    )
+    _check_complete(pipeline, actions, micro_batches)
+    try:
+        starts = earliest_starts(placement, orders)
+    except ScheduleError as error:
+        raise EngineError(f"the ranks would wait for each other: {error}") from error
+    return Schedule.of(placement, starts, micro_batches=micro_batches, memory=None, found_by=found_by)
 
 
 def actions_to_csv(actions: RankActions) -> str:
@@ -135,23 +133,23 @@ def actions_from_csv(text: str) -> RankActions:
     """Read what `actions_to_csv` or torch's runtime wrote; empty cells are idle steps and are left out.
 
     Raises:
-        EngineError: a cell is no action; names line and cell.
+        EngineError: a cell is no action (the message names line and cell), or the text is no CSV.
     """
     if len(text) > MAX_CSV_BYTES:
-        raise EngineError(f"the CSV has {len(text)} characters; at most {MAX_CSV_BYTES} are read")
-    ranks = []
-    for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
-        own = []
-        for cell in filter(None, (cell.strip() for cell in row)):
-            match = _CELL.fullmatch(cell)
-            if match is None:
-                raise EngineError(
-                    f"line {number} has the cell {cell[:40]!r}, which is no action; write stage, one of "
-                    "F B I W, micro-batch, such as 0F3"
-                )
-            own.append(Action(int(match[1]), ActionKind(match[2]), int(match[3])))
-        ranks.append(tuple(own))
-    return tuple(ranks)
+        raise EngineError(
+            f"the CSV has {len(text)} characters, more than the {MAX_CSV_BYTES} that are read; give the file "
+            "of one training step"
+        )
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        return tuple(
+            tuple(_action_of_cell(cell.strip(), line) for cell in row if cell.strip())
+            for line, row in enumerate(rows, start=1)
+        )
+    except csv.Error as error:
+        raise EngineError(
+            f"line {rows.line_num} is no CSV ({error}); give one line a rank, cells such as 0F3"
+        ) from error
 
 
 def rank_by_stage(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -175,6 +173,60 @@ def check_chain(placement: Placement) -> int:
                 "hands tensors from each stage to the next one only; relay what others need through the chain"
             )
     return len(stages)
+
+
+def require_valid(schedule: Schedule) -> None:
+    """Refuse, before any rank starts, a schedule whose ranks would wait for each other, or for ever.
+
+    Raises:
+        EngineError: the orders have no schedule; names the cycle, or what is missing.
+    """
+    schedule_of_actions(schedule.placement, actions_of(schedule))
+
+
+def _action_of_cell(cell: str, line: int) -> Action:
+    match = _CELL.fullmatch(cell)
+    if match is None or int(match[3]) >= MAX_MICRO_BATCHES:
+        raise EngineError(
+            f"line {line} has the cell {cell[:40]!r}, which is no action; write stage, one of F B I W, "
+            "micro-batch, such as 0F3"
+        )
+    return Action(int(match[1]), ActionKind(match[2]), int(match[3]))
+
+
+def _check_complete(pipeline: Pipeline, actions: RankActions, micro_batches: int) -> None:
+    """Refuse ranks that do not run each forward of their stages once, and each backward, whole or halved."""
+    for rank, own in enumerate(actions):
+        counts = Counter(own)
+        for number, stage in enumerate(pipeline.stages):
+            if rank not in stage.devices:
+                continue
+            kinds = [kind for _, kind in _blocks_of(stage)]
+            wanted = tuple(_complete(kinds))
+            for micro_batch in range(micro_batches):
+                found = tuple(
+                    kind for kind in kinds for _ in range(counts[Action(number, kind, micro_batch)])
+                )
+                if found not in wanted:
+                    raise EngineError(
+                        f"rank {rank} runs {_cells(number, found, micro_batch)} of stage {number}, "
+                        f"micro-batch {micro_batch}, but it must run "
+                        f"{' or '.join(_cells(number, whole, micro_batch) for whole in wanted)}; "
+                        "correct the order"
+                    )
+
+
+def _complete(kinds: Collection[ActionKind]) -> Iterator[tuple[ActionKind, ...]]:
+    """Yield the ways to do all that a stage has blocks for, in the order of the blocks."""
+    halves = tuple(kind for kind in kinds if kind in (ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT))
+    if ActionKind.BACKWARD in kinds:
+        yield (ActionKind.FORWARD, ActionKind.BACKWARD)
+    if halves or ActionKind.BACKWARD not in kinds:
+        yield (ActionKind.FORWARD, *halves)
+
+
+def _cells(stage: int, kinds: Sequence[ActionKind], micro_batch: int) -> str:
+    return " ".join(str(Action(stage, kind, micro_batch)) for kind in kinds) or "nothing"
 
 
 def _pipeline(placement: Placement) -> Pipeline:
@@ -210,17 +262,3 @@ def _blocks_of(stage: Stage) -> Sequence[tuple[int, ActionKind]]:
         if block is not None:
             blocks.append((block, kind))
     return blocks
-
-
-def require_valid(schedule: Schedule) -> None:
-    """Refuse, before any rank starts, a schedule whose ranks would wait for each other.
-
-    Raises:
-        EngineError: the orders have no schedule; names the cycle.
-    """
-    try:
-        schedule_of_actions(schedule.placement, actions_of(schedule))
-    except EngineError:
-        raise
-    except ScheduleError as error:
-        raise EngineError(f"the ranks would wait for each other: {error}") from error
