@@ -336,68 +336,6 @@ def propagate(
 
 
 @compiled
-def shave(
-    max_steps: int,
-    period: int,
-    distance: Integers,
-    lowest: Integers,
-    highest: Integers,
-    weight: Integers,
-    spans: Integers,
-    pairs: Integers,
-    row_start: Integers,
-    row_limits: Integers,
-    term_pair: Integers,
-    term_sign: Integers,
-    term_memory: Integers,
-) -> tuple[bool, int]:
-    """Drop the ends of ranges that cannot be taken, one by one, until none is left or steps run out.
-
-    Returns:
-        Whether anything is left, and the steps used.
-    """
-    steps = 0
-    tried_distance, tried_low, tried_high = distance.copy(), lowest.copy(), highest.copy()
-    since_change = 0
-    end = 0
-    while since_change < 2 * len(pairs) and steps < max_steps:
-        pair, is_high = end // 2 % len(pairs), end % 2 == 0
-        if lowest[pair] == highest[pair]:
-            since_change += 1
-            end += 1
-            continue
-        tried_distance[:] = distance
-        tried_low[:] = lowest
-        tried_high[:] = highest
-        if is_high:
-            tried_low[pair] = highest[pair]
-        else:
-            tried_high[pair] = lowest[pair]
-        is_consistent, used = propagate(
-            period, tried_distance, tried_low, tried_high, weight,
-            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-        )  # fmt: skip
-        steps += used + distance.size
-        if is_consistent:
-            since_change += 1
-            end += 1
-            continue
-        since_change = 0
-        if is_high:
-            highest[pair] -= 1
-        else:
-            lowest[pair] += 1
-        is_consistent, used = propagate(
-            period, distance, lowest, highest, weight,
-            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-        )  # fmt: skip
-        steps += used
-        if not is_consistent:
-            return False, steps
-    return True, steps
-
-
-@compiled
 def least_term(sign: int, memory: int, lowest: Integers, highest: Integers, pair: int) -> int:
     """Return the least value of `memory * h` (or of `memory * (1 - h)` for sign -1) in the pair's range."""
     if sign > 0:

@@ -26,6 +26,7 @@ from tessel.placement import Placement
 from tessel.search.memory_levels import steady_peaks
 from tessel.search.period import DEFAULT_MAX_COPIES, find_repetend
 from tessel.search.period_result import RepetendResult
+from tessel.search.problem import NO_LIMIT
 
 LARGEST_SHARE = 0.25
 """Part of the time left that one point may take, so that a hard one does not hide the others."""
@@ -108,7 +109,7 @@ class _Points:
 
     def find_ends(self) -> None:
         """Double the limit, from what one block needs, until it binds no more."""
-        unlimited = self._search(None)
+        unlimited = self._search(NO_LIMIT - 1)
         limit = max(self.unit, *(block.memory for block in self.placement.blocks))
         self.found[0] = unlimited if not any(steady_peaks(unlimited)) else None
         if self.found[0] is not None:
@@ -162,7 +163,7 @@ class _Points:
                 )
         return points
 
-    def _search(self, limit: int | None) -> RepetendResult:
+    def _search(self, limit: int) -> RepetendResult:
         left = max(0.0, self.deadline - self.clock())
         return find_repetend(
             self.placement,
