@@ -16,9 +16,10 @@ import platform
 import resource
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import islice
@@ -32,6 +33,7 @@ from records import (
     Match,
     Measurement,
     Operator,
+    Record,
     RecordStore,
     Status,
     Tensor,
@@ -66,7 +68,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         urls = arguments.url or [f"sqlite:///{folder}/records.db"]
-        tables = {url: measure_store(url, arguments.records) for url in urls}
+        tables = {url: _shown(measure_store(url, arguments.records)) for url in urls}
     text = report(tables, arguments.records)
     print(text)
     path = arguments.report or _report_path()
@@ -74,8 +76,8 @@ def main() -> None:
     path.write_text(text)
 
 
-def measure_store(url: str, num_records: int) -> list[Line]:
-    """Fill an empty store and return what was measured."""
+def measure_store(url: str, num_records: int) -> Iterator[Line]:
+    """Fill an empty store and yield what is measured."""
     rng = np.random.default_rng(0)
     known = make_workloads(rng, max(1, num_records // (len(BACKENDS) * 2 * REPEATS_A_KEY)))
     started = time.perf_counter()
@@ -83,31 +85,34 @@ def measure_store(url: str, num_records: int) -> list[Line]:
         for batch in _batches(islice(make_items(rng, known), num_records)):
             store.append_many(batch)
         fill_s = time.perf_counter() - started
-        lines = [
-            Line(subject="records", figure=f"{store.stats().measurements:,}"),
-            Line(
-                subject=f"fill, batches of {BATCH}, with making the records",
-                figure=f"{num_records / fill_s:,.0f} a second",
-            ),
-            *measure_full(store, url, known, rng),
-        ]
-    if (path := _sqlite_path(url)) is not None:
-        lines.append(
-            Line(subject="size of the file", figure=f"{path.stat().st_size / num_records:,.0f} B each")
+        yield Line(subject="records", figure=f"{store.stats().measurements:,}")
+        yield Line(
+            subject=f"fill, batches of {BATCH}, with making the records",
+            figure=f"{num_records / fill_s:,.0f} a second",
         )
+        yield Line(
+            subject="open", figure=_spread(_times(lambda: open_store(url).close(), 30)), wanted="50 ms"
+        )
+        yield from measure_look_ups(store, known, rng)
+        yield from measure_appends(store, rng)
+        yield Line(subject="stats", figure=_spread(_times(store.stats, 5)), wanted="2 s")
+        yield Line(subject="best of every workload", figure=_spread(_times(store.best, 1)))
+        yield Line(subject="export of everything", figure=_spread(_times(lambda: _export(store), 1)))
+        yield Line(subject="verify", figure=_spread(_times(lambda: _verify(store), 1)))
+    if (path := _sqlite_path(url)) is not None:
+        yield Line(subject="size of the file", figure=f"{path.stat().st_size / num_records:,.0f} B a record")
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    lines.append(Line(subject="peak memory of this process", figure=f"{peak_bytes / 2**20:,.0f} MiB"))
-    return lines
+    yield Line(subject="peak memory of this process", figure=f"{peak_bytes / 2**20:,.0f} MiB")
 
 
-def measure_full(
-    store: RecordStore, url: str, known: Sequence[Workload], rng: np.random.Generator
-) -> list[Line]:
-    """Measure a store that is full."""
+def measure_look_ups(
+    store: RecordStore, known: Sequence[Workload], rng: np.random.Generator
+) -> Iterator[Line]:
+    """Measure look-ups of keys drawn at random."""
     environment = make_environment(0)
 
-    def look_up(match: Match) -> Callable[[], object]:
-        return lambda: store.find_latest(
+    def look_up(match: Match) -> Record | None:
+        return store.find_latest(
             known[rng.integers(len(known))].fingerprint,
             backend=BACKENDS[rng.integers(len(BACKENDS))],
             target=TARGET,
@@ -115,37 +120,30 @@ def measure_full(
             match=match,
         )
 
-    def reopen() -> None:
-        open_store(url).close()
+    def look_up_many() -> dict[str, list[Record]]:
+        drawn = rng.integers(len(known), size=100)
+        wanted = [known[index].fingerprint for index in drawn]
+        return store.find_many(wanted, target=TARGET, environment=environment)
 
+    exact_s = _times(lambda: look_up(Match.EXACT), 2000)
+    yield Line(subject="look-up, exact", figure=_spread(exact_s), wanted="2 ms")
+    yield Line(subject="look-up, compatible", figure=_spread(_times(lambda: look_up(Match.COMPATIBLE), 2000)))
+    yield Line(subject="look-up of 100 workloads on all backends", figure=_spread(_times(look_up_many, 20)))
+
+
+def measure_appends(store: RecordStore, rng: np.random.Generator) -> Iterator[Line]:
+    """Measure appends of workloads that the store does not know."""
     fresh = make_items(rng, make_workloads(rng, 1000), first_time=2e9)
     batches = [list(islice(fresh, BATCH)) for _ in range(10)]
     singles = list(islice(fresh, 200))
-    hundred = [workload.fingerprint for workload in known[:100]]
     batch_s = _times(lambda: store.append_many(batches.pop()), 10)
-    exact, compatible = look_up(Match.EXACT), look_up(Match.COMPATIBLE)
+    yield Line(
+        subject=f"append, a batch of {BATCH}",
+        figure=f"{BATCH / float(np.median(batch_s)):,.0f} a second (slowest {BATCH / max(batch_s):,.0f})",
+        wanted="2,000 a second",
+    )
     single_s = _times(lambda: store.append(*singles.pop()), 200)
-    return [
-        Line(subject="open", figure=_spread(_times(reopen, 30)), wanted="at most 50 ms"),
-        Line(subject="look-up, exact", figure=_spread(_times(exact, 2000)), wanted="at most 2 ms"),
-        Line(subject="look-up, compatible", figure=_spread(_times(compatible, 2000))),
-        Line(
-            subject="look-up of 100 workloads on all backends",
-            figure=_spread(
-                _times(lambda: store.find_many(hundred, target=TARGET, environment=environment), 20)
-            ),
-        ),
-        Line(
-            subject=f"append, a batch of {BATCH}",
-            figure=f"{BATCH / float(np.median(batch_s)):,.0f} a second (slowest {BATCH / max(batch_s):,.0f})",
-            wanted="at least 2,000 a second",
-        ),
-        Line(subject="append, one at a time", figure=_spread(single_s)),
-        Line(subject="stats", figure=_spread(_times(store.stats, 5)), wanted="at most 2 s"),
-        Line(subject="best of every workload", figure=_spread(_times(store.best, 1))),
-        Line(subject="export of everything", figure=_spread(_times(lambda: _export(store), 1))),
-        Line(subject="verify", figure=_spread(_times(lambda: _verify(store), 1))),
-    ]
+    yield Line(subject="append, one at a time", figure=_spread(single_s))
 
 
 def make_workloads(rng: np.random.Generator, amount: int) -> list[Workload]:
@@ -228,6 +226,15 @@ def report(tables: dict[str, list[Line]], num_records: int) -> str:
         parts += ["", f"## {name}", "", "| | measured | wanted |", "|---|---|---|"]
         parts += [f"| {line.subject} | {line.figure} | {line.wanted} |" for line in lines]
     return "\n".join(parts) + "\n"
+
+
+def _shown(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines, each printed on stderr as soon as it is known."""
+    known = []
+    for line in lines:
+        print(f"{line.subject}: {line.figure}", file=sys.stderr, flush=True)
+        known.append(line)
+    return known
 
 
 def _times(work: Callable[[], object], repeats: int) -> list[float]:
