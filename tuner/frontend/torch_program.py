@@ -61,6 +61,19 @@ def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[in
         UnknownNameError: there is no such module or function.
         UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
     """
+    module, inputs = build_torch_module(location, function)
+    return import_module(module, inputs, f"{location}:{function}", shapes=shapes)
+
+
+def build_torch_module(location: str, function: str) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
+    """Return the torch module and the example inputs that a user's function makes.
+
+    This runs the user's own code; arguments are those of `load_function`.
+
+    Raises:
+        ModelFileError: the function fails, or does not return a torch module and a sequence of tensors.
+        UnknownNameError: there is no such module or function.
+    """
     name = f"{location}:{function}"
     build = getattr(_load_python(location), function, None)
     if not callable(build):
@@ -79,8 +92,7 @@ def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[in
             f"{name} returned {type(built).__name__}, but it must return a torch module and a tuple of "
             "example inputs"
         )
-    module, inputs = built
-    return import_module(module, inputs, name, shapes=shapes)
+    return built
 
 
 def import_module(

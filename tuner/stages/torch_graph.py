@@ -85,11 +85,13 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
     exported = _export(module, inputs)
     signature = exported.graph_signature
     state = _state(module, exported)
+    # A tensor of several names goes by the first, as in `named_parameters`.
+    first_names = {id(tensor): name for name, tensor in module.named_parameters()}
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
     state_names, user_inputs = {}, []
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind in _STATE:
-            state_names[node] = str(spec.target)
+            state_names[node] = first_names.get(id(state[spec.target]), str(spec.target))
         else:
             user_inputs.append(node)
     steps = [node for node in exported.graph.nodes if node.op == "call_function"]

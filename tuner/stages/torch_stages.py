@@ -32,6 +32,9 @@ from tuner.stages.torch_graph import TorchProgram, TorchStep, read_module
 
 _MARK = "_ends_pipeline_stage"
 
+_STOPS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.detach_.default})
+"""Operators that no gradient passes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStage:
@@ -47,6 +50,8 @@ class TorchStage:
         sent: what crosses the border to the stage after, in order, relayed tensors included.
         relayed: names of the tensors that it receives and sends on.
         parameters: names of its weights in the original module, in order of first use.
+        differentiable: names of those of its tensors that gradients may come back for: numbers with a point
+            that depend on a weight.
     """
 
     name: str
@@ -58,6 +63,7 @@ class TorchStage:
     sent: tuple[TensorInfo, ...]
     relayed: tuple[str, ...]
     parameters: tuple[str, ...]
+    differentiable: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +128,11 @@ def split_module(
     paths = [step.path for step in program.bindings]
     positions = positions_after(paths, layer_spans(paths), marked_cuts(module) if cuts is None else cuts)
     borders = (0, *positions, len(paths))
+    differentiable = _differentiable(program)
     stages = []
     for index, part in enumerate(find_flow(program, positions).parts):
         layers = names_within(paths, borders[index], borders[index + 1])
-        stages.append(_build_stage(program, part, f"stage{index}", layers))
+        stages.append(_build_stage(program, part, f"stage{index}", layers, differentiable))
     return TorchPipeline(
         stages=tuple(stages),
         tied=_tied(stages),
@@ -135,8 +142,27 @@ def split_module(
     )
 
 
+def _differentiable(program: TorchProgram) -> frozenset[fx.Node]:
+    """Find the values that a gradient may reach a weight through."""
+    found = {
+        node
+        for node, name in program.state_names.items()
+        if isinstance(program.state[name], torch.nn.Parameter) and program.state[name].requires_grad
+    }
+    for step in program.bindings:
+        value = step.var.meta.get("val")
+        may_carry = not isinstance(value, torch.Tensor) or value.is_floating_point()
+        if may_carry and not found.isdisjoint(step.reads) and step.var.target not in _STOPS:
+            found.add(step.var)
+    return frozenset(found)
+
+
 def _build_stage(
-    program: TorchProgram, part: Part[TorchStep], name: str, layers: tuple[str, ...]
+    program: TorchProgram,
+    part: Part[TorchStep],
+    name: str,
+    layers: tuple[str, ...],
+    differentiable: frozenset[fx.Node],
 ) -> TorchStage:
     if not part.bindings:
         raise TunerError(f"{name} computes nothing from the module's inputs; move or drop a cut")
@@ -155,6 +181,9 @@ def _build_stage(
             program.state_names[node]
             for node in part.parameters
             if isinstance(program.state[program.state_names[node]], torch.nn.Parameter)
+        ),
+        differentiable=frozenset(
+            node.name for node in (*part.received, *part.sent, *made) if node in differentiable
         ),
     )
 
