@@ -12,6 +12,7 @@ versions and machine to a dated report.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import resource
 import sqlite3
@@ -216,6 +217,8 @@ def report(tables: dict[str, list[Line]], num_records: int) -> str:
         f"{date.today().isoformat()}.  ",
         f"Machine: {_processor()}, {platform.system()} {platform.release()}; Python "
         f"{platform.python_version()}, SQLAlchemy {sqlalchemy.__version__}, SQLite {sqlite3.sqlite_version}.",
+        "",
+        f"Other work kept {os.getloadavg()[2]:.1f} processes busy meanwhile (load average of 15 minutes).",
         "",
         "Times are medians, with the 99th percentile (the slowest where there are under 100 repeats) in "
         "brackets. Synthetic records: random shapes, five backends, two environments, five repeats of a key, "
