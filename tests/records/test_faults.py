@@ -208,6 +208,55 @@ with open_store(sys.argv[1]) as store:
         assert store.verify() == []
 
 
+def test_a_full_disk_stops_an_upgrade_before_it_begins(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    workload = make_workload()
+    build_version_1(
+        f"sqlite:///{path}",
+        [(index + 1, workload, make_measurement(workload, [1.0 + index])) for index in range(500)],
+    )
+    limited = """
+import resource
+from records import RecordError, open_store
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+try:
+    open_store(sys.argv[1])
+except RecordError as error:
+    say(error)
+"""
+    output, _ = start(limited, str(path)).communicate(timeout=60)
+    assert "its backup" in output
+    assert "free some space" in output
+    assert not list(tmp_path.glob("*backup*"))
+    with open_store(str(path)) as store:
+        assert store.stats().measurements == 500
+
+
+def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
+    path, lines = tmp_path / "records.db", tmp_path / "records.jsonl"
+    workload = make_workload()
+    with open_store(str(path)) as store:
+        store.append_many((workload, make_measurement(workload, [1.0 + index])) for index in range(200))
+    lines.write_text("earlier")
+    limited = """
+import resource
+from records import RecordError, open_store
+from records.exchange import save_records
+
+with open_store(sys.argv[1]) as store:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    try:
+        save_records(store, sys.argv[2])
+    except RecordError as error:
+        say(error)
+"""
+    output, _ = start(limited, str(path), str(lines)).communicate(timeout=60)
+    assert "free some space" in output
+    assert lines.read_text() == "earlier"
+    assert not list(tmp_path.glob("*.partial"))
+
+
 @pytest.mark.postgres
 def test_a_server_that_restarts_loses_nothing_and_stops_nobody(
     postgres_server: PostgresServer, postgres_url: str

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import sqlite3
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def test_an_older_database_is_upgraded_under_the_same_ids(old_url: str) -> None:
         assert store.append(workload, make_measurement(workload)) > 9
     with open_store(old_url) as store:
         assert store.stats().measurements == 4
+
+
+def test_processes_that_open_an_older_database_at_once_upgrade_it_once(old_url: str, tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        assert pool.map(_count, [old_url] * 4) == [3] * 4
+    assert len(list(tmp_path.rglob("*backup*"))) == old_url.startswith("sqlite")
+
+
+def _count(url: str) -> int:
+    with open_store(url) as store:
+        return store.stats().measurements
 
 
 def test_the_old_file_is_kept_beside_the_new_one(tmp_path: Path) -> None:
