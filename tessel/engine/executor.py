@@ -13,28 +13,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 import torch
 import torch.distributed as dist
 
 from tessel.engine.actions import Action, ActionKind
+from tessel.engine.errors import EngineError
+from tessel.engine.job import MAX_TENSORS, Event
 from tessel.engine.program import StageProgram, Tensors
+from tessel.engine.progress import Progress
 from tuner.plan import TensorInfo
 
 _RECEIVES_AHEAD = 8
 """Actions whose receives are posted before their turn: enough to hide a hop, few enough to bound buffers."""
-
-_MAX_TENSORS = 64
-"""Tensors that may cross one border; keeps tags apart."""
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One action as it really ran; seconds on the machine's monotonic clock."""
-
-    action: str
-    ready_s: float
-    start_s: float
-    end_s: float
 
 
 class _Route(NamedTuple):
@@ -52,6 +42,10 @@ class Executor:
         rank: this rank.
         ranks_by_stage: the ranks of each stage, ascending.
         programs: the stages that this rank holds, by number.
+        progress: told what the rank is doing.
+
+    Raises:
+        EngineError: more tensors cross a border than transfers can be told apart.
     """
 
     def __init__(
@@ -59,8 +53,16 @@ class Executor:
         rank: int,
         ranks_by_stage: Sequence[Sequence[int]],
         programs: Mapping[int, StageProgram],
+        progress: Progress,
     ) -> None:
+        for stage, program in programs.items():
+            if max(len(program.received), len(program.sent)) > MAX_TENSORS:
+                raise EngineError(
+                    f"stage {stage} receives {len(program.received)} tensors and sends {len(program.sent)}, "
+                    f"but at most {MAX_TENSORS} may cross a border; cut the model elsewhere"
+                )
         self._rank = rank
+        self._progress = progress
         self._ranks_by_stage = [tuple(ranks) for ranks in ranks_by_stage]
         self._programs = dict(programs)
         self._own: frozenset[Action] = frozenset()
@@ -79,12 +81,15 @@ class Executor:
             for ahead in actions[position : position + _RECEIVES_AHEAD]:
                 self._post_receives(ahead)
             ready_s = time.perf_counter()
+            self._progress.wait(f"waiting for what {action} needs")
             given = self._take(action)
+            self._progress.work(f"running {action}")
             start_s = time.perf_counter()
             made = self._programs[action.stage].run(action, given)
             end_s = time.perf_counter()
             self._hand_on(action, made)
             events.append(Event(action=str(action), ready_s=ready_s, start_s=start_s, end_s=end_s))
+        self._progress.wait("waiting for others to take what it sent")
         for work, _ in self._sends:
             work.wait()
         self._sends.clear()
@@ -122,7 +127,7 @@ class Executor:
         posted = []
         for number, info in enumerate(route.tensors):
             buffer = torch.empty(info.shape, dtype=getattr(torch, info.dtype))
-            tag = _tag(action.stage, action.micro_batch, number, is_gradient=route.is_gradient)
+            tag = self._tag(action.stage, action.micro_batch, number, is_gradient=route.is_gradient)
             posted.append((info.name, buffer, _work(dist.irecv(buffer, src=source, tag=tag))))
         self._posted[action] = posted
 
@@ -152,12 +157,12 @@ class Executor:
     def _send(self, route: _Route, micro_batch: int, made: Tensors, peer: int) -> None:
         for number, info in enumerate(route.tensors):
             tensor = made[info.name].contiguous()
-            tag = _tag(route.peer_stage, micro_batch, number, is_gradient=route.is_gradient)
+            tag = self._tag(route.peer_stage, micro_batch, number, is_gradient=route.is_gradient)
             self._sends.append((_work(dist.isend(tensor, dst=peer, tag=tag)), tensor))
 
-
-def _tag(receiving_stage: int, micro_batch: int, number: int, *, is_gradient: bool) -> int:
-    return (((micro_batch << 12) | receiving_stage) * 2 + is_gradient) * _MAX_TENSORS + number
+    def _tag(self, receiving_stage: int, micro_batch: int, number: int, *, is_gradient: bool) -> int:
+        transfer = micro_batch * len(self._ranks_by_stage) + receiving_stage
+        return (transfer * 2 + is_gradient) * MAX_TENSORS + number
 
 
 def _work(work: dist.Work | None) -> dist.Work:

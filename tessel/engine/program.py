@@ -50,7 +50,11 @@ class StageProgram(Protocol):
         ...
 
     def gradients(self) -> Tensors:
-        """Return each weight's gradient, summed over the step's micro-batches."""
+        """Return each weight's gradient, the mean over the step's micro-batches.
+
+        A stage on several ranks returns the whole gradients on each; it may gather them here, as every rank
+        asks its stages in ascending order.
+        """
         ...
 
     def losses(self) -> dict[int, float]:

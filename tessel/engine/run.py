@@ -19,9 +19,8 @@ import numpy as np
 from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
 from tessel.engine.errors import EngineError
-from tessel.engine.executor import Event
+from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
-from tessel.engine.rank import JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.handwritten import HANDWRITTEN
 from tessel.plan import Plan
 from tessel.schedule import Schedule
@@ -110,7 +109,6 @@ def run_plan(
             ),
             repeats=repeats,
             num_threads=plan.num_threads,
-            timeout_s=timeout_s,
         ),
         timeout_s=timeout_s,
         read=read,
@@ -164,7 +162,7 @@ def _read_gradients(
         with np.load(folder / f"gradients-{name}-{rank}.npz", allow_pickle=False) as arrays:
             for key in arrays.files:
                 stage, _, parameter = key.partition("/")
-                # A stage on several ranks has the same gradient on each.
+                # A stage on several ranks reports the same, whole gradients on each.
                 by_stage[parameter, int(stage)] = arrays[key]
     total: dict[str, np.ndarray] = {}
     for place, gradient in by_stage.items():

@@ -1,0 +1,88 @@
+"""What the ranks of a run are told and what they report: plain data, read and written without torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tessel.engine.actions import RankActions
+from tessel.engine.errors import EngineError
+
+MAX_TENSORS = 64
+"""Tensors that may cross one border; keeps the tags of transfers apart."""
+
+_MAX_TAGS = 1 << 31
+"""gloo's tags are 32-bit integers."""
+
+
+class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One schedule to run: its name and every rank's actions, as lines of cells."""
+
+    name: str
+    actions: tuple[str, ...]
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every rank is told.
+
+    Attributes:
+        num_ranks: processes in the group.
+        ranks_by_stage: ranks of each stage, ascending.
+        micro_batches: micro-batches of one step.
+        provider: `module:function` that builds programs, given `provider_spec` and stage numbers. It runs in
+            the rank, after the ranks have met, so that a stage on several ranks may make a group of its own.
+        provider_spec: what the provider is given, as JSON text.
+        runs: schedules, run in turn.
+        repeats: counted steps of each schedule.
+        num_threads: threads of each rank's programs.
+        write_gradients: whether gradients of each schedule's last step are written.
+
+    Raises:
+        EngineError: there are more stages and micro-batches than transfers can be told apart.
+    """
+
+    num_ranks: int
+    ranks_by_stage: tuple[tuple[int, ...], ...]
+    micro_batches: int
+    provider: str
+    provider_spec: str
+    runs: tuple[RunSpec, ...]
+    repeats: int
+    num_threads: int
+    write_gradients: bool = True
+
+    def __post_init__(self) -> None:
+        if self.micro_batches * len(self.ranks_by_stage) * 2 * MAX_TENSORS > _MAX_TAGS:
+            raise EngineError(
+                f"{len(self.ranks_by_stage)} stages with {self.micro_batches} micro-batches are more than "
+                f"{_MAX_TAGS // (2 * MAX_TENSORS)} stage runs a step, whose transfers cannot be told apart; "
+                "use fewer micro-batches a step"
+            )
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One action as it really ran; seconds on the machine's monotonic clock.
+
+    Attributes:
+        action: such as `0F3`.
+        ready_s: when the rank had ended the action before.
+        start_s: when what the action needs was there.
+        end_s: when it had computed; what it made is sent after that.
+    """
+
+    action: str
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one rank reports: the events of every counted step of each schedule, and its losses."""
+
+    rank: int
+    events: dict[str, tuple[tuple[Event, ...], ...]]
+    losses: dict[str, dict[int, float]]
+
+
+def actions_as_lines(actions: RankActions) -> tuple[str, ...]:
+    """Return every rank's actions as one line of cells each."""
+    return tuple(",".join(map(str, own)) for own in actions)
