@@ -1,0 +1,95 @@
+"""The least period by CP-SAT: a general solver's model of phases and laps, raised from the same lower bound.
+
+It knows what this project's search knows before it begins (the bound on the period) and nothing else. Order
+literals carry the disjunctions; laps are integers. A rival to run beside `benchmarks.period`, and the kind of
+model that one would write first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from tessel.placement import Placement
+from tessel.search.bounds import rate_bound
+from tessel.search.problem import NO_LIMIT, Problem, make_problem
+
+
+@dataclass(frozen=True, slots=True)
+class CpSatPeriod:
+    """What CP-SAT found.
+
+    Attributes:
+        period: least period, proven; None where the time was over first.
+        lower_bound: no period is shorter.
+        seconds: wall-clock time.
+    """
+
+    period: int | None
+    lower_bound: int
+    seconds: float
+
+
+def solve_period(placement: Placement, *, memory: int, time_limit_s: float, workers: int) -> CpSatPeriod:
+    """Return the least period with one copy of each block, tried one by one from the bound."""
+    started = time.perf_counter()
+    problem = make_problem(placement, memory=memory)
+    period = max(1, math.ceil(rate_bound(problem)))
+    while True:
+        left = time_limit_s - (time.perf_counter() - started)
+        status = _solve(problem, period, max(left, 0.001), workers)
+        seconds = time.perf_counter() - started
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return CpSatPeriod(period, period, seconds)
+        if status != cp_model.INFEASIBLE or seconds >= time_limit_s:
+            return CpSatPeriod(None, period, seconds)
+        period += 1
+
+
+def _solve(problem: Problem, period: int, time_limit_s: float, workers: int) -> int:
+    model = cp_model.CpModel()
+    blocks = range(problem.num_blocks)
+    longest = int(problem.spans.max() + problem.lags.max(initial=0))
+    most_laps = problem.num_blocks * (1 + -(-longest // period))
+    phase = [model.new_int_var(0, period - 1, "") for _ in blocks]
+    lap = [model.new_int_var(0, most_laps, "") for _ in blocks]
+    before: dict[tuple[int, int], cp_model.LiteralT] = {}
+    for here in problem.blocks_by_device:
+        for u in here:
+            for v in here:
+                if u < v and (u, v) not in before:
+                    literal = model.new_bool_var("")
+                    before[u, v], before[v, u] = literal, ~literal
+                    for a, b in ((u, v), (v, u)):
+                        order = before[a, b]
+                        model.add(phase[b] >= phase[a] + int(problem.spans[a])).only_enforce_if(order)
+                        model.add(phase[a] + period >= phase[b] + int(problem.spans[b])).only_enforce_if(
+                            order
+                        )
+    for source in blocks:
+        for target, steps in problem.successors[source]:
+            model.add(phase[target] + period * lap[target] >= phase[source] + period * lap[source] + steps)
+    _limit_memory(model, problem, before, lap)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.num_workers = workers
+    return int(solver.solve(model))
+
+
+def _limit_memory(
+    model: cp_model.CpModel,
+    problem: Problem,
+    before: dict[tuple[int, int], cp_model.LiteralT],
+    lap: list[cp_model.IntVar],
+) -> None:
+    for device, here in enumerate(problem.blocks_by_device):
+        held = [block for block in here if problem.memory[block]]
+        if problem.limits[device] >= NO_LIMIT:
+            continue
+        for u in held:
+            if problem.memory[u] > 0:
+                level = sum(int(problem.memory[v]) * ((1 if v == u else before[v, u]) - lap[v]) for v in held)
+                model.add(level <= int(problem.limits[device]))
