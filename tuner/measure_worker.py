@@ -88,6 +88,7 @@ class Worker:
         self.target: Target = start.target
         self.backends: tuple[Backend, ...] = backends_for(start.backends, start.target)
         self.built: dict[int, _Built] = {}
+        self.kept_inputs: tuple[object, list[Any]] | None = None
         self.device = tvm_device(start.target)
 
     def build(self, request: Build) -> Reply:
@@ -110,7 +111,7 @@ class Worker:
         """Time a built module; it is forgotten, so that memory does not pile up."""
         built = self.built.pop(request.key)
         machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = self._on_device(random_inputs(built.inputs, request.seed))
+        arguments = self._inputs(built.inputs, request.seed)
         machine["main"](*arguments)
 
         def run(number: int) -> Sample:
@@ -133,7 +134,7 @@ class Worker:
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run a module once on given arrays."""
         executable = self._compile(tvm.ir.load_json(request.module_json))
-        return self._results(executable, arrays, request.function)
+        return self._results(executable, self._on_device(arrays), request.function)
 
     def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
         if reference_json is None:
@@ -148,17 +149,27 @@ class Worker:
     ) -> float:
         specs = input_specs(module)
         for low in (-1.0, 0.1):
-            inputs = random_inputs(specs, seed, low=low)
+            inputs = self._inputs(specs, seed, low=low)
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
         return relative_error(self._results(executable, inputs), expected)
 
     def _results(
-        self, executable: Executable, inputs: Sequence[np.ndarray], function: str = "main"
+        self, executable: Executable, arguments: Sequence[Any], function: str = "main"
     ) -> tuple[np.ndarray, ...]:
         machine = relax.VirtualMachine(executable, self.device)
-        return flat_arrays(machine[function](*self._on_device(inputs)))
+        return flat_arrays(machine[function](*arguments))
+
+    def _inputs(
+        self, specs: tuple[tuple[tuple[int, ...], str], ...], seed: int, *, low: float = -1.0
+    ) -> list[Any]:
+        """Return random inputs on the device; the last ones are kept, for variants of one large program."""
+        key = (specs, seed, low)
+        if self.kept_inputs is None or self.kept_inputs[0] != key:
+            self.kept_inputs = None  # freed before the next ones are made
+            self.kept_inputs = (key, self._on_device(random_inputs(specs, seed, low=low)))
+        return self.kept_inputs[1]
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
