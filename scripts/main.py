@@ -6,6 +6,7 @@ the sub-commands import nothing heavy before their function runs, so that `--hel
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -65,6 +66,8 @@ def _global_options(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
 ) -> None:
     console.set_verbosity(quiet=quiet, verbose=verbose)
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
 
 def run() -> None:

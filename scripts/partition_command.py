@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console, tuning_options
-from scripts.report import format_figure, print_partitions
+from scripts.report import format_error, format_figure, print_partitions
 from scripts.tuning_options import (
     BackendsOption,
     BatchOption,
+    BudgetOption,
+    CostModelOption,
     JobsOption,
     JsonOption,
+    PriceOption,
     RecordsOption,
+    RegretOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -38,6 +42,10 @@ def partition(
     trials: TrialsOption = 0,
     threads: ThreadsOption = None,
     jobs: JobsOption = 1,
+    price: PriceOption = "measured",
+    budget: BudgetOption = None,
+    regret: RegretOption = 0.02,
+    cost_model: CostModelOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
     ] = False,
@@ -63,6 +71,10 @@ def partition(
         threads=threads,
         jobs=jobs,
         seed=seed,
+        price=price,
+        budget=budget,
+        regret=regret,
+        cost_model=cost_model,
     ) as session:
         result = partition_model(loaded, session)
     if json:
@@ -115,7 +127,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     error = result.sum_of_parts.latency_us / mix - 1
     console.print_line(
         f"sum of parts {console.format_us(result.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{result.launch_penalty_us:.2f} us; largest relative error {result.max_relative_error:.1e}"
+        f"{result.launch_penalty_us:.2f} us; largest relative error {format_error(result.max_relative_error)}"
     )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     console.print_line(

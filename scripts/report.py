@@ -62,7 +62,7 @@ def print_end_to_end(plan: ModelPlan) -> None:
     console.print_line(
         f"sum of parts {console.format_us(plan.sum_of_parts.latency_us)} ({error:+.1%}); launch penalty "
         f"{plan.launch_penalty_us:.2f} us; largest error against the unpartitioned model "
-        f"{plan.max_relative_error:.1e}"
+        f"{format_error(plan.max_relative_error)}"
     )
     if plan.max_gradient_error is not None:
         console.print_line(
@@ -85,8 +85,13 @@ def format_figure(figure: Figure) -> str:
     return console.format_us(figure.latency_us) + mark
 
 
+def format_error(error: float | None) -> str:
+    """Return a relative error, or that nothing was checked."""
+    return "not checked, nothing was run" if error is None else f"{error:.1e}"
+
+
 def _common_prefix(layers: Sequence[str]) -> str:
-    """Return the module path that every layer's name begins with, its dot included; empty if there is none."""
+    """Return the path that every layer's name begins with, its dot included; empty if there is none."""
     head, dot, _ = layers[0].partition(".")
     shared = f"{head}{dot}"
     return shared if dot and all(layer.startswith(shared) for layer in layers) else ""

@@ -12,9 +12,13 @@ from scripts.report import print_stages
 from scripts.tuning_options import (
     BackendsOption,
     BatchOption,
+    BudgetOption,
+    CostModelOption,
     JobsOption,
     JsonOption,
+    PriceOption,
     RecordsOption,
+    RegretOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -43,6 +47,10 @@ def stages(
     trials: TrialsOption = 0,
     threads: ThreadsOption = None,
     jobs: JobsOption = 1,
+    price: PriceOption = "measured",
+    budget: BudgetOption = None,
+    regret: RegretOption = 0.02,
+    cost_model: CostModelOption = None,
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -70,6 +78,10 @@ def stages(
         threads=threads,
         jobs=jobs,
         seed=seed,
+        price=price,
+        budget=budget,
+        regret=regret,
+        cost_model=cost_model,
     ) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
     document = {

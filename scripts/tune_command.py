@@ -15,9 +15,13 @@ from scripts.report import print_end_to_end, print_partition, print_stages
 from scripts.tuning_options import (
     BackendsOption,
     BatchOption,
+    BudgetOption,
+    CostModelOption,
     JobsOption,
     JsonOption,
+    PriceOption,
     RecordsOption,
+    RegretOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -68,6 +72,10 @@ def tune(
     trials: TrialsOption = 0,
     threads: ThreadsOption = None,
     jobs: JobsOption = 1,
+    price: PriceOption = "measured",
+    budget: BudgetOption = None,
+    regret: RegretOption = 0.02,
+    cost_model: CostModelOption = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -100,6 +108,10 @@ def tune(
         threads=threads,
         jobs=jobs,
         seed=seed,
+        price=price,
+        budget=budget,
+        regret=regret,
+        cost_model=cost_model,
     ) as session:
         tuned = tune_model(
             loaded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,9 +14,11 @@ from scripts.arguments import parse_names, parse_shapes
 
 if TYPE_CHECKING:
     from tuner.frontend import Model
+    from tuner.pricing import PriceMode
     from tuner.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
+PRICES = ("measured", "active", "model")
 DEFAULT_RECORDS = "sqlite:///out/records.db"
 
 _TUNING = "Tuning options"
@@ -42,6 +44,27 @@ ThreadsOption = Annotated[
 JobsOption = Annotated[
     int,
     typer.Option(help="Programs built at once; measuring is always one at a time.", rich_help_panel=_TUNING),
+]
+PriceOption = Annotated[
+    str,
+    typer.Option(
+        help="`measured`: measure all candidates; `active`: where the decision needs it; `model`: none.",
+        rich_help_panel=_TUNING,
+    ),
+]
+BudgetOption = Annotated[
+    int | None,
+    typer.Option(help="Most candidates that `--price active` measures.", rich_help_panel=_TUNING),
+]
+RegretOption = Annotated[
+    float,
+    typer.Option(help="Share of the cost that `--price active` may miss.", rich_help_panel=_TUNING),
+]
+CostModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of a trained cost model; trained from the records if left out.", rich_help_panel=_TUNING
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
@@ -78,10 +101,20 @@ def open_session(
     threads: int | None,
     jobs: int,
     seed: int,
+    price: str = "measured",
+    budget: int | None = None,
+    regret: float = 0.02,
+    cost_model: Path | None = None,
 ) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
+    from cost_model import load_kernel_model
+    from tuner.pricing import Pricing
     from tuner.session import start_session
 
+    if price not in PRICES:
+        raise typer.BadParameter(f"--price {price} is not known; choose {', '.join(PRICES)}")
+    if not 0 <= regret < 1 or (budget is not None and budget < 0):
+        raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
     for name, value, least in (("--trials", trials, 0), ("--jobs", jobs, 1), ("--threads", threads, 1)):
         if value is not None and value < least:
             raise typer.BadParameter(f"{name} is {value}; it is at least {least}")
@@ -95,6 +128,12 @@ def open_session(
             num_threads=threads,
             jobs=jobs,
             seed=seed,
+            pricing=Pricing(
+                mode=cast("PriceMode", price),  # checked above
+                budget=budget,
+                regret=regret,
+                model=None if cost_model is None else load_kernel_model(cost_model),
+            ),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
         ) as session,
     ):

@@ -19,7 +19,7 @@ from tuner.graph import DataflowGraph, IndexSet
 from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
-from tuner.price_measured import MeasuredPricer
+from tuner.pricing import price_candidates
 from tuner.rewrite import extract_function, outline_partitions
 from tuner.rules import gather_specs
 from tuner.session import Session, TuningProgress
@@ -71,8 +71,19 @@ class PartitionedFunction:
 
     @property
     def sum_of_parts(self) -> Figure:
-        """What the search added up: latencies and launches."""
-        return Figure(latency_us=self.partition.cost_us, source="derived")
+        """What the search added up, latencies and launches; a prediction where one of the parts is."""
+        figures = self.partition.figures
+        penalty_us = self.partition.cost_us - sum(figure.latency_us for figure in figures)
+        if all(figure.source != "predicted" for figure in figures):
+            return Figure(latency_us=self.partition.cost_us, source="derived")
+        low, high = (
+            sum((figure.interval_us or (figure.latency_us,) * 2)[end] for figure in figures) for end in (0, 1)
+        )
+        return Figure(
+            latency_us=self.partition.cost_us,
+            source="predicted",
+            interval_us=(low + penalty_us, high + penalty_us),
+        )
 
 
 def price_function(
@@ -87,7 +98,14 @@ def price_function(
     graph = DataflowGraph.from_function(module)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
     found = find_candidates(graph, gather_specs(session.backends, session.target))
-    prices = MeasuredPricer(graph, session.measurer).price(found.candidates)
+    prices = price_candidates(
+        graph,
+        found.candidates,
+        session.measurer,
+        session.pricing,
+        launch_penalty_us=launch_penalty_us,
+        seed=session.seed,
+    )
     return PricedFunction(
         name=name,
         graph=graph,

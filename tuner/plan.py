@@ -121,7 +121,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         end_to_end: latency of the whole forward function by variant: `mix` and each single backend.
         sum_of_parts: what the search added up for `mix`.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the partitioned module against the unpartitioned one.
+        max_relative_error: largest error of the partitioned module against the unpartitioned one; None where
+            nothing was run.
         max_gradient_error: largest relative error of the stages' gradients against the uncut model's.
         stages: the stages in order.
         tied: groups of parameters that are one and the same.
@@ -144,7 +145,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     end_to_end: dict[str, Figure]
     sum_of_parts: Figure
     launch_penalty_us: float
-    max_relative_error: float
+    max_relative_error: float | None
     max_gradient_error: float | None
     stages: tuple[StagePlan, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]

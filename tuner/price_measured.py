@@ -87,6 +87,11 @@ def _workload_of(structure: Structure) -> Workload:
     return describe_function(structure.value)
 
 
+def workload_of_candidate(graph: DataflowGraph, candidate: CandidatePartition) -> Workload:
+    """Return what records call a candidate's sub-graph."""
+    return _workload_of(Structure(extract_function(graph, candidate.sub_graph, candidate.backend)))
+
+
 def price_of(record: Record) -> Figure | Invalid:
     """Return a record's median latency with its quartiles, or its failure as the reason."""
     measurement = record.measurement

@@ -16,6 +16,7 @@ from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for, make_backend
 from tuner.device_probe import ensure_probed
 from tuner.measure import MeasureProgress, Measurer
+from tuner.pricing import Pricing
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 
@@ -42,6 +43,7 @@ class Session:
         store: the records.
         measurer: measures what the records do not have.
         seed: seed of random inputs.
+        pricing: how candidates get their prices.
         on_progress: told what is going on.
     """
 
@@ -50,6 +52,7 @@ class Session:
     store: RecordStore
     measurer: Measurer
     seed: int
+    pricing: Pricing
     on_progress: Callable[[TuningProgress], None]
 
 
@@ -63,6 +66,7 @@ def start_session(
     num_threads: int | None = None,
     jobs: int = 1,
     seed: int = 0,
+    pricing: Pricing | None = None,
     on_progress: Callable[[TuningProgress], None] = lambda progress: None,
 ) -> Iterator[Session]:
     """Open the records and start the measuring worker; both are given back when the body ends.
@@ -75,6 +79,7 @@ def start_session(
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
+        pricing: how candidates get their prices; all measured if None.
         on_progress: told what is going on.
 
     Raises:
@@ -110,6 +115,7 @@ def start_session(
             store=store,
             measurer=measurer,
             seed=seed,
+            pricing=pricing or Pricing(),
             on_progress=on_progress,
         )
 

@@ -51,13 +51,14 @@ class MeasuredStages:
         stages: plain data, in order.
         tied: groups of parameters that are one and the same.
         functions: the partitioned functions, by `stage1.forward` and the like.
-        max_error: largest relative error of outputs and gradients against the uncut model's.
+        max_error: largest relative error of outputs and gradients against the uncut model's;
+            None where nothing ran.
     """
 
     stages: tuple[StagePlan, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
     functions: tuple[PartitionedFunction, ...]
-    max_error: float
+    max_error: float | None
 
 
 def measure_stages(
@@ -199,8 +200,10 @@ def _check(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-) -> float:
+) -> float | None:
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
+    if session.pricing.mode == "model":
+        return None
     workload = describe_function(model.module["main"], "model", module=model.module)
     checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "stages")])
     settings = ",".join(function.fingerprint for function in partitioned.values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from records.workload import describe
 from tuner.describe import describe_function
-from tuner.errors import TunerError
+from tuner.errors import TunerError, UnpriceableError
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
@@ -45,7 +45,7 @@ class PartitionedModel:
             reference backend for what it cannot run).
         sum_of_parts: what the search added up for the mix.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the mix against the unpartitioned model.
+        max_relative_error: largest error of the mix against the unpartitioned model; None where nothing ran.
         num_candidates_by_rule: how many candidates each rule proposed.
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
@@ -61,7 +61,7 @@ class PartitionedModel:
     end_to_end: dict[str, Figure]
     sum_of_parts: Figure
     launch_penalty_us: float
-    max_relative_error: float
+    max_relative_error: float | None
     num_candidates_by_rule: dict[str, int]
     num_invalid: int
     num_refused_by_reason: dict[str, int]
@@ -102,11 +102,13 @@ def partition_model(model: Model, session: Session) -> PartitionedModel:
 
 
 def measure_partitioned(session: Session, function: PartitionedFunction, *, label: str = "mix") -> Figure:
-    """Measure a partitioned function end to end, through the records.
+    """Measure a partitioned function end to end, through the records; where nothing is measured, add up.
 
     Raises:
         TunerError: it cannot be built or run; says why.
     """
+    if session.pricing.mode == "model":
+        return function.sum_of_parts
     session.on_progress(TuningProgress(text=f"{function.priced.name}: measuring {label}"))
     record = session.measurer.measure_function(
         function.priced.workload, function.module, label, settings=f"partition={function.fingerprint}"
@@ -126,7 +128,11 @@ def _measure_variants(
 ) -> dict[str, Figure]:
     variants = {"mix": measure_partitioned(session, mix)}
     for backend in session.backends:
-        alone = choose_partition(priced, only=backend.name)
+        try:
+            alone = choose_partition(priced, only=backend.name)
+        except UnpriceableError:
+            # Active pricing leaves out what it need not know, a single backend's other kernels among it.
+            continue
         if alone.fingerprint == mix.fingerprint:
             # One program has one latency: a second measurement would only show noise.
             variants[backend.name] = variants["mix"]
@@ -135,7 +141,9 @@ def _measure_variants(
     return variants
 
 
-def _check(session: Session, model: Model, mix: PartitionedFunction) -> float:
+def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | None:
+    if session.pricing.mode == "model":
+        return None
     workload = mix.priced.workload
     checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs")])
     session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))

@@ -1,0 +1,224 @@
+"""How candidates get their prices: all measured, all predicted, or measured only where the decision needs it.
+
+`measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
+predicted with an interval. `active` measures what matters. It solves the partition problem optimistically
+(each unmeasured candidate at the low end of its interval) and measures the unmeasured candidates of that
+answer, until the optimistic cost is within `regret` of the best fully measured partition or the budget is
+spent. While intervals hold, no unmeasured candidate could then improve the answer by more than the regret.
+The parts of the answer are always measured. Checked in tests/tuner/test_pricing.py.
+
+Source: the principle is optimism under uncertainty for combinatorial choices (Chen et al., "Combinatorial
+multi-armed bandit", ICML 2013, section 3), with calibrated intervals of a regression in place of counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from cost_model import (
+    CostModelError,
+    DeviceSpeed,
+    KernelModel,
+    Query,
+    device_speed,
+    load_dataset,
+    roofline_us,
+    train_kernel_model,
+)
+from records import Workload
+from tuner.candidate import HOST, CandidatePartition
+from tuner.graph import DataflowGraph
+from tuner.measure import Measurer
+from tuner.partition import Partition, find_partition
+from tuner.plan import Figure
+from tuner.price import Invalid, Price
+from tuner.price_measured import MeasuredPricer, price_of, workload_of_candidate
+
+logger = logging.getLogger(__name__)
+
+PriceMode = Literal["measured", "active", "model"]
+
+_RETRAIN_GROWTH = 1.2
+"""The model is trained again when there are this many times the records it was trained on."""
+
+_MAX_ROUNDS = 50
+"""Rounds of active pricing; each measures at least one candidate, and most functions need fewer than ten."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pricing:
+    """How a session prices candidates, and the model it has so far.
+
+    Attributes:
+        mode: see the module docstring.
+        budget: most candidates that `active` measures in the session; None for no limit.
+        regret: share of the cost that `active` may leave on the table.
+        model: the cost model; trained from the records when first needed.
+    """
+
+    mode: PriceMode = "measured"
+    budget: int | None = None
+    regret: float = 0.02
+    model: KernelModel | None = None
+    num_measured: int = 0
+    _trained_on: int = field(default=0, repr=False)
+
+    def current_model(self, measurer: Measurer, seed: int) -> KernelModel | None:
+        """Return the model, trained again where enough records came; None while there are too few."""
+        stats = measurer.store.stats().measurements
+        if self.model is None or (self._trained_on and stats > _RETRAIN_GROWTH * self._trained_on):
+            try:
+                self.model = train_kernel_model(load_dataset(measurer.store.iterate()), seed=seed)
+                self._trained_on = stats
+            except CostModelError as error:
+                logger.info("no cost model yet: %s", error)
+        return self.model
+
+
+def price_candidates(
+    graph: DataflowGraph,
+    candidates: Sequence[CandidatePartition],
+    measurer: Measurer,
+    pricing: Pricing,
+    *,
+    launch_penalty_us: float,
+    seed: int,
+) -> tuple[Price, ...]:
+    """Return one price a candidate, in order, measured or predicted as the mode says.
+
+    Raises:
+        CostModelError: predictions are asked for, and the records hold too few samples to learn from.
+        UnpriceableError: nobody can run an operator; names it.
+    """
+    pricer = MeasuredPricer(graph, measurer)
+    if pricing.mode == "measured":
+        return pricer.price(candidates)
+    model = pricing.current_model(measurer, seed)
+    if model is None:
+        if pricing.mode == "model":
+            raise CostModelError(
+                "the records hold too few measurements to predict from; tune a model with --price measured "
+                "first, or gather some with `tessel records collect`"
+            )
+        return pricer.price(candidates)  # There is nothing to learn from yet: these will be it.
+    estimates = _estimates(graph, candidates, measurer, model)
+    if pricing.mode == "model":
+        return tuple(estimates)
+    return _price_actively(
+        graph,
+        candidates,
+        estimates,
+        pricer.price,
+        pricing,
+        solve=functools.partial(find_partition, graph, launch_penalty_us=launch_penalty_us),
+    )
+
+
+def is_predicted(price: Price) -> bool:
+    """Say whether a price is a prediction."""
+    return isinstance(price, Figure) and price.source == "predicted"
+
+
+def _price_actively(
+    graph: DataflowGraph,
+    candidates: Sequence[CandidatePartition],
+    estimates: Sequence[Price],
+    measure: Callable[[Sequence[CandidatePartition]], Sequence[Price]],
+    pricing: Pricing,
+    *,
+    solve: Callable[[Sequence[CandidatePartition], Sequence[Price]], Partition],
+) -> tuple[Price, ...]:
+    prices = list(estimates)
+    position = {candidate: index for index, candidate in enumerate(candidates)}
+
+    def measure_predicted(partition: Partition) -> int:
+        wanted = [c for c in partition.chosen if is_predicted(prices[position[c]])]
+        for candidate, price in zip(wanted, measure(wanted), strict=True):
+            prices[position[candidate]] = price
+        pricing.num_measured += len(wanted)
+        return len(wanted)
+
+    # First a partition that is measured through and through: what others must beat.
+    while measure_predicted(best := solve(candidates, prices)):
+        pass
+    for _ in range(_MAX_ROUNDS):
+        if pricing.budget is not None and pricing.num_measured >= pricing.budget:
+            break
+        measured_only = [Invalid("not measured") if is_predicted(price) else price for price in prices]
+        best = solve(candidates, measured_only)
+        hopeful = solve(candidates, [_optimistic(price) for price in prices])
+        if hopeful.cost_us >= best.cost_us * (1 - pricing.regret) or not measure_predicted(hopeful):
+            break
+    # What stays unmeasured must not be chosen for its prediction: the answer is measured throughout.
+    return tuple(
+        Invalid("predicted too slow to be worth measuring") if is_predicted(p) else p for p in prices
+    )
+
+
+def _optimistic(price: Price) -> Price:
+    if isinstance(price, Figure) and price.source == "predicted" and price.interval_us is not None:
+        return msgspec.structs.replace(price, latency_us=price.interval_us[0])
+    return price
+
+
+def _estimates(
+    graph: DataflowGraph, candidates: Sequence[CandidatePartition], measurer: Measurer, model: KernelModel
+) -> list[Price]:
+    """Price what the records know by measurement, and predict the rest; equal programs are one query."""
+    backends = {backend.name: backend for backend in measurer.backends}
+    speed = _speed(measurer)
+    known: dict[tuple[str, str], Price] = {}
+    queries: dict[tuple[str, str], Query] = {}
+    keys: list[tuple[str, str] | None] = []
+    for candidate in candidates:
+        if candidate.backend == HOST:
+            keys.append(None)
+            continue
+        workload = workload_of_candidate(graph, candidate)
+        backend = backends[candidate.backend]
+        key = workload.fingerprint, backend.name
+        keys.append(key)
+        if key in known or key in queries:
+            continue
+        record = measurer.find(workload, backend.name, settings=backend.settings)
+        if record is not None:
+            known[key] = price_of(record)
+        elif backend.name in model.manifest.backends:
+            queries[key] = Query(
+                workload=workload,
+                backend=backend.name,
+                settings=backend.settings,
+                num_threads=measurer.target.num_threads,
+                speed=speed,
+            )
+        else:
+            known[key] = _unseen_backend(workload, speed)
+    for key, prediction in zip(queries, model.predict(tuple(queries.values())), strict=True):
+        known[key] = Figure(
+            latency_us=prediction.latency_us,
+            source="predicted",
+            interval_us=(prediction.low_us, prediction.high_us),
+        )
+    return [Figure(latency_us=0.0, source="derived") if key is None else known[key] for key in keys]
+
+
+def _unseen_backend(workload: Workload, speed: DeviceSpeed) -> Figure:
+    """Return all that is known of a backend never measured: no faster than the roofline allows."""
+    bound_us = roofline_us(workload, speed)
+    return Figure(latency_us=10 * bound_us, source="predicted", interval_us=(bound_us, 100 * bound_us))
+
+
+def _speed(measurer: Measurer) -> DeviceSpeed:
+    environment = measurer.environment(measurer.backends[0].name)
+    return device_speed(
+        record.measurement
+        for record in measurer.store.iterate(role="device", target=measurer.target.text)
+        if record.measurement.environment.device_model == environment.device_model
+        and record.measurement.environment.num_threads == environment.num_threads
+    )
