@@ -1,9 +1,10 @@
 """Turn an exported torch program into Relax by TVM's converters of operators.
 
-Programs are decomposed only as far as the importer needs (batch normalisation; left whole, TVM 0.27 imports
-it wrongly). Attention is written out in matrix products and a softmax as in the zoo, since TVM's fused
-attention has no gradient. Layers come from the module stack that `torch.export` notes. Checked against torch
-in tests/tuner/frontend/test_torch_program.py.
+Programs are decomposed only as far as the importer needs. Attention is written out in matrix products and a
+softmax as in the zoo, since TVM's fused attention has no gradient; products keep their type, where TVM's
+converters turn halves into floats; and cross-entropy keeps its options, which they drop. Layers come from the
+module stack that `torch.export` notes. Checked against torch in tests/tuner/frontend/test_torch_program.py
+and test_torch_operators.py.
 """
 
 from __future__ import annotations
@@ -34,10 +35,54 @@ _ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_c
 """Positional arguments of torch's `scaled_dot_product_attention`, in order."""
 
 
+_BROKEN = ("pixel_shuffle.default",)
+"""Operators that the importer takes and TVM 0.27 cannot lower, though their parts it can."""
+
+_MAX_DECOMPOSITIONS = 8
+"""Rounds of decomposition; each takes apart what the last one brought. Three are the most seen."""
+
+_CROSS_ENTROPY_ARGUMENTS = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+"""Positional arguments of torch's `cross_entropy_loss`, in order."""
+
+_REDUCTIONS = ("none", "mean", "sum")
+"""What torch's numbers for reductions mean."""
+
+
+_NUMPY_TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+"""Types of tensors that NumPy has too."""
+
+
+def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Return the program with what the importer lacks or breaks taken apart, and the rest whole.
+
+    Left whole, batch normalisation is imported wrongly by TVM 0.27; taken apart altogether, attention becomes
+    dozens of operators that no rule recognises.
+    """
+    program = program.run_decompositions({})  # what torch always decomposes, and nothing else
+    for _ in range(_MAX_DECOMPOSITIONS):
+        missing = _Importer(program).missing_operators()
+        rules: Mapping[Any, Any] = torch.export.default_decompositions()
+        table = {operator: rules[operator] for operator in rules if operator.__name__ in missing}
+        if not table:
+            break
+        program = program.run_decompositions(table)
+    return program
+
+
 def import_program(
     program: torch.export.ExportedProgram, name: str, *, shapes: Mapping[str, tuple[int, ...]]
 ) -> Model:
-    """Return the model of an exported program, decomposed by torch's empty table.
+    """Return the model of a program that `decompose` returned.
 
     Raises:
         UnknownNameError: a shape is given for what is no input.
@@ -45,6 +90,7 @@ def import_program(
         ValueError: an extent that the program fixes is given another value, or an open one has none.
     """
     importer = _Importer(program)
+    _require_numpy_types(program, name)
     missing = importer.missing_operators()
     if missing:
         raise UnsupportedOperatorError(
@@ -81,6 +127,11 @@ class _Importer(ExportedProgramImporter):
         self.convert_map = self.create_convert_map() | {
             "scaled_dot_product_attention.default": self._attention,
             "embedding.default": self._rows,
+            "linear.default": self._linear,
+            "matmul.default": self._matmul,
+            "mm.default": self._matmul,
+            "bmm.default": self._matmul,
+            "cross_entropy_loss.default": self._cross_entropy,
         }
         self.program = program
         self.builder = self.block_builder = PathBuilder()
@@ -95,7 +146,7 @@ class _Importer(ExportedProgramImporter):
     def missing_operators(self) -> tuple[str, ...]:
         """Return names of operators of the program that there is no converter for."""
         names = {node.target.__name__ for node in self.program.graph.nodes if node.op == "call_function"}
-        return tuple(sorted(names - set(self.convert_map)))
+        return tuple(sorted(names - (set(self.convert_map) - set(_BROKEN))))
 
     def translate(self) -> IRModule:
         """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names."""
@@ -143,10 +194,13 @@ class _Importer(ExportedProgramImporter):
         """Emit softmax(query · keyᵀ · scale + mask) · value, as torch defines its fused attention."""
         given = dict(zip(_ATTENTION_ARGUMENTS, node.args, strict=False)) | dict(node.kwargs)
         query, key, value = (self.env[given[name]] for name in _ATTENTION_ARGUMENTS[:3])
-        if given.get("dropout_p", 0.0) or given.get("enable_gqa", False):
-            raise ValueError("attention has dropout or grouped heads")
+        if given.get("dropout_p", 0.0):
+            raise ValueError("attention has dropout")
         num_axes = len(query.ty.shape)
         emit, dtype = self.builder.emit, str(query.ty.dtype.dtype)
+        if given.get("enable_gqa", False):
+            group = int(query.ty.shape[num_axes - 3]) // int(key.ty.shape[num_axes - 3])
+            key, value = (emit(relax.op.repeat(item, group, axis=num_axes - 3)) for item in (key, value))
         axes = [*range(num_axes - 2), num_axes - 1, num_axes - 2]
         scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, axes))))
         scale = given.get("scale") or int(query.ty.shape[-1]) ** -0.5
@@ -158,6 +212,34 @@ class _Importer(ExportedProgramImporter):
         if given.get("attn_mask") is not None:
             scores = emit(relax.op.add(scores, self._additive_mask(given["attn_mask"], dtype)))
         return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores, axis=-1)), value))
+
+    def _linear(self, node: torch.fx.Node) -> Any:
+        x, weight = self.env[node.args[0]], self.env[node.args[1]]
+        product = self.builder.emit(relax.op.matmul(x, self.builder.emit(relax.op.permute_dims(weight))))
+        bias = self.env.get(node.args[2]) if len(node.args) > 2 else None
+        return product if bias is None else self.builder.emit(relax.op.add(product, bias))
+
+    def _matmul(self, node: torch.fx.Node) -> Any:
+        return self.builder.emit(relax.op.matmul(self.env[node.args[0]], self.env[node.args[1]]))
+
+    def _cross_entropy(self, node: torch.fx.Node) -> Any:
+        given: dict[str, Any] = dict(zip(_CROSS_ENTROPY_ARGUMENTS, node.args, strict=False))
+        given |= node.kwargs
+        logits, target = self.env[given["input"]], self.env[given["target"]]
+        if given.get("label_smoothing", 0.0) or not np.issubdtype(str(target.ty.dtype.dtype), np.integer):
+            raise ValueError("labels are smoothed, or probabilities instead of classes")
+        axis = 0 if len(logits.ty.shape) == 1 else 1
+        probabilities = self.builder.emit(relax.op.nn.log_softmax(logits, axis=axis))
+        weight = self.env[given["weight"]] if given.get("weight") is not None else None
+        return self.builder.emit(
+            relax.op.nn.nll_loss(
+                probabilities,
+                target,
+                weight,
+                reduction=_REDUCTIONS[given.get("reduction", 1)],
+                ignore_index=given.get("ignore_index", -100),
+            )
+        )
 
     def _additive_mask(self, node: Any, dtype: str) -> Any:
         mask = self.env[node]
@@ -176,6 +258,15 @@ class _Importer(ExportedProgramImporter):
         if len(shape) == 1:
             return rows
         return self.builder.emit(relax.op.reshape(rows, [*shape, table.ty.shape[1]]))
+
+
+def _require_numpy_types(program: torch.export.ExportedProgram, name: str) -> None:
+    for tensor_name, tensor in program.state_dict.items():
+        if tensor.dtype not in _NUMPY_TYPES:
+            raise UnsupportedOperatorError(
+                f"{tensor_name} of {name} is of type {tensor.dtype}, which cannot be handed to TVM; convert "
+                "the module by .float() or .half()"
+            )
 
 
 def _layer(node: torch.fx.Node) -> str:

@@ -22,7 +22,7 @@ import torch
 
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.model import Model
-from tuner.frontend.torch_importer import import_program
+from tuner.frontend.torch_importer import decompose, import_program
 
 
 def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
@@ -124,10 +124,8 @@ def import_module(
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return the program with batch normalisation taken apart, and `linear` and attention whole."""
     with _quiet_export():
-        # An empty table leaves what torch always decomposes, and nothing else.
-        return program.run_decompositions({})
+        return decompose(program)
 
 
 def _load_python(location: str) -> ModuleType:
