@@ -25,11 +25,16 @@ Source: TVM RFC 62 ("Partitioner", Dijkstra over covered index sets); A* on dual
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Waiting = tuple[tuple[int, int], ...]
 """For each entangling option, bits of uncovered nodes that run before it and after it; sorted."""
+
+Makers = tuple[tuple[int, int, int], ...]
+"""Covered values that are still to be read: bits of their uncovered users, the backend that made them, and
+how many there are. Values with the same users are alike, so branches that meet in one node make few states."""
 
 PROGRESS_EVERY_STATES = 1000
 
@@ -125,13 +130,13 @@ class _State:
     Attributes:
         covered: bits of covered nodes.
         waiting: what entangling options impose.
-        makers: for each backend, bits of covered nodes that uncovered nodes read.
+        makers: what was made for uncovered nodes, and by which backend; sorted.
         readers: for options that read uncovered nodes, bits of these, and the backend; sorted.
     """
 
     covered: int
     waiting: Waiting = ()
-    makers: tuple[int, ...] = ()
+    makers: Makers = ()
     readers: tuple[tuple[int, int], ...] = ()
 
 
@@ -167,7 +172,7 @@ class _Search:
 
     def run(self, max_states: int | None, beam_width: int) -> Cover:
         """Search segment by segment; what was chosen in one does not depend on any other."""
-        state = _State(0, makers=self._no_makers())
+        state = _State(0)
         cost = lower_bound = sum(self._problem.prices)
         chosen: list[int] = []
         for end in self._segment_ends():
@@ -272,13 +277,11 @@ class _Search:
         if leader == state:
             return False
         uses = sum(
-            (wanted).bit_count()
-            for wanted, backend in leader.readers
-            if (wanted, backend) not in state.readers
+            wanted.bit_count() for wanted, backend in leader.readers if (wanted, backend) not in state.readers
         )
-        for made, made_here in zip(leader.makers, state.makers, strict=True):
-            for index in _indices(made & ~made_here):
-                uses += (self._problem.users[index] & ~state.covered).bit_count()
+        made_here = {(users, backend): count for users, backend, count in state.makers}
+        for users, backend, count in leader.makers:
+            uses += max(count - made_here.get((users, backend), 0), 0) * users.bit_count()
         return bound >= self._visits[leader].bound + uses * self._problem.transition_cost
 
     def _step(self, state: _State, number: int) -> tuple[_State, int] | None:
@@ -328,35 +331,30 @@ class _Search:
 
     def _transit(
         self, state: _State, number: int, covered: int
-    ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
+    ) -> tuple[Makers, tuple[tuple[int, int], ...], int]:
         """Return makers and readers after an option, and what its values that change backend cost."""
         option = self._problem.options[number]
+        made: Counter[tuple[int, int]] = Counter()
+        readers = []
         values = 0
+        for users, backend, count in state.makers:
+            if users & option.inside and 0 <= option.backend != backend:
+                values += count
+            made[users & ~covered, backend] += count
+        for wanted, backend in state.readers:
+            if 0 <= option.backend != backend:
+                values += (wanted & option.inside).bit_count()
+            readers.append((wanted & ~covered, backend))
         if option.backend >= 0:
-            for backend, made in enumerate(state.makers):
-                if backend != option.backend:
-                    values += (made & option.reads).bit_count()
-            for wanted, backend in state.readers:
-                if backend != option.backend:
-                    values += (wanted & option.inside).bit_count()
-        makers = list(state.makers)
-        readers = list(state.readers)
-        if option.backend >= 0:
-            makers[option.backend] |= option.inside
-            readers.append((option.reads, option.backend))
-        read_later = [
-            sum(1 << index for index in _indices(made) if self._problem.users[index] & ~covered)
-            for made in makers
-        ]
-        still_wanted = sorted(
-            (wanted & ~covered, backend) for wanted, backend in readers if wanted & ~covered
+            for index in _indices(option.inside):
+                made[self._problem.users[index] & ~covered, option.backend] += 1
+            readers.append((option.reads & ~covered, option.backend))
+        makers = tuple(sorted((users, backend, count) for (users, backend), count in made.items() if users))
+        return (
+            makers,
+            tuple(sorted(each for each in readers if each[0])),
+            values * self._problem.transition_cost,
         )
-        return tuple(read_later), tuple(still_wanted), values * self._problem.transition_cost
-
-    def _no_makers(self) -> tuple[int, ...]:
-        if not self._problem.transition_cost:
-            return ()
-        return (0,) * (1 + max((option.backend for option in self._problem.options), default=-1))
 
     def _path(self, goal: _State) -> tuple[int, ...]:
         chosen = []

@@ -163,7 +163,7 @@ def find_partition(
     try:
         cover = problem.solve(max_states, on_progress)
     except StuckError as error:
-        raise UnpriceableError(_stuck_message(graph, error.node)) from error
+        raise UnpriceableError(_stuck_message(graph, problem.order[error.node])) from error
     return problem.partition(cover)
 
 
@@ -237,7 +237,7 @@ def _stuck_message(graph: DataflowGraph, index: int) -> str:
 
 
 class _Problem:
-    """A graph's offers as options of whole-number cost."""
+    """A graph's offers as options of whole-number cost, over the nodes in depth-first order."""
 
     def __init__(
         self,
@@ -246,7 +246,9 @@ class _Problem:
         launch_penalty_us: float,
         transition_penalty_us: float,
     ) -> None:
-        self._graph = graph
+        self.order = graph.depth_first_order()
+        self._graph = graph.renumbered(self.order)
+        self._number = {old: new for new, old in enumerate(self.order)}
         self._offers = offers
         self._launch_penalty_us = launch_penalty_us
         self._transition_cost = round(transition_penalty_us * UNITS_PER_US)
@@ -258,7 +260,7 @@ class _Problem:
     def solve(self, max_states: int | None, on_progress: Callable[[SearchProgress], None]) -> Cover:
         """Return the cheapest cover of all nodes."""
         graph = self._graph
-        insides = [tuple(offer.candidate.sub_graph.inside) for offer in self._offers]
+        insides = [tuple(IndexSet(option.inside)) for option in self._options]
         problem = CoverProblem(
             ancestors=[each.bits for each in graph.ancestors],
             descendants=[each.bits for each in graph.descendants],
@@ -277,7 +279,10 @@ class _Problem:
 
     def partition(self, cover: Cover) -> Partition:
         """Return what a cover stands for."""
-        offers = [self._offers[position] for position in cover.chosen]
+        offers = sorted(
+            (self._offers[position] for position in cover.chosen),
+            key=lambda offer: offer.candidate.sub_graph.inside.first,
+        )
         latency_us = sum(offer.figure.latency_us for offer in offers)
         cost_us = (cover.cost - len(offers)) / UNITS_PER_US
         return Partition(
@@ -303,8 +308,8 @@ class _Problem:
         sub_graph, backend = offer.candidate.sub_graph, offer.candidate.backend
         penalty_us = 0.0 if backend == HOST else self._launch_penalty_us
         return Option(
-            inside=sub_graph.inside.bits,
-            reads=sub_graph.input.bits,
+            inside=IndexSet.of(self._number[index] for index in sub_graph.inside).bits,
+            reads=IndexSet.of(self._number[index] for index in sub_graph.input).bits,
             cost=round((offer.figure.latency_us + penalty_us) * UNITS_PER_US) + 1,
             backend=self._number_of_backend[backend],
         )

@@ -11,7 +11,7 @@ Source: TVM RFC 62 ("DataflowGraph", "PostDfsIndex"). There tuples, projections 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.graph.index_set import IndexSet
@@ -130,6 +130,48 @@ class DataflowGraph:
             below |= self.descendants[index].bits
             above |= self.ancestors[index].bits
         return not below & above & ~inside.bits
+
+    def renumbered(self, order: Sequence[int]) -> DataflowGraph:
+        """Return the graph with its nodes in another order, in which inputs still come before users.
+
+        It has no function behind it.
+
+        Raises:
+            ValueError: the order leaves a node out, repeats one or puts one before what it reads.
+        """
+        number = {old: new for new, old in enumerate(order)}
+        if len(number) < len(self.nodes) or len(order) > len(self.nodes):
+            raise ValueError(
+                f"an order of {len(order)} nodes does not hold each of {len(self)} once; name them all"
+            )
+        return DataflowGraph(
+            replace(
+                self.nodes[old],
+                index=new,
+                inputs=tuple(sorted(number[source] for source in self.nodes[old].inputs)),
+            )
+            for new, old in enumerate(order)
+        )
+
+    def depth_first_order(self) -> tuple[int, ...]:
+        """Return the nodes so that a branch is finished before the next begins (upstream's "post-DFS" order).
+
+        Walks from the results, the first input first. However a model numbers its branches, few values are
+        then waiting to be read at any place, which is what a search over covered sets needs.
+        """
+        ordered: dict[int, None] = {}
+        for result in range(len(self.nodes)):
+            if self.users[result] and not self.nodes[result].is_external:
+                continue
+            waiting = [result]
+            while waiting:
+                index = waiting[-1]
+                unread = [source for source in self.nodes[index].inputs if source not in ordered]
+                if unread and index not in ordered:
+                    waiting.append(unread[0])
+                else:
+                    ordered.setdefault(waiting.pop())
+        return tuple(ordered)
 
     def dominators(self) -> tuple[int | None, ...]:
         """Return for each node the nearest node through which every path to it from the graph's entries goes.

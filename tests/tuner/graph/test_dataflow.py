@@ -107,6 +107,25 @@ def test_dominators_agree_with_networkx(graph: DataflowGraph) -> None:
             assert (root if found[index] is None else found[index]) == expected[index]
 
 
+@given(graphs())
+def test_depth_first_order_is_an_order_of_all_nodes(graph: DataflowGraph) -> None:
+    order = graph.depth_first_order()
+    assert sorted(order) == list(range(len(graph)))
+    renumbered = graph.renumbered(order)
+    for new, old in enumerate(order):
+        assert [order[read] for read in renumbered.ancestors[new]] == [
+            each for each in order if each in graph.ancestors[old]
+        ]
+
+
+def test_depth_first_order_finishes_a_branch_before_the_next() -> None:
+    # Two branches of two, numbered across: 1, 2 then 3, 4.
+    graph = graph_of([(), (0,), (0,), (1,), (2,), (3, 4)])
+    assert graph.depth_first_order() == (0, 1, 3, 2, 4, 5)
+    with pytest.raises(ValueError, match="does not hold each"):
+        graph.renumbered([0, 1])
+
+
 def _network(graph: DataflowGraph) -> nx.DiGraph:
     network = nx.DiGraph()
     network.add_nodes_from(range(len(graph)))
