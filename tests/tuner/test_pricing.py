@@ -1,0 +1,94 @@
+"""Active pricing finds what full measurement finds, with fewer measurements, and says what it predicted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.dataflow_samples import graph_of
+from tuner.candidate import CandidatePartition
+from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.partition import find_partition
+from tuner.plan import Figure
+from tuner.price import Price
+from tuner.pricing import Pricing, _price_actively, is_predicted
+
+pytestmark = pytest.mark.tvm
+
+
+def chain(length: int) -> DataflowGraph:
+    return graph_of([(index - 1,) if index else () for index in range(length)])
+
+
+def candidates_of(graph: DataflowGraph) -> list[CandidatePartition]:
+    """Every run of up to three nodes, on two backends."""
+    runs = [
+        SubGraph.of(graph, IndexSet.of(range(first, last)))
+        for first in range(len(graph))
+        for last in range(first + 1, min(first + 4, len(graph) + 1))
+    ]
+    return [CandidatePartition(run, backend, "runs") for run in runs for backend in ("tvm", "blas")]
+
+
+def predicted(truth_us: float, error: float, width: float) -> Figure:
+    guess = truth_us * error
+    return Figure(latency_us=guess, source="predicted", interval_us=(guess / width, guess * width))
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(2, 7), seed=st.integers(0, 10_000), regret=st.sampled_from([0.0, 0.05]))
+def test_where_intervals_hold_the_answer_is_within_the_regret(length: int, seed: int, regret: float) -> None:
+    rng = random.Random(seed)
+    graph = chain(length)
+    candidates = candidates_of(graph)
+    truth = [Figure(latency_us=rng.uniform(1, 100), source="measured") for _ in candidates]
+    truth_of = dict(zip(candidates, truth, strict=True))
+    estimates: list[Price] = [predicted(figure.latency_us, rng.uniform(0.7, 1.4), 1.5) for figure in truth]
+    asked: list[CandidatePartition] = []
+
+    def measure(wanted: Sequence[CandidatePartition]) -> list[Price]:
+        asked.extend(wanted)
+        return [truth_of[candidate] for candidate in wanted]
+
+    def solve(offered: Sequence[CandidatePartition], prices: Sequence[Price]):
+        return find_partition(graph, offered, prices, launch_penalty_us=0.5)
+
+    prices = _price_actively(
+        graph, candidates, estimates, measure, Pricing(mode="active", regret=regret), solve=solve
+    )
+
+    best = solve(candidates, truth)
+    found = solve(candidates, prices)
+    assert not any(is_predicted(price) for price in prices)
+    assert found.cost_us <= best.cost_us / (1 - regret) + 1e-6
+    assert len(set(asked)) == len(asked)
+
+
+def test_a_budget_ends_measuring_with_an_answer_that_is_measured() -> None:
+    rng = random.Random(1)
+    graph = chain(6)
+    candidates = candidates_of(graph)
+    truth_of = {candidate: rng.uniform(1, 100) for candidate in candidates}
+    asked: list[CandidatePartition] = []
+
+    def measure(wanted: Sequence[CandidatePartition]) -> list[Price]:
+        asked.extend(wanted)
+        return [Figure(latency_us=truth_of[candidate], source="measured") for candidate in wanted]
+
+    def solve(offered: Sequence[CandidatePartition], prices: Sequence[Price]):
+        return find_partition(graph, offered, prices, launch_penalty_us=0.5)
+
+    prices = _price_actively(
+        graph,
+        candidates,
+        [predicted(truth_of[candidate], 1.0, 3.0) for candidate in candidates],
+        measure,
+        Pricing(mode="active", budget=1),
+        solve=solve,
+    )
+    assert {figure.source for figure in solve(candidates, prices).figures} == {"measured"}
+    assert len(asked) < len(candidates) / 2
