@@ -77,10 +77,16 @@ class CyclicProblem:
         return max(1, self.copies * int(self.problem.spans.sum() + self.problem.lags.sum()))
 
 
-def make_cyclic_problem(problem: Problem, copies: int) -> CyclicProblem:
-    """Return the rules of a repetend of that many micro-batches."""
+def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False) -> CyclicProblem:
+    """Return the rules of a repetend of that many micro-batches.
+
+    Args:
+        problem: the blocks and limits.
+        copies: micro-batches in one period.
+        is_whole: keep every edge, as if all blocks were tied together.
+    """
     nodes = _nodes_in_order(problem, copies)
-    components = _components(problem, copies)
+    components = np.zeros(len(nodes), dtype=np.int64) if is_whole else _components(problem, copies)
     arcs = np.array(list(_arcs(problem, copies, components)), dtype=np.int64).reshape(-1, 4)
     pairs = _pairs(problem, copies, nodes)
     rows = list(_memory_rows(problem, copies, {pair: index for index, pair in enumerate(pairs)}))

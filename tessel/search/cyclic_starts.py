@@ -12,8 +12,8 @@ import networkx as nx
 import numpy as np
 
 from tessel.search.compiled import compiled
-from tessel.search.cyclic_problem import CyclicProblem, is_limited
-from tessel.search.memory_levels import steady_peak
+from tessel.search.cyclic_problem import CyclicProblem
+from tessel.search.memory_levels import keeps_memory
 from tessel.search.problem import Integers, Problem
 
 
@@ -45,23 +45,6 @@ def close_up(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
         found = _shift_components(cyclic, starts, period)
     found -= found.min()
     return found
-
-
-def keeps_memory(problem: Problem, starts: Integers, period: int) -> bool:
-    """Return whether every limited device stays within its limit, whatever starts together on it.
-
-    Args:
-        problem: the blocks and limits.
-        starts: int64, shape (copies, num_blocks).
-        period: steps after which they repeat.
-    """
-    for device, blocks in enumerate(problem.blocks_by_device):
-        held = [block for block in blocks if problem.memory[block]]
-        if not held or not is_limited(problem, device):
-            continue
-        if steady_peak(problem.memory[held], starts[:, held], period) > problem.limits[device]:
-            return False
-    return True
 
 
 @compiled

@@ -11,10 +11,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tessel.search.problem import Integers
+from tessel.search.cyclic_problem import is_limited
+from tessel.search.problem import Integers, Problem
 
 if TYPE_CHECKING:
     from tessel.search.period_result import RepetendResult
+
+
+def keeps_memory(problem: Problem, starts: Integers, period: int) -> bool:
+    """Return whether every limited device stays within its limit, whatever starts together on it.
+
+    Args:
+        problem: the blocks and limits.
+        starts: int64, shape (copies, num_blocks).
+        period: steps after which they repeat.
+    """
+    for device, blocks in enumerate(problem.blocks_by_device):
+        held = [block for block in blocks if problem.memory[block]]
+        if not held or not is_limited(problem, device):
+            continue
+        if steady_peak(problem.memory[held], starts[:, held], period) > problem.limits[device]:
+            return False
+    return True
 
 
 def steady_peak(memory: Integers, starts: Integers, period: int) -> int:

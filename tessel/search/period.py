@@ -26,6 +26,7 @@ from tessel.placement import Placement
 from tessel.search.assignments import Assignments, list_assignments
 from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.cyclic_starts import close_up
+from tessel.search.latency import shorten_latency
 from tessel.search.limits import infeasible_error
 from tessel.search.period_result import RepetendResult
 from tessel.search.period_search import PeriodSearch
@@ -77,7 +78,8 @@ def find_repetend(
         if run.is_over() or _is_rate_optimal(best, assignments):
             break
         best = _search_copies(assignments, copies, best, run)
-    return _result(assignments, best, run)
+    starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
+    return _result(assignments, replace(best, starts=starts), run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""The same period with less latency: how soon a micro-batch that has begun is done.
+
+The period decides how fast micro-batches follow each other, the latency how long the first and the last one
+take, and with it the ramps. Among the repetends of one period those with less latency have shorter ramps and
+hold less memory. A limit on the latency is an arc from each last block of a copy back to each of its first,
+so the search for orders answers it too; the limit is bisected. Each try gets few steps and counts as
+impossible when they are used up, so the latency found is short, not proven least.
+
+Checked in tests/tessel/search/test_latency.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tessel.search.cyclic_orders import Answer, OrderSearch
+from tessel.search.cyclic_problem import CyclicProblem, make_cyclic_problem
+from tessel.search.memory_levels import keeps_memory
+from tessel.search.problem import Integers, Problem
+
+STEPS_A_TRY = 300_000
+"""Elementary steps of one try, some 0.3 ms; the cube of the number of blocks comes on top."""
+
+MOST_NODES = 160
+"""Blocks of one period above which the latency is left as it is."""
+
+
+def shorten_latency(problem: Problem, starts: Integers, period: int, is_over: Callable[[], bool]) -> Integers:
+    """Return starts of the same period in which no copy takes longer, and if possible all less long.
+
+    Args:
+        problem: the blocks and limits.
+        starts: int64, shape (copies, num_blocks), a repetend.
+        period: its period.
+        is_over: asked before each try.
+
+    Returns:
+        int64, of the same shape, the earliest 0.
+    """
+    copies = len(starts)
+    if starts.size > MOST_NODES:
+        return starts
+    cyclic = make_cyclic_problem(problem, copies, is_whole=True)
+    least, shortest = int((problem.heads + problem.tails).max()), latency(problem, starts)
+    while least < shortest and not is_over():
+        middle = (least + shortest) // 2
+        search = OrderSearch(_with_latency(cyclic, middle), period)
+        if search.run(STEPS_A_TRY + cyclic.num_nodes**3) is Answer.FEASIBLE and search.starts is not None:
+            found = search.starts.reshape(copies, -1)
+            if not keeps_memory(problem, found, period):
+                return starts
+            starts, shortest = found, latency(problem, found)
+        else:
+            least = middle + 1
+    return starts
+
+
+def latency(problem: Problem, starts: Integers) -> int:
+    """Return the steps from the first start of a copy to its last end; of several copies the longest."""
+    return int(((starts + problem.spans).max(axis=1) - starts.min(axis=1)).max())
+
+
+def _with_latency(cyclic: CyclicProblem, limit: int) -> CyclicProblem:
+    problem = cyclic.problem
+    size = problem.num_blocks
+    first = [block for block in range(size) if not problem.predecessors[block]]
+    last = [block for block in range(size) if not problem.successors[block]]
+    arcs = [
+        (copy * size + end, copy * size + begin, int(problem.spans[end]) - limit, 0)
+        for copy in range(cyclic.copies)
+        for end in last
+        for begin in first
+    ]
+    return replace(cyclic, arcs=np.concatenate([cyclic.arcs, np.array(arcs, dtype=np.int64)]))
