@@ -11,6 +11,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from urllib.parse import parse_qsl
 
@@ -18,12 +19,24 @@ from tuner.backends.blas import Blas
 from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
+from tuner.backends.tvm_codegen import TvmCodegen
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnknownNameError
+from tuner.rules.styles import FusionStyle
 from tuner.target import Target
 
 _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
-    {"tvm": TvmNative, "blas": Blas, "torch": TorchLibrary, "metaschedule": MetaSchedule}
+    {
+        "tvm": TvmNative,
+        "blas": Blas,
+        "torch": TorchLibrary,
+        "metaschedule": MetaSchedule,
+        "cublas": partial(TvmCodegen, "cublas", "cuda"),
+        "cudnn": partial(TvmCodegen, "cudnn", "cuda"),
+        "cutlass": partial(TvmCodegen, "cutlass", "cuda"),
+        "tensorrt": partial(TvmCodegen, "tensorrt", "cuda", FusionStyle.TVM),
+        "dnnl": partial(TvmCodegen, "dnnl", "cpu"),
+    }
 )
 
 
@@ -32,7 +45,7 @@ def backend_names() -> tuple[str, ...]:
     return tuple(_MAKERS)
 
 
-def backends_for(references: Iterable[str] | None, target: Target, *, trials: int = 0) -> tuple[Backend, ...]:
+def backends_for(references: Iterable[str] | None, target: Target) -> tuple[Backend, ...]:
     """Return the backends that the references name, in order.
 
     Args:
