@@ -33,8 +33,8 @@ Waiting = tuple[tuple[int, int], ...]
 """For each entangling option, bits of uncovered nodes that run before it and after it; sorted."""
 
 Makers = tuple[tuple[int, int, int], ...]
-"""Covered values that are still to be read: bits of their uncovered users, the backend that made them, and
-how many there are. Values with the same users are alike, so branches that meet in one node make few states."""
+"""Covered values still to be read: bits of their uncovered users, the backend that made them, and how
+many there are. Values with the same users are alike, so branches that meet in one node make few states."""
 
 PROGRESS_EVERY_STATES = 1000
 
