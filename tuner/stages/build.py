@@ -64,17 +64,30 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
     if model.training:
         _check_loss(program)
     recomputable = _recomputable(program)
-    stages = []
-    for index, part in enumerate(find_flow(program, cuts).parts):
+    stages: list[Stage] = []
+    returned: frozenset[str] = frozenset()
+    # From the last: which gradients a stage makes depends on which come back to it.
+    for index, part in reversed(list(enumerate(find_flow(program, cuts).parts))):
         if not part.bindings:
             raise TunerError(
                 f"stage{index} of cuts {tuple(cuts)} computes nothing from the model's inputs; move or "
                 "drop a cut"
             )
         layers = names_within(model.module_paths, borders[index], borders[index + 1])
-        seeds = _seeds(program, part) if model.training else {}
+        seeds = _seeds(program, part, returned) if model.training else {}
         stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
-    return tuple(stages)
+        returned = _returned(stages[-1], returned)
+    return tuple(reversed(stages))
+
+
+def _returned(stage: Stage, returned: frozenset[str]) -> frozenset[str]:
+    """Name the tensors whose gradients a stage gives back: made by it, or come back for a relayed tensor."""
+    made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
+    return frozenset(
+        info.name
+        for info in stage.received
+        if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in returned)
+    )
 
 
 def _check_loss(program: Program) -> None:
@@ -131,13 +144,13 @@ def _build_stage(
     )
 
 
-def _seeds(program: Program, part: Part[Binding]) -> dict[Var, Expr]:
-    """Give the gradient that arrives for each output: a new input, or one for the loss."""
+def _seeds(program: Program, part: Part[Binding], returned: frozenset[str]) -> dict[Var, Expr]:
+    """Give the gradient that arrives for each output: a new input, or the constant one for the loss."""
     seeds: dict[Var, Expr] = {}
     for value in part.made:
         if value in program.outputs:
             seeds[value] = relax.const(1.0, value.ty.dtype)
-        elif is_differentiable(value):
+        elif program.names[value] in returned:
             seeds[value] = relax.Var(gradient_name(program.names[value]), value.ty)
     return seeds
 

@@ -208,6 +208,23 @@ def test_values_that_need_no_input_are_made_where_they_are_read(make_model, run)
     assert check_gradients(model, (first, second), seed=0, run=run) < 1e-5
 
 
+def test_no_gradient_is_waited_for_where_none_is_made(make_model, run):
+    def build(emit, x, y, w):
+        gate = emit(op.multiply(x, w), "0")
+        value = emit(op.multiply(y, w), "0")
+        middle = emit(op.tanh(value), "1")
+        is_open = emit(op.greater(gate, y), "2")
+        chosen = emit(op.where(is_open, value, middle), "2")
+        return op.sum(chosen)
+
+    model = make_model(build, inputs=[X, Y], parameters={"w": ((2, 4), "float32")})
+    stages = build_stages(model, cut_after(model, ["0", "1"]))
+    gate, value = (info.name for info in stages[0].sent)
+    assert stages[1].relayed == (gate, value)
+    assert [info.name for info in stages[0].backward.inputs] == ["y", f"{value}.grad"]
+    assert check_gradients(model, stages, seed=0, run=run) < 1e-5
+
+
 @pytest.mark.parametrize("cuts", [(0,), (5, 5), (9, 3), (10_000,)])
 def test_positions_that_are_no_cuts_are_refused(cuts):
     with pytest.raises(TunerError, match="not rising positions"):
