@@ -19,13 +19,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import networkx as nx
-import numpy as np
 
 from tessel.search.cyclic_problem import is_limited
-from tessel.search.problem import Integers, Problem
-
-UNREACHABLE = -(2**60)
-"""Stands in `longest_paths` for "no path"."""
+from tessel.search.problem import UNREACHABLE, Problem
 
 MOST_BLOCKS_ORDERED = 16
 """Blocks with memory on a device up to which `least_memory` tries every order (2^16 sets, some 0.1 s)."""
@@ -41,24 +37,18 @@ def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
     bounds = [Fraction(int(steps)) for steps in problem.work]
     limited = [device for device in range(problem.num_devices) if _can_bind(problem, device)]
     if limited:
-        paths = longest_paths(problem)
         for device in limited:
-            bounds[device] = max(bounds[device], memory_bound(problem, device, paths))
+            bounds[device] = max(bounds[device], memory_bound(problem, device))
     return tuple(bounds)
 
 
-def memory_bound(problem: Problem, device: int, paths: Integers) -> Fraction:
-    """Return the period that a device's limit alone imposes on one micro-batch, as a fraction.
-
-    Args:
-        problem: the blocks and limits.
-        device: a device with a limit.
-        paths: `longest_paths(problem)`.
-    """
+def memory_bound(problem: Problem, device: int) -> Fraction:
+    """Return the period that a device's limit alone imposes on one micro-batch, as a fraction."""
     limit = int(problem.limits[device])
     added, freed = _holders(problem, device)
     if limit <= 0 or not added or problem.net_memory[device] != 0:
         return Fraction(0)
+    paths = problem.paths
     frees_at_end = all(problem.spans[block] > 0 for block in added)
     steps = {
         (u, v): int(paths[u, v]) + (int(problem.spans[v]) if frees_at_end else 0)
@@ -69,20 +59,6 @@ def memory_bound(problem: Problem, device: int, paths: Integers) -> Fraction:
     return Fraction(max(0, _greatest_live_time(problem, added, freed, steps)), limit)
 
 
-def longest_paths(problem: Problem) -> Integers:
-    """Return int64, shape (num_blocks, num_blocks): least steps from one start to another by edges.
-
-    `UNREACHABLE` where no path leads.
-    """
-    paths = np.full((problem.num_blocks, problem.num_blocks), UNREACHABLE, dtype=np.int64)
-    for block in reversed(problem.order):
-        paths[block, block] = 0
-        for target, steps in problem.successors[block]:
-            reached = paths[target] > UNREACHABLE
-            paths[block, reached] = np.maximum(paths[block, reached], steps + paths[target, reached])
-    return paths
-
-
 def least_memory(problem: Problem, device: int) -> int:
     """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
 
@@ -91,7 +67,7 @@ def least_memory(problem: Problem, device: int) -> int:
     held = [block for block in problem.blocks_by_device[device] if problem.memory[block]]
     if len(held) > MOST_BLOCKS_ORDERED:
         return max(0, *(int(problem.memory[block]) for block in held))
-    paths = longest_paths(problem)
+    paths = problem.paths
     before = [sum(1 << i for i, u in enumerate(held) if u != v and paths[u, v] > UNREACHABLE) for v in held]
     return _least_peak([int(problem.memory[block]) for block in held], before)
 

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tessel.search.bounds import UNREACHABLE, longest_paths
 from tessel.search.cyclic_problem import CyclicProblem
-from tessel.search.problem import Problem
+from tessel.search.problem import UNREACHABLE, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def find_nested_shells(cyclic: CyclicProblem) -> NestedShells | None:
 def _memory_pairs(problem: Problem) -> list[tuple[int, int]] | None:
     """Return (opening, closing) of every block with memory, matched by devices, units and edges."""
     pairs = []
-    paths = longest_paths(problem)
+    paths = problem.paths
     closings = [block for block in range(problem.num_blocks) if problem.memory[block] < 0]
     for opening in range(problem.num_blocks):
         if problem.memory[opening] <= 0:
@@ -194,7 +193,7 @@ class _Network:
 
     def __init__(self, cyclic: CyclicProblem) -> None:
         problem = cyclic.problem
-        paths = longest_paths(problem)
+        paths = problem.paths
         self.following: list[list[tuple[int, int]]] = [[] for _ in range(problem.num_blocks)]
         self.preceding: list[list[tuple[int, int]]] = [[] for _ in range(problem.num_blocks)]
         longest: dict[tuple[int, int], int] = {}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tessel.errors import ScheduleError
@@ -37,6 +37,9 @@ __all__ = ["RepetendResult", "find_repetend"]
 
 DEFAULT_MAX_COPIES = 4
 """Copies tried unless told otherwise; more rarely pay, and each costs more than the one before."""
+
+SHARE_OF_COPIES = 0.5
+"""Part of the time left that one number of copies may take, so that a hard proof does not hide the next."""
 
 
 def find_repetend(
@@ -73,11 +76,14 @@ def find_repetend(
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
     run = _Run(clock=clock, started=clock(), time_limit_s=time_limit_s, on_progress=on_progress)
     assignments = list_assignments(placement, memory=memory)
+    run.share_time(1.0 if max_copies == 1 else SHARE_OF_COPIES)
     best = _search_copies(assignments, 1, None, run)
     for copies in range(2, max_copies + 1):
-        if run.is_over() or _is_rate_optimal(best, assignments):
+        if run.is_interrupted or _is_rate_optimal(best, assignments):
             break
+        run.share_time(1.0 if copies == max_copies else SHARE_OF_COPIES)
         best = _search_copies(assignments, copies, best, run)
+    run.share_time(1.0)
     starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
     return _result(assignments, replace(best, starts=starts), run)
 
@@ -106,14 +112,19 @@ class _Run:
     started: float
     time_limit_s: float
     on_progress: Callable[[Progress], None] | None
-    is_interrupted: bool = field(default=False)
+    is_interrupted: bool = False
+    until_s: float = 0.0
 
     @property
     def elapsed_s(self) -> float:
         return self.clock() - self.started
 
     def is_over(self) -> bool:
-        return self.is_interrupted or self.elapsed_s >= self.time_limit_s
+        return self.is_interrupted or self.elapsed_s >= self.until_s
+
+    def share_time(self, share: float) -> None:
+        """Let the next search take that part of the time left."""
+        self.until_s = self.elapsed_s + share * max(0.0, self.time_limit_s - self.elapsed_s)
 
     def report(self, period: int, lower_bound: int, found_by: str) -> None:
         if self.on_progress is not None:

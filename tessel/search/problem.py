@@ -28,6 +28,10 @@ NO_LIMIT = 2**60
 """Stands for "as much memory as one likes"; sums of it with any real level still fit 64 bits."""
 
 
+UNREACHABLE = -(2**60)
+"""Stands in `Problem.paths` for "no path"."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """One placement with its choices made.
@@ -133,6 +137,17 @@ class Problem:
             for target, steps in self.successors[block]:
                 left[block] = max(left[block], steps + left[target])
         return left
+
+    @cached_property
+    def paths(self) -> Integers:
+        """Shape (num_blocks, num_blocks): least steps from start to start; `UNREACHABLE` if not tied."""
+        paths = np.full((self.num_blocks, self.num_blocks), UNREACHABLE, dtype=np.int64)
+        for block in reversed(self.order):
+            paths[block, block] = 0
+            for target, steps in self.successors[block]:
+                reached = paths[target] > UNREACHABLE
+                paths[block, reached] = np.maximum(paths[block, reached], steps + paths[target, reached])
+        return paths
 
     @property
     def limits_or_none(self) -> tuple[int, ...] | None:
