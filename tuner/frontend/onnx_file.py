@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import re
 import warnings
@@ -113,9 +114,14 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
 
 
 def _layer(node: str) -> str:
-    """Return the dotted path of the module that a node's name tells of; empty where it tells of none."""
-    parts = [part for part in node.split("/") if part]
-    return ".".join(parts[:-1]) if node.startswith("/") else ""
+    """Return the dotted path of the module that a node's name tells of; empty where it tells of none.
+
+    torch's exporter repeats the name of a container in its items, as in `/head/head.1/Gemm`.
+    """
+    *modules, _ = [part for part in node.split("/") if part] or [""]
+    pairs = itertools.pairwise([*modules, ""])
+    kept = [module for module, inner in pairs if not inner.startswith(f"{module}.")]
+    return ".".join(kept) if node.startswith("/") else ""
 
 
 def _label(node: str) -> str:

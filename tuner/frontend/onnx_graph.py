@@ -8,6 +8,7 @@ kernel. Checked in tests/tuner/frontend/test_onnx_graph.py.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -24,6 +25,12 @@ OnnxModel: TypeAlias = Any
 
 OnnxNode: TypeAlias = Any
 """An `onnx.NodeProto`."""
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...] | None]
+"""Shapes by name of tensor; None, or no entry, where one is not known."""
+
+_LARGEST_SHAPE = 1024
+"""Elements above which a constant is taken for a weight, which no shape follows from."""
 
 _RANDOM = (
     "RandomNormal",
@@ -59,12 +66,16 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
     del graph.input[:]
     graph.input.extend(inputs)
     _bind_shapes(list(graph.input), name, shapes)
-    # Values that a file says of intermediate tensors may be symbolic: they are inferred anew.
+    # What a file says of tensors in between and of results may be symbolic: it is inferred anew.
     del graph.value_info[:]
-    static = _fold_constants(onnx.shape_inference.infer_shapes(_with_free_outputs(prepared), data_prop=True))
-    _simplify(static)
-    _spell_out_padding(static)
-    return static
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    shapes_by_name = _infer_shapes(prepared)
+    while _fold_constants(prepared, shapes_by_name):
+        shapes_by_name = _infer_shapes(prepared)
+    _simplify(prepared, shapes_by_name)
+    _spell_out_padding(prepared, shapes_by_name)
+    return prepared
 
 
 def graph_operators(model: OnnxModel) -> tuple[str, ...]:
@@ -90,37 +101,59 @@ def _declared_shape(value: Any) -> tuple[int, ...]:
     return tuple(int(dimension.dim_value) for dimension in value.type.tensor_type.shape.dim)
 
 
-def _with_free_outputs(model: OnnxModel) -> OnnxModel:
-    """Return the model with its outputs' shapes left to inference: declared ones may be wrong now."""
-    for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    return model
+def _infer_shapes(model: OnnxModel) -> Shapes:
+    """Return the shape of every tensor by name; None where onnx's inference cannot tell.
+
+    Inference reads small constants only, so large ones are handed to it as inputs: it copies what it is
+    given, and can take no more than 2 GiB.
+    """
+    graph = model.graph
+    large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _LARGEST_SHAPE]
+    small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _LARGEST_SHAPE]
+    weights = [helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in large]
+    light = helper.make_model(
+        helper.make_graph(graph.node, "light", [*graph.input, *weights], graph.output, small),
+        opset_imports=list(model.opset_import),
+        # Before version 4 the inference looks for initialisers among the inputs alone.
+        ir_version=max(model.ir_version, 4),
+        functions=list(model.functions),
+    )
+    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    constants = {tensor.name: tuple(tensor.dims) for tensor in small}
+    return {value.name: _known_shape(value) for value in values} | constants
 
 
-def _fold_constants(model: OnnxModel) -> OnnxModel:
-    """Return the model with every node evaluated whose inputs, or whose input's shape, are known."""
+def _fold_constants(model: OnnxModel, shapes: Shapes) -> bool:
+    """Evaluate every node whose inputs, or whose input's shape, are known; return whether there was one."""
     graph = model.graph
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    shapes = {value.name: _known_shape(value) for value in (*graph.input, *graph.value_info)}
+    folded: dict[str, np.ndarray] = {}
     kept = []
     for node in graph.node:
-        folded = _evaluate(node, values, shapes, model)
-        if folded is None:
+        results = _evaluate(node, values, shapes, model)
+        if results is None:
             kept.append(node)
-        else:
-            values.update(folded)
+        values |= results or {}
+        folded |= results or {}
+    if not folded:
+        return False
     used = {name for node in kept for name in _names_used(node)} | {output.name for output in graph.output}
-    initializers = [numpy_helper.from_array(value, name) for name, value in values.items() if name in used]
-    del graph.node[:], graph.initializer[:]
+    unused = [index for index, tensor in enumerate(graph.initializer) if tensor.name not in used]
+    for index in reversed(unused):
+        del graph.initializer[index]
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in folded.items() if name in used
+    )
+    del graph.node[:]
     graph.node.extend(kept)
-    graph.initializer.extend(initializers)
-    return model
+    return True
 
 
 def _evaluate(
     node: OnnxNode,
     values: Mapping[str, np.ndarray],
-    shapes: Mapping[str, tuple[int, ...] | None],
+    shapes: Shapes,
     model: OnnxModel,
 ) -> dict[str, np.ndarray] | None:
     """Return the node's outputs by name, or None where they are known only when the model runs."""
@@ -161,7 +194,7 @@ def _names_used(node: OnnxNode) -> tuple[str, ...]:
     return (*node.input, *inner)
 
 
-def _simplify(model: OnnxModel) -> None:
+def _simplify(model: OnnxModel, shapes: Shapes) -> None:
     """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph
     outputs = {output.name for output in graph.output}
@@ -175,7 +208,7 @@ def _simplify(model: OnnxModel) -> None:
         elif node.op_type == "Sum" and len(node.input) > 1:
             nodes.extend(_additions(node))
         elif node.op_type == "PRelu":
-            _spread_slope(node, model)
+            _spread_slope(node, model, shapes)
             nodes.extend(_two_sides(node))
         else:
             nodes.append(node)
@@ -209,11 +242,10 @@ def _additions(node: OnnxNode) -> list[OnnxNode]:
     ]
 
 
-def _spread_slope(node: OnnxNode, model: OnnxModel) -> None:
+def _spread_slope(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
     """Give a slope of PRelu-6, one a channel, the axes by which it broadcasts as later versions ask for."""
     graph, slope = model.graph, node.input[1]
     version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
-    shapes = {value.name: _known_shape(value) for value in (*graph.input, *graph.value_info)}
     shape = shapes.get(node.input[0])
     for tensor in graph.initializer:
         if version < 7 and tensor.name == slope and shape is not None and len(tensor.dims) == 1:
@@ -235,12 +267,9 @@ def _two_sides(node: OnnxNode) -> list[OnnxNode]:
     ]
 
 
-def _spell_out_padding(model: OnnxModel) -> None:
+def _spell_out_padding(model: OnnxModel, shapes: Shapes) -> None:
     """Replace `auto_pad = SAME_UPPER | SAME_LOWER | VALID` by `pads`, where the input's shape is known."""
-    graph = model.graph
-    shapes = {value.name: _known_shape(value) for value in (*graph.input, *graph.value_info)}
-    shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for node in graph.node:
+    for node in model.graph.node:
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         rule = attributes.get("auto_pad", b"NOTSET").decode()
         shape = shapes.get(node.input[0]) if node.input else None

@@ -169,6 +169,12 @@ def test_layers_are_read_from_names_of_nodes(tmp_path: Path) -> None:
     assert np.array_equal(model.parameters["h.0.attn.weight"], np.ones((4, 4)))
 
 
+def test_container_repeated_in_its_items_is_named_once(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="/blocks.0/head/head.1/Relu")]
+    path = save(tmp_path / "m.onnx", nodes, [floats("x", [2, 4])], [floats("y", [2, 4])])
+    assert load_model(path).module_paths == ("blocks.0.head.1",)
+
+
 @pytest.mark.parametrize(
     ("scopes", "path"),
     [("['', 'h', 'h.0', 'h.0.attn', 'add']", "h.0.attn"), ("['', 'add']", ""), ("[]", ""), ("add", "")],
