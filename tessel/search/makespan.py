@@ -102,7 +102,7 @@ def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -
 def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:
     """Search near the best and other good schedules, and climb, a round each in turn."""
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
-    climber = Climber.of(placement, best.instance, state=seed & 0x7FFFFFFF)
+    climber = Climber.of(placement, best.instance, seed=seed)
     turn = 0
     while not best.is_over:
         turn += 1

@@ -240,7 +240,7 @@ def _outer_tail(instance: Instance, orders: Orders, step: int, device: int) -> i
     return int(longest)
 
 
-@compiled_leaf
+@compiled
 def _time_heads(instance: Instance, orders: Orders, begin: int) -> None:
     for place in range(begin, len(orders.sequence)):
         step = orders.sequence[place]

@@ -22,7 +22,6 @@ import numpy as np
 
 from tessel.search.compiled import compiled, compiled_leaf
 from tessel.search.instance import UNLIMITED, Instance, IntArray
-from tessel.search.lottery import below, next_state
 
 NEVER = 1 << 62
 """Later than any step of any schedule."""
@@ -260,60 +259,3 @@ def _share_device(instance: Instance, one: int, other: int) -> bool:
             if instance.device[place] == instance.device[there]:
                 return True
     return False
-
-
-@compiled
-def improve_offsets(
-    instance: Instance,
-    offset: IntArray,
-    options: IntArray,
-    stride: int,
-    num_tries: int,
-    state: int,
-    best_makespan: int,
-    best_start: IntArray,
-) -> tuple[int, int]:
-    """Climb from block offsets to better ones, keeping the best schedule; return its makespan and the state.
-
-    The priority of block b of micro-batch m is offset[b] + m x stride: a periodic schedule's start. A try
-    moves one to three offsets by up to a stride, schedules, and is kept unless that got worse.
-
-    Args:
-        instance: the arrays.
-        offset: by block; changed to the best found.
-        options: option by choice and micro-batch to start from; -1 leaves it to the priority.
-        stride: steps between micro-batches.
-        num_tries: schedules made.
-        state: state of the lottery.
-        best_makespan: of the schedule in `best_start`.
-        best_start: start by step of the best schedule so far; overwritten when a better one is found.
-    """
-    num_blocks, micro_batches = instance.num_blocks, instance.micro_batches
-    start = np.empty(num_blocks * micro_batches, dtype=np.int64)
-    priority = np.empty(num_blocks * micro_batches, dtype=np.int64)
-    trial = offset.copy()
-    current = NEVER
-    for attempt in range(num_tries):
-        trial[:] = offset
-        is_active = True
-        if attempt > 0:
-            state = next_state(state)
-            is_active = below(state, 4) > 0
-            state = next_state(state)
-            for _ in range(1 + below(state, 3)):
-                state = next_state(state)
-                block = below(state, num_blocks)
-                state = next_state(state)
-                trial[block] += below(state, 2 * stride + 1) - stride
-        for micro_batch in range(micro_batches):
-            for block in range(num_blocks):
-                priority[micro_batch * num_blocks + block] = trial[block] + micro_batch * stride
-        chosen = options.copy()
-        makespan = list_schedule(instance, priority, chosen, is_active, start)
-        if 0 <= makespan <= current:
-            current = makespan
-            offset[:] = trial
-        if 0 <= makespan < best_makespan:
-            best_makespan = makespan
-            best_start[:] = start
-    return int(best_makespan), int(state)
