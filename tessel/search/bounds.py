@@ -63,8 +63,11 @@ def least_memory(problem: Problem, device: int) -> int:
     """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
 
     Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound below that: the largest block.
+    Blocks of span 0 may add and free in one step, so that with one of them nothing is known: 0.
     """
     held = [block for block in problem.blocks_by_device[device] if problem.memory[block]]
+    if any(problem.spans[block] == 0 for block in held):
+        return 0
     if len(held) > MOST_BLOCKS_ORDERED:
         return max(0, *(int(problem.memory[block]) for block in held))
     paths = problem.paths

@@ -29,11 +29,11 @@ def placements(draw: st.DrawFn, max_stages: int = 4) -> Placement:
     edges: list[Edge] = []
     num_forward = draw(st.integers(1, max_stages))
     for index in range(num_forward):
-        devices, span = draw(some_devices), draw(st.integers(1, 4))
+        devices, span = draw(some_devices), draw(st.integers(0, 4))
         memory = draw(st.integers(0, 2))
         blocks.append(Block(name=f"f{index}", devices=devices, span=span, memory=memory))
         if memory or draw(st.booleans()):
-            backward = Block(name=f"b{index}", devices=devices, span=draw(st.integers(1, 5)), memory=-memory)
+            backward = Block(name=f"b{index}", devices=devices, span=draw(st.integers(0, 5)), memory=-memory)
             blocks.append(backward)
             edges.append(Edge(f"f{index}", backward.name, draw(st.integers(0, 2))))
     for source, target in draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4)):
@@ -91,7 +91,7 @@ def can_repeat(problem: Problem, period: int, copies: int) -> bool:
 
 
 def least_period(problem: Problem, copies: int) -> int | None:
-    longest = copies * int(problem.spans.sum() + problem.lags.sum())
+    longest = max(1, copies * int(problem.spans.sum() + problem.lags.sum()))
     if not can_repeat(problem, longest, copies):
         return None
     low, high = max(1, int(problem.spans.max())), longest
