@@ -3,8 +3,8 @@
     python -m benchmarks.period --repeats 5 --cpsat-seconds 20
 
 Table 1 has Tessel's five training shapes on four devices, with the seconds its own authors' code took in
-another run (z3; quoted, not run here). Table 2 grows the devices under a memory limit of as many units, and of
-half. Table 3 has several copies, real spans and choices. Every repetend is unrolled and checked by
+another run (z3; quoted, not run here). Table 2 grows the devices under a memory limit of as many units, and
+of half. Table 3 has several copies, real spans and choices. Every repetend is unrolled and checked by
 `tessel.validation`. Times are medians of wall-clock seconds after one warm-up; CP-SAT runs once a case.
 """
 
