@@ -1,5 +1,10 @@
 """Run a schedule for real: each rank's actions, and their exchange over torch.distributed."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from tessel.engine.actions import (
     Action,
     ActionKind,
@@ -11,6 +16,9 @@ from tessel.engine.actions import (
 )
 from tessel.engine.errors import EngineError
 
+if TYPE_CHECKING:
+    from tessel.engine.torch_schedule import build_schedule
+
 __all__ = [
     "Action",
     "ActionKind",
@@ -19,5 +27,13 @@ __all__ = [
     "actions_from_csv",
     "actions_of",
     "actions_to_csv",
+    "build_schedule",
     "schedule_of_actions",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs torch when it is first asked for: orders are read and written without it."""
+    if name == "build_schedule":
+        return importlib.import_module("tessel.engine.torch_schedule").build_schedule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,10 +87,17 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
             f"there are actions of {len(actions)} ranks, but the placement has {placement.devices} devices; "
             "give one line a device"
         )
+    without_input_half = {
+        number
+        for number, stage in enumerate(pipeline.stages)
+        if stage.weight is not None and stage.input is None
+    }
     orders = []
     for rank, own in enumerate(actions):
         order = []
         for action in own:
+            if action.kind is ActionKind.BACKWARD_INPUT and action.stage in without_input_half:
+                continue  # See `torch_actions`.
             block = block_of.get((action.stage, action.kind))
             if block is None or rank not in placement.blocks[block].devices:
                 raise EngineError(
@@ -102,7 +109,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     micro_batches = 1 + max((action.micro_batch for own in actions for action in own), default=-1)
     if micro_batches < 1:
         raise EngineError("no rank has an action; a schedule runs at least one micro-batch")
-    _check_complete(pipeline, actions, micro_batches)
+    _check_complete(pipeline, orders, micro_batches)
     try:
         starts = earliest_starts(placement, orders)
     except ScheduleError as error:
@@ -125,8 +132,32 @@ def actions_to_csv(actions: RankActions) -> str:
                     "runtime holds a stage on one rank only; use `tessel run`, whose executor does not"
                 )
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([str(action) for action in own] for own in actions)
+    csv.writer(text, lineterminator="\n").writerows(map(str, own) for own in torch_actions(actions))
     return text.getvalue()
+
+
+def torch_actions(actions: RankActions) -> RankActions:
+    """Return the actions with an input half before each weight half that has none.
+
+    A first stage, which nobody waits for, may do all of its backward as a weight half; torch's runtime wants
+    both halves named, and does nothing in the first of them there.
+    """
+    return tuple(
+        tuple(
+            step
+            for action in own
+            for step in (
+                (action,)
+                if action.kind is not ActionKind.BACKWARD_WEIGHT or _input_half(action) in own_actions
+                else (_input_half(action), action)
+            )
+        )
+        for own, own_actions in zip(actions, map(frozenset, actions), strict=True)
+    )
+
+
+def _input_half(action: Action) -> Action:
+    return action._replace(kind=ActionKind.BACKWARD_INPUT)
 
 
 def actions_from_csv(text: str) -> RankActions:
@@ -194,19 +225,17 @@ def _action_of_cell(cell: str, line: int) -> Action:
     return Action(int(match[1]), ActionKind(match[2]), int(match[3]))
 
 
-def _check_complete(pipeline: Pipeline, actions: RankActions, micro_batches: int) -> None:
+def _check_complete(pipeline: Pipeline, orders: Sequence[Sequence[Step]], micro_batches: int) -> None:
     """Refuse ranks that do not run each forward of their stages once, and each backward, whole or halved."""
-    for rank, own in enumerate(actions):
-        counts = Counter(own)
+    for rank, order in enumerate(orders):
+        counts = Counter(order)
         for number, stage in enumerate(pipeline.stages):
             if rank not in stage.devices:
                 continue
-            kinds = [kind for _, kind in _blocks_of(stage)]
-            wanted = tuple(_complete(kinds))
+            blocks = _blocks_of(stage)
+            wanted = tuple(_complete([kind for _, kind in blocks]))
             for micro_batch in range(micro_batches):
-                found = tuple(
-                    kind for kind in kinds for _ in range(counts[Action(number, kind, micro_batch)])
-                )
+                found = tuple(kind for block, kind in blocks for _ in range(counts[Step(block, micro_batch)]))
                 if found not in wanted:
                     raise EngineError(
                         f"rank {rank} runs {_cells(number, found, micro_batch)} of stage {number}, "

@@ -35,19 +35,22 @@ ORDERS = """0F0,0F1,0B0,0B1
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> Placement:
+def placements(draw: st.DrawFn, *, least_span: int = 1) -> Placement:
     """Chains of one stage or two a device, with a joint or a split backward, or the choice."""
     shape = draw(st.sampled_from(["vshape", "interleaved", "zbv", "mshape"]))
     backward = draw(st.sampled_from(["infer", "joint", "split_backward", "choose_backward"]))
     options = {} if backward == "joint" else {backward: True}
-    spans = {"forward_span": draw(st.integers(0, 2)), "backward_span": draw(st.integers(0, 3))}
+    spans = {
+        "forward_span": draw(st.integers(least_span, 2)),
+        "backward_span": draw(st.integers(2 * least_span, 3)),
+    }
     return make_shape(shape, draw(st.integers(1, 3)), **options, **spans, lag=draw(st.integers(0, 1)))
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
+def schedules(draw: st.DrawFn, *, least_span: int = 1) -> Schedule:
     """Any valid order at all: blocks are drawn one after another among those that may run next."""
-    placement = draw(placements())
+    placement = draw(placements(least_span=least_span))
     micro_batches = draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     runs = [
@@ -83,6 +86,12 @@ def test_a_schedule_comes_back_from_its_actions_with_the_same_orders(schedule: S
     )
     assert back.makespan <= schedule.makespan
     check_schedule(back)
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules(least_span=0))
+def test_blocks_that_take_no_time_are_ordered_too(schedule: Schedule) -> None:
+    require_valid(schedule)
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,6 +197,21 @@ def test_orders_that_cannot_run_are_refused_with_the_reason(text: str, message: 
 def test_a_bad_cell_is_named_with_its_line(text: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         actions_from_csv(text)
+
+
+def test_a_stage_without_an_input_half_gets_one_in_the_csv_only() -> None:
+    placement = Placement(
+        devices=1,
+        blocks=(
+            Block(name="f0", kind=BlockKind.FORWARD, devices=(0,)),
+            Block(name="w0", kind=BlockKind.BACKWARD_WEIGHT, devices=(0,)),
+        ),
+        edges=(Edge("f0", "w0"),),
+    )
+    schedule = Schedule.of(placement, {(0, 0): 0, (1, 0): 1}, micro_batches=1)
+    text = actions_to_csv(actions_of(schedule))
+    assert text == "0F0,0I0,0W0\n"
+    assert actions_of(schedule_of_actions(placement, actions_from_csv(text))) == actions_of(schedule)
 
 
 def test_every_hand_written_schedule_of_a_chain_can_be_written() -> None:

@@ -1,0 +1,161 @@
+"""A plan's stages as torch modules that a pipeline engine can run: the model's own code, cut as planned.
+
+For plans of a `module:function`. The module is cut after the layers that the plan names; weights are the
+module's own, inputs and labels are drawn from a seed, alike in every process. Against the same plan's
+compiled stages this is the baseline: what the model costs before it is compiled. Checked in
+tests/tuner/test_torch_programs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as pytree
+
+from tuner.autograd_stage import AutogradStage, Tensors
+from tuner.errors import TunerError
+from tuner.frontend import MODELS
+from tuner.frontend.torch_program import build_torch_module
+from tuner.plan import ModelPlan
+from tuner.stages.torch_stages import TorchPipeline, split_module
+
+
+class TorchProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every process needs to build the same programs.
+
+    Attributes:
+        plan: the plan's part that the tuner made; its model is a `module:function`.
+        seed: draws inputs, and what the module's own making draws.
+    """
+
+    plan: ModelPlan
+    seed: int = 0
+
+
+def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, AutogradStage]:
+    """Build stages as an engine's ranks ask for them: the specification comes as JSON text.
+
+    Raises:
+        TunerError: the plan's model is no torch module, or is not the one that was tuned.
+    """
+    spec = msgspec.json.decode(spec_json, type=TorchProgramSpec)
+    module, examples = _load(spec)
+    pipeline = split_module(module, examples, [stage.layers[-1] for stage in spec.plan.stages[:-1]])
+    draws = _Draws(spec, examples, pipeline)
+    training = spec.plan.training
+    differentiable = _differentiable(pipeline, draws.inputs(0)) if training else frozenset()
+    last = len(pipeline.stages) - 1
+    return {
+        number: AutogradStage(
+            pipeline.stages[number],
+            inputs=draws.inputs,
+            loss=draws.loss if training and number == last else None,
+            differentiable=differentiable,
+        )
+        for number in stage_numbers
+    }
+
+
+def reference_step(
+    spec: TorchProgramSpec, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Return losses by micro-batch and mean gradients of the uncut module; both empty for inference.
+
+    Raises:
+        TunerError: the plan's model is no torch module.
+    """
+    if not spec.plan.training:
+        return {}, {}
+    module, examples = _load(spec)
+    losses: dict[int, float] = {}
+    for micro_batch in range(num_micro_batches):
+        rng = _rng(spec, micro_batch)
+        outputs = pytree.tree_leaves(module(*(_drawn_like(example, rng) for example in examples)))
+        loss = _loss(outputs, rng)
+        torch.autograd.backward(loss / num_micro_batches)
+        losses[micro_batch] = float(loss.detach())
+    return losses, {
+        name: (torch.zeros_like(weight) if weight.grad is None else weight.grad).numpy()
+        for name, weight in module.named_parameters()
+    }
+
+
+def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
+    location, _, function = spec.plan.model.rpartition(":")
+    if not location or location in MODELS:
+        raise TunerError(
+            f"the plan's model {spec.plan.model} is no torch module of one's own; run its compiled stages, "
+            "or tune a module:function"
+        )
+    if spec.plan.shapes:
+        raise TunerError(
+            f"the plan has other shapes for {', '.join(sorted(spec.plan.shapes))} than the torch module's "
+            "own inputs; let the function return inputs of those shapes, and tune it again"
+        )
+    torch.manual_seed(spec.seed)  # Every rank makes the same weights.
+    module, examples = build_torch_module(location, function)
+    return module.eval(), tuple(examples)
+
+
+def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
+    return np.random.default_rng([spec.seed, 1, micro_batch])
+
+
+def _drawn_like(example: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Return random values of an example's shape; whole numbers up to the largest in it."""
+    if example.is_floating_point():
+        return torch.from_numpy(rng.standard_normal(tuple(example.shape))).to(example.dtype)
+    high = int(example.max()) + 1 if example.numel() else 1
+    return torch.from_numpy(rng.integers(0, max(high, 1), tuple(example.shape))).to(example.dtype)
+
+
+def _loss(outputs: Sequence[torch.Tensor], rng: np.random.Generator) -> torch.Tensor:
+    """Return the loss that the tuner put on the module: its only scalar, or the cross-entropy of logits."""
+    (output,) = outputs
+    if not output.shape:
+        return output
+    num_classes = output.shape[-1]
+    rows = output.reshape(-1, num_classes)
+    return cross_entropy(rows, torch.from_numpy(rng.integers(0, num_classes, rows.shape[0])))
+
+
+class _Draws:
+    """The inputs and the loss of each micro-batch, alike on every rank."""
+
+    def __init__(
+        self, spec: TorchProgramSpec, examples: Sequence[torch.Tensor], pipeline: TorchPipeline
+    ) -> None:
+        self._spec = spec
+        self._examples = examples
+        self._input_names = pipeline.input_names
+        self._output_names = pipeline.output_names
+
+    def inputs(self, micro_batch: int) -> Tensors:
+        """Return the user's inputs by name."""
+        rng = _rng(self._spec, micro_batch)
+        return {
+            name: _drawn_like(example, rng)
+            for name, example in zip(self._input_names, self._examples, strict=True)
+        }
+
+    def loss(self, micro_batch: int, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the loss of what the last stage made."""
+        rng = _rng(self._spec, micro_batch)
+        for example in self._examples:
+            _drawn_like(example, rng)  # Labels are drawn after the inputs, as in `reference_step`.
+        return _loss([known[name] for name in self._output_names], rng)
+
+
+def _differentiable(pipeline: TorchPipeline, inputs: Tensors) -> frozenset[str]:
+    """Return the names of the tensors that gradients flow back to, found by one forward."""
+    known = dict(inputs)
+    for stage in pipeline.stages:
+        made = stage.module(*(known[info.name] for info in stage.inputs))
+        known.update(zip((info.name for info in stage.outputs), made, strict=True))
+    return frozenset(name for name, value in known.items() if value.requires_grad)
