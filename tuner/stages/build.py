@@ -25,6 +25,7 @@ from tuner.plan import TensorInfo
 from tuner.stages.cut_points import names_within
 from tuner.stages.differentiate import Adjoint, differentiate
 from tuner.stages.interface import Stage, StageFunction, gradient_name, total_bytes
+from tuner.stages.layers import find_spans
 from tuner.stages.liveness import Part, find_flow, input_free
 from tuner.stages.program import (
     Binding,
@@ -63,6 +64,7 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
         )
     if model.training:
         _check_loss(program)
+    spans = find_spans(model, program)
     recomputable = _recomputable(program)
     stages: list[Stage] = []
     returned: frozenset[str] = frozenset()
@@ -73,7 +75,7 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
                 f"stage{index} of cuts {tuple(cuts)} computes nothing from the model's inputs; move or "
                 "drop a cut"
             )
-        layers = names_within(model.module_paths, borders[index], borders[index + 1])
+        layers = names_within(model.module_paths, spans, borders[index], borders[index + 1])
         seeds = _seeds(program, part, returned) if model.training else {}
         stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
         returned = _returned(stages[-1], returned)

@@ -36,9 +36,13 @@ def layer_spans(paths: Sequence[str]) -> tuple[Span, ...]:
     return tuple(_numbered_runs(_merged_runs(_units(paths))))
 
 
-def names_within(paths: Sequence[str], start: int, stop: int) -> tuple[str, ...]:
-    """Name the layers, or parts of layers, between two positions."""
-    return tuple(span.name for span in _numbered_runs(_merged_runs(_units(paths)[start:stop])))
+def names_within(paths: Sequence[str], spans: Sequence[Span], start: int, stop: int) -> tuple[str, ...]:
+    """Name the layers between two positions, so that a cut after the last of these names falls at `stop`.
+
+    A layer whose beginning alone is there goes by its last module that ends there.
+    """
+    inside = [span for span in spans if span.start < stop and start < span.stop]
+    return tuple(span.name if span.stop <= stop else _name_ending_at(paths, span, stop) for span in inside)
 
 
 def positions_after(paths: Sequence[str], spans: Sequence[Span], names: Iterable[str]) -> tuple[int, ...]:
@@ -83,7 +87,19 @@ def _end_of(paths: Sequence[str], spans: Sequence[Span], name: str) -> int:
             f"module {module!r} runs in several places, with {foreign[0]!r} between them, so a cut after it "
             "means no one place; cut after a module that runs once, or one of its runs, numbered `#1`, …"
         )
-    end = inside[-1] + 1
+    return _last_end(paths, module)
+
+
+def _name_ending_at(paths: Sequence[str], span: Span, stop: int) -> str:
+    """Find the outermost module that ends at a position within a layer; the layer itself where none does."""
+    path = next((path for path in reversed(paths[span.start : stop]) if path), "")
+    ends = (prefix for prefix in _prefixes(path) if path and _last_end(paths, prefix) == stop)
+    return next(ends, span.name)
+
+
+def _last_end(paths: Sequence[str], module: str) -> int:
+    """Find where a module's last run ends; what belongs to no module stays with what came before it."""
+    end = max(index for index, path in enumerate(paths) if _within(path, module)) + 1
     while end < len(paths) and not paths[end]:
         end += 1
     return end

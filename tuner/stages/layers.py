@@ -47,9 +47,15 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
     program = read_program(model)
     if not program.bindings:
         raise TunerError(f"model {model.name!r} computes nothing, so there is nothing to cut; choose another")
-    spans = _merge_idle(program, layer_spans(model.module_paths) or _spans_of_single_tensors(program))
+    spans = find_spans(model, program)
     parts = find_flow(program, [span.start for span in spans[1:]]).parts
     return tuple(_layer(program, part, span) for part, span in zip(parts, spans, strict=True))
+
+
+def find_spans(model: Model, program: Program) -> tuple[Span, ...]:
+    """Find where each layer of a model begins and ends."""
+    spans = layer_spans(model.module_paths) or _spans_of_single_tensors(program)
+    return tuple(_merge_idle(program, spans))
 
 
 def cut_between(layers: Sequence[Layer], layer_cuts: Iterable[int]) -> tuple[int, ...]:

@@ -126,12 +126,13 @@ def split_module(
     """
     program = read_module(module, tuple(inputs))
     paths = [step.path for step in program.bindings]
-    positions = positions_after(paths, layer_spans(paths), marked_cuts(module) if cuts is None else cuts)
+    spans = layer_spans(paths)
+    positions = positions_after(paths, spans, marked_cuts(module) if cuts is None else cuts)
     borders = (0, *positions, len(paths))
     differentiable = _differentiable(program)
     stages = []
     for index, part in enumerate(find_flow(program, positions).parts):
-        layers = names_within(paths, borders[index], borders[index + 1])
+        layers = names_within(paths, spans, borders[index], borders[index + 1])
         stages.append(_build_stage(program, part, f"stage{index}", layers, differentiable))
     return TorchPipeline(
         stages=tuple(stages),

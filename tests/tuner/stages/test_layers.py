@@ -122,6 +122,28 @@ def test_cuts_in_an_encoder_and_a_decoder_meet_in_their_common_ancestor(cuts, nu
 
 
 @pytest.mark.parametrize(
+    "cuts",
+    [["layer:0"], ["wte+wpe"], ["wpe"], ["h.1.attn"], ["h.1.mlp.c_fc", "ln_f"], ["h.2", "transformer"]],
+)
+def test_the_last_layer_of_a_stage_names_the_cut_after_it(cuts):
+    model = load_model("gpt2:tiny", training=True)
+    cuts = [cut.replace("wte+wpe", "transformer.wte+transformer.wpe") for cut in cuts]
+    positions = cut_after(model, cuts)
+    stages = build_stages(model, positions)
+    assert cut_after(model, [stage.layers[-1] for stage in stages[:-1]]) == positions
+
+
+def test_stages_of_a_model_without_module_names_can_be_cut_again(make_model):
+    def build(emit, x, w):
+        return op.exp(emit(op.tanh(emit(op.multiply(x, w)))))
+
+    model = make_model(build, inputs=[X], parameters=WEIGHT, training=False)
+    positions = cut_between(layers_of(model), [1, 2])
+    stages = build_stages(model, positions)
+    assert cut_after(model, [stage.layers[-1] for stage in stages[:-1]]) == positions
+
+
+@pytest.mark.parametrize(
     ("names", "error", "message"),
     [
         (["h.9"], UnknownNameError, r"no module 'h.9'.*transformer\.h\.\d"),
