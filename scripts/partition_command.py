@@ -18,6 +18,7 @@ from scripts.tuning_options import (
     PriceOption,
     RecordsOption,
     RegretOption,
+    SecondLevelOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -46,6 +47,7 @@ def partition(
     budget: BudgetOption = None,
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
+    second_level: SecondLevelOption = 0,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
     ] = False,
@@ -76,7 +78,7 @@ def partition(
         regret=regret,
         cost_model=cost_model,
     ) as session:
-        result = partition_model(loaded, session)
+        result = partition_model(loaded, session, second_level=second_level)
     if json:
         console.print_json(_document(result))
         return
@@ -103,6 +105,7 @@ def _document(result: PartitionedModel) -> dict[str, object]:
         "end_to_end_us": {name: figure.latency_us for name, figure in result.end_to_end.items()},
         "sum_of_parts_us": result.sum_of_parts.latency_us,
         "launch_penalty_us": result.launch_penalty_us,
+        "chosen_by": result.chosen_by,
         "max_relative_error": result.max_relative_error,
         "candidates": sum(result.num_candidates_by_rule.values()),
         "candidates_by_rule": result.num_candidates_by_rule,
@@ -129,6 +132,10 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
         f"sum of parts {console.format_us(result.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
         f"{result.launch_penalty_us:.2f} us; largest relative error {format_error(result.max_relative_error)}"
     )
+    if result.chosen_by != "searched":
+        console.print_line(
+            f"the mix is the partition of {result.chosen_by}: measured faster than the search's"
+        )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     console.print_line(
         f"candidates: {by_rule}; {result.num_invalid} that no backend could run; "

@@ -22,6 +22,7 @@ from scripts.tuning_options import (
     PriceOption,
     RecordsOption,
     RegretOption,
+    SecondLevelOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -76,6 +77,7 @@ def tune(
     budget: BudgetOption = None,
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
+    second_level: SecondLevelOption = 0,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -120,6 +122,7 @@ def tune(
             cuts=tuple(cut) if cut else None,
             memory_limit_bytes=memory_bytes,
             hop_us=hop_us,
+            second_level=second_level,
             shapes=parse_shapes(shape or []),
             batch=batch,
         )

@@ -66,6 +66,13 @@ CostModelOption = Annotated[
         help="Folder of a trained cost model; trained from the records if left out.", rich_help_panel=_TUNING
     ),
 ]
+SecondLevelOption = Annotated[
+    int,
+    typer.Option(
+        help="Whole programs that an evolutionary search may measure after the first answer.",
+        rich_help_panel=_TUNING,
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]

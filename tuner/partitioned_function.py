@@ -148,6 +148,35 @@ def choose_partition(priced: PricedFunction, *, only: str | None = None) -> Part
     )
 
 
+def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> PartitionedFunction:
+    """Return a partition of given parts, as the second level finds it: cheapest end to end, not by sum.
+
+    Args:
+        priced: the function; every part is one of its candidates, with a latency.
+        parts: they hold every node exactly once.
+    """
+    price_by_candidate = dict(zip(priced.candidates, priced.prices, strict=True))
+    figures = tuple(price for part in parts if isinstance(price := price_by_candidate[part], Figure))
+    penalty_us = priced.launch_penalty_us * sum(part.backend != HOST for part in parts)
+    cost_us = penalty_us + sum(figure.latency_us for figure in figures)
+    partition = Partition(
+        chosen=tuple(parts),
+        figures=figures,
+        runner_ups=(None,) * len(figures),
+        cost_us=cost_us,
+        penalty_us=penalty_us,
+        lower_bound_us=0.0,
+        states=0,
+        proven=False,
+    )
+    return PartitionedFunction(
+        priced=priced,
+        partition=partition,
+        module=outline_partitions(priced.graph, parts),
+        fingerprint=_fingerprint(priced.graph, parts),
+    )
+
+
 def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:
     """List the distinct sub-graphs that the functions run, most total time first."""
     plans: dict[tuple[str, str], PartitionPlan] = {}

@@ -22,6 +22,11 @@ class Structure:
         self.value = value
         self._hash = int(tvm_ffi.structural_hash(value))
 
+    @property
+    def fingerprint(self) -> str:
+        """Name the structure by 16 hexadecimal digits; stable across processes."""
+        return f"{self._hash & (2**64 - 1):016x}"
+
     def __hash__(self) -> int:
         return self._hash
 

@@ -27,6 +27,7 @@ def tune_model(
     cuts: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
     hop_us: float | None = None,
+    second_level: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
 ) -> ModelPlan:
@@ -39,13 +40,14 @@ def tune_model(
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.
+        second_level: whole programs that the second level of the partition search may measure.
         shapes: what the model was loaded with, for those who load it again from the plan.
         batch: the same.
 
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
-    whole = partition_model(model, session)
+    whole = partition_model(model, session, second_level=second_level)
     measured = measure_stages(
         model, session, num_stages=num_stages, cuts=cuts, memory_limit_bytes=memory_limit_bytes
     )

@@ -1,35 +1,48 @@
 """A whole model partitioned: the mix of backends measured end to end, beside each backend alone.
 
-What is measured is the model's `main`: the outputs, or for training the loss. The mix is the search's first
-answer; the sum of its parts stands beside its measured latency, because launches and caches make the two
-differ. Results are checked against the unpartitioned model on random inputs. Checked in
-tests/tuner/test_tune.py.
+What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
+the measured latency, because launches and caches make the two differ; so the mix is the fastest of what was
+measured: the search's first answer, each single backend, and what an evolutionary search finds from there.
+Results are checked against the unpartitioned model on random inputs. Checked in tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
 
 from records.workload import describe
+from tuner.backends.protocol import IRModule
 from tuner.describe import describe_function
 from tuner.errors import TunerError, UnpriceableError
+from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
     choose_partition,
+    of_parts,
     partition_plans,
     price_function,
     refusals,
 )
 from tuner.plan import Figure, PartitionPlan
-from tuner.price import Invalid
+from tuner.price import Invalid, Price
 from tuner.price_measured import price_of
+from tuner.second_level import chosen_parts, evolve_partition, find_groups
 from tuner.session import Session, TuningProgress, checked_error
+from tuner.structure import Structure
 
 MAX_RELATIVE_ERROR = 1e-3
 """Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
+
+_Variant: TypeAlias = tuple[PartitionedFunction, Figure]
+
+_OURS = ("searched", "evolved")
+"""Variants that are not a single backend's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +53,7 @@ class PartitionedModel:
         model: the model's name.
         fingerprint: names its structure and shapes.
         function: the model's function with its chosen partition.
+        chosen_by: whose answer it is: `searched`, `evolved`, or the single backend that was faster.
         partition: the distinct sub-graphs and their backends.
         end_to_end: measured latency of the whole function: `mix`, and each single backend (with the
             reference backend for what it cannot run).
@@ -57,6 +71,7 @@ class PartitionedModel:
     model: str
     fingerprint: str
     function: PartitionedFunction
+    chosen_by: str
     partition: tuple[PartitionPlan, ...]
     end_to_end: dict[str, Figure]
     sum_of_parts: Figure
@@ -70,8 +85,16 @@ class PartitionedModel:
     reused_measurements: int
 
 
-def partition_model(model: Model, session: Session) -> PartitionedModel:
+def partition_model(model: Model, session: Session, *, second_level: int = 0) -> PartitionedModel:
     """Choose who runs which part of a model's function, and measure the choice end to end.
+
+    The sum of parts leaves out what parts do to each other, so the answer is the fastest of what was measured
+    end to end: the search's partition, each single backend, and what the second level finds.
+
+    Args:
+        model: what is partitioned.
+        session: what measures.
+        second_level: whole programs that an evolutionary search may measure, from the first answer on.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
@@ -79,23 +102,31 @@ def partition_model(model: Model, session: Session) -> PartitionedModel:
     """
     penalty = measure_launch_penalty(session.measurer)
     priced = price_function(session, model.module, name="model", launch_penalty_us=penalty.latency_us)
-    mix = choose_partition(priced)
-    end_to_end = _measure_variants(session, priced, mix)
+    first = choose_partition(priced)
+    variants = {"searched": (first, measure_partitioned(session, first))}
+    variants |= _measure_alone(session, priced, variants["searched"])
+    if second_level:
+        variants["evolved"] = _evolve(session, first, second_level)
+    # Ties go to the search: its answer is the one that is explained.
+    chosen_by = min(variants, key=lambda name: variants[name][1].latency_us)
+    mix, figure = variants[chosen_by]
     error = _check(session, model, mix)
     refused = refusals([priced])
     return PartitionedModel(
         model=model.name,
         fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
+        chosen_by=chosen_by,
         partition=partition_plans([mix]),
-        end_to_end=end_to_end,
+        end_to_end={"mix": figure}
+        | {name: found for name, (_, found) in variants.items() if name not in _OURS},
         sum_of_parts=mix.sum_of_parts,
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
         num_candidates_by_rule=priced.num_candidates_by_rule,
         num_invalid=sum(refused.values()),
         num_refused_by_reason=refused,
-        num_states=mix.partition.states,
+        num_states=first.partition.states,
         new_measurements=session.measurer.new_measurements,
         reused_measurements=session.measurer.reused_measurements,
     )
@@ -123,22 +154,56 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
     return price
 
 
-def _measure_variants(
-    session: Session, priced: PricedFunction, mix: PartitionedFunction
-) -> dict[str, Figure]:
-    variants = {"mix": measure_partitioned(session, mix)}
+def _measure_alone(session: Session, priced: PricedFunction, searched: _Variant) -> dict[str, _Variant]:
+    """Measure each backend wherever it can run something, with the reference backend for the rest."""
+    variants = {}
     for backend in session.backends:
         try:
             alone = choose_partition(priced, only=backend.name)
         except UnpriceableError:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
-        if alone.fingerprint == mix.fingerprint:
+        if alone.fingerprint == searched[0].fingerprint:
             # One program has one latency: a second measurement would only show noise.
-            variants[backend.name] = variants["mix"]
+            variants[backend.name] = searched
         else:
-            variants[backend.name] = measure_partitioned(session, alone, label=f"{backend.name}-alone")
+            variants[backend.name] = alone, measure_partitioned(session, alone, label=f"{backend.name}-alone")
     return variants
+
+
+def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Variant:
+    """Search on measured end-to-end latency, from the first level's answer on."""
+    priced = first.priced
+    groups = find_groups(
+        priced.graph,
+        first.partition,
+        priced.candidates,
+        priced.prices,
+        launch_penalty_us=priced.launch_penalty_us,
+    )
+
+    def report(progress: EvolutionProgress) -> None:
+        text = f"second level: best {progress.best_us / 1000:.2f} ms"
+        session.on_progress(
+            TuningProgress(text=text, completed=progress.num_measured, total=progress.max_measurements)
+        )
+
+    def measure(module: IRModule) -> Price:
+        # The program itself names the variant: equal programs are one record, whoever proposed them.
+        record = session.measurer.measure_function(
+            priced.workload, module, "mix", settings=f"program={Structure(module).fingerprint}"
+        )
+        return price_of(record)
+
+    evolved = evolve_partition(
+        priced.graph,
+        groups,
+        measure,
+        rng=np.random.default_rng(session.seed),
+        settings=EvolutionSettings(max_measurements=budget),
+        on_progress=report,
+    )
+    return of_parts(priced, chosen_parts(groups, evolved.genes)), evolved.figure
 
 
 def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | None:
