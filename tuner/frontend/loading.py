@@ -32,7 +32,7 @@ def load_model(
             `module:function` (or `file.py:function`) of a function that returns a torch module and a tuple
             of example inputs. The last runs that code.
         shapes: static shapes by name of input, instead of the model's own.
-        batch: examples at once, for models of the zoo; `shapes` overrides it.
+        batch: examples at once, for models of the zoo alone; `shapes` overrides it.
         training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
             returns logits gets the mean cross-entropy as its loss.
 
@@ -41,8 +41,8 @@ def load_model(
         TunerError: an extra is needed that is not installed.
         UnknownNameError: no model, size or input has that name.
         UnsupportedOperatorError: an importer has no such operator.
-        ValueError: a shape does not fit the model, the batch is below one, or a model that is to be trained
-            returns neither a loss nor logits.
+        ValueError: a shape does not fit the model, the batch is below one or given for a file, or a model
+            that is to be trained returns neither a loss nor logits.
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}, but a model needs at least one example; give 1 or more")
@@ -50,6 +50,11 @@ def load_model(
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
     model = _load_imported(spec, shapes or {})
+    if batch != 1:
+        raise ValueError(
+            f"batch is {batch}, but only models of the zoo know which extent that is; give the shapes of "
+            f"{spec}'s inputs instead, as --shape {model.inputs[0].name}=EXTENT,…"
+        )
     return with_loss(model) if training else model
 
 

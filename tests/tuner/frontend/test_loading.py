@@ -1,8 +1,10 @@
 """Names of models, good and bad."""
 
+import sys
+
 import pytest
 
-from tuner.errors import UnknownNameError
+from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import MODELS, load_model
 
 pytestmark = pytest.mark.tvm
@@ -39,6 +41,26 @@ def test_batch_and_shape_reach_the_inputs() -> None:
 def test_batch_below_one_is_refused(batch: int) -> None:
     with pytest.raises(ValueError, match="at least one example"):
         load_model("mlp:tiny", batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("spec", "extra", "importer"),
+    [("model.onnx", "onnx", "onnx_file"), ("model.pt2", "torch", "torch_program")],
+)
+def test_missing_extra_is_named_with_how_to_install_it(
+    spec: str, extra: str, importer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, extra, None)  # what makes its import fail
+    for module in (importer, "onnx_graph", "torch_importer"):
+        monkeypatch.delitem(sys.modules, f"tuner.frontend.{module}", raising=False)
+    with pytest.raises(TunerError, match=rf"'{extra}', which is not installed.*tessel-tuner\[{extra}\]"):
+        load_model(spec)
+
+
+@pytest.mark.parametrize("spec", ["", ":", "gpt2 :tiny", "model.txt", "9:9", "a b:c"])
+def test_text_that_names_nothing_is_answered_with_what_there_is(spec: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"no model .*gpt2.*a file \.onnx or \.pt2"):
+        load_model(spec)
 
 
 @pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny"])

@@ -206,6 +206,11 @@ def test_logits_of_a_file_are_trained_by_cross_entropy(tmp_path: Path) -> None:
     assert len(model.module["main"].ret_ty.shape) == 0
 
 
+def test_batch_of_a_file_is_a_matter_of_its_shapes() -> None:
+    with pytest.raises(ValueError, match=r"batch is 2.*light_squeezenet\.onnx.*--shape data_0="):
+        load_model(str(LIGHT / "light_squeezenet.onnx"), batch=2)
+
+
 def test_operator_that_the_importer_lacks_is_named(tmp_path: Path) -> None:
     nodes = [helper.make_node("StringNormalizer", ["x"], ["y"])]
     strings = helper.make_tensor_value_info("x", TensorProto.STRING, [2])

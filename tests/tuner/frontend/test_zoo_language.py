@@ -154,6 +154,19 @@ def test_mt5_computes_what_torch_computes(run_model, assert_close) -> None:
     assert_close(found, (decoded @ p["lm_head.weight"]).numpy())
 
 
+@pytest.mark.slow
+def test_models_of_published_size_compute_what_torch_computes(run_model, assert_close) -> None:
+    for name, reference in (
+        ("gpt2:small", lambda p, ids: gpt2(p, ids, num_layers=12, num_heads=12)),
+        ("bert:base", lambda p, ids, types: bert(p, ids, types, num_layers=12, num_heads=12)),
+    ):
+        model = load_model(name)
+        parameters, inputs = random_parameters(model, 0), random_inputs(model, 1)
+        expected = reference(as_torch(parameters), *map(torch.from_numpy, inputs))
+        (found,) = run_model(model, inputs, parameters)
+        assert_close(found, expected.numpy())
+
+
 def test_mt5_decodes_each_sequence_it_encodes() -> None:
     with pytest.raises(ValueError, match="batch 2 and decoder_input_ids 1"):
         load_model("mt5:tiny", shapes={"input_ids": (2, 8)})
@@ -178,12 +191,26 @@ def test_perceptron_computes_what_numpy_computes(run_model, assert_close) -> Non
     assert_close(found, x @ parameters["head.weight"] + parameters["head.bias"])
 
 
-def test_gpt2_small_has_the_published_number_of_parameters() -> None:
+@pytest.mark.parametrize(
+    ("name", "num_parameters"),
+    [
+        ("gpt2:small", 124_439_808),
+        ("gpt2:medium", 354_823_168),
+        ("bert:base", 109_514_298),
+        ("mt5:small", 300_176_768),
+        ("mt5:base", 582_401_280),
+    ],
+)
+def test_model_has_as_many_parameters_as_the_published_checkpoint(name: str, num_parameters: int) -> None:
+    model = load_model(name)
+    variables = model.module["main"].params[len(model.inputs) :]
+    assert sum(int(np.prod([int(n) for n in v.ty.shape])) for v in variables) == num_parameters
+
+
+def test_gpt2_by_itself_is_the_small_one_over_128_tokens() -> None:
     model = load_model("gpt2")
-    counts = [int(np.prod([int(n) for n in v.ty.shape])) for v in model.module["main"].params[1:]]
-    assert sum(counts) == 124_439_808  # as the published checkpoint: 12 layers, width 768
-    assert model.inputs[0].shape == (1, 128)
     assert model.name == "gpt2:small"
+    assert model.inputs[0].shape == (1, 128)
 
 
 def test_head_and_embedding_are_one_parameter() -> None:
