@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_schedules import draw_schedule
 
 from tessel.engine import (
     Action,
@@ -49,32 +50,10 @@ def placements(draw: st.DrawFn, *, least_span: int = 1) -> Placement:
 
 @st.composite
 def schedules(draw: st.DrawFn, *, least_span: int = 1) -> Schedule:
-    """Any valid order at all: blocks are drawn one after another among those that may run next."""
+    """Any valid order at all."""
     placement = draw(placements(least_span=least_span))
-    micro_batches = draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    runs = [
-        placement.chosen({c.name: int(rng.integers(len(c.options))) for c in placement.choices})
-        for _ in range(micro_batches)
-    ]
-    pending = {
-        (b.name, m): set(run.graph.predecessors(b.name)) for m, run in enumerate(runs) for b in run.blocks
-    }
-    free = [0] * placement.devices
-    ends: dict[tuple[str, int], int] = {}
-    starts: dict[tuple[int, int], int] = {}
-    while pending:
-        ready = [step for step, waits in pending.items() if all((wait, step[1]) in ends for wait in waits)]
-        name, m = ready[int(rng.integers(len(ready)))]
-        block = placement.block(name)
-        waits = pending.pop((name, m))
-        lags = [ends[wait, m] + placement.graph.edges[wait, name]["lag"] for wait in waits]
-        start = max([*lags, *(free[device] for device in block.devices)])
-        starts[placement.index_by_name[name], m] = start
-        ends[name, m] = start + block.span
-        for device in block.devices:
-            free[device] = start + block.span
-    return Schedule.of(placement, starts, micro_batches=micro_batches)
+    return draw_schedule(placement, draw(st.integers(1, 3)), rng)
 
 
 @settings(max_examples=60, deadline=None)
