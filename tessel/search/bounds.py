@@ -21,7 +21,7 @@ from fractions import Fraction
 import networkx as nx
 
 from tessel.search.cyclic_problem import is_limited
-from tessel.search.problem import UNREACHABLE, Problem
+from tessel.search.problem import UNREACHABLE, Integers, Problem
 
 MOST_BLOCKS_ORDERED = 16
 """Blocks with memory on a device up to which `least_memory` tries every order (2^16 sets, some 0.1 s)."""
@@ -42,13 +42,20 @@ def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
     return tuple(bounds)
 
 
-def memory_bound(problem: Problem, device: int) -> Fraction:
-    """Return the period that a device's limit alone imposes on one micro-batch, as a fraction."""
+def memory_bound(problem: Problem, device: int, paths: Integers | None = None) -> Fraction:
+    """Return the period that a device's limit alone imposes on one micro-batch, as a fraction.
+
+    Args:
+        problem: the blocks and limits.
+        device: the device.
+        paths: int64, shape (num_blocks, num_blocks), steps from start to start known to be needed, if they
+            are not to be those of the problem.
+    """
     limit = int(problem.limits[device])
     added, freed = _holders(problem, device)
     if limit <= 0 or not added or problem.net_memory[device] != 0:
         return Fraction(0)
-    paths = problem.paths
+    paths = problem.paths if paths is None else paths
     frees_at_end = all(problem.spans[block] > 0 for block in added)
     steps = {
         (u, v): int(paths[u, v]) + (int(problem.spans[v]) if frees_at_end else 0)

@@ -212,8 +212,17 @@ class _Network:
     def enclosed(
         self, opening: int, closing: Mapping[int, int], fixed: Sequence[int]
     ) -> tuple[int | None, Way, Way | None] | None:
-        """Return the next opening inside and the ways in and out; None where a way forks."""
+        """Return the next opening inside and the ways in and out; None where a way forks.
+
+        A shell that nothing ties to any other is an innermost one, whose two blocks need not wait.
+        """
         stops = {*closing, *closing.values()}
+        if not any(
+            edges[block]
+            for edges in (self.following, self.preceding)
+            for block in (opening, closing[opening])
+        ):
+            return None, Way((), (0,)), None
         inwards = self._follow(opening, self.following, stops, fixed)
         if inwards is None:
             return None

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Edge, Placement
 from tessel.search import find_repetend
-from tessel.search.bounds import least_memory, rate_bound
-from tessel.search.problem import Problem, make_problem
+from tessel.search.assignments import relaxed_bound
+from tessel.search.bounds import device_bounds, least_memory, rate_bound
+from tessel.search.problem import Problem, make_problem, options
 from tessel.shapes import make_shape
 
 
@@ -88,3 +89,40 @@ def test_units_are_matched_for_the_longest_life() -> None:
     )
     # a lives 11 steps if it ends with c, and b two more with d; the other way round a 12 and b 10
     assert rate_bound(make_problem(placement, memory=2)) >= Fraction(11 + 3, 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["vshape", "mshape", "zbv"]),
+    st.integers(2, 3),
+    st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4)),
+    st.integers(2, 8),
+    st.integers(0, 2),
+)
+def test_a_bound_without_trying_all_options_is_never_above_one_with(
+    shape: str, num_devices: int, spans: tuple[int, int, int], memory: int, lag: int
+) -> None:
+    placement = make_shape(
+        shape,
+        num_devices,
+        choose_backward=True,
+        forward_memory=2,
+        backward_memory=-2,
+        backward_span=spans[0],
+        backward_input_span=spans[1],
+        backward_weight_span=spans[2],
+        lag=lag,
+    )
+    problems = [make_problem(placement, memory=memory, option_indices=taken) for taken in options(placement)]
+    for device in range(num_devices):
+        least = min(device_bounds(problem)[device] for problem in problems)
+        assert relaxed_bound(placement, device, memory=memory) <= least
+
+
+def test_a_device_of_one_choice_is_bound_by_its_own_options() -> None:
+    placement = make_shape(
+        "vshape", 12, choose_backward=True, backward_span=4, backward_input_span=3, backward_weight_span=2
+    )
+    found = find_repetend(placement, memory=12, max_copies=1, time_limit_s=5)
+    assert found.rate_lower_bound == 5
+    assert found.rate_optimal
