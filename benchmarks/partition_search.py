@@ -1,12 +1,14 @@
 """How long the partition search takes once prices are known, by size and shape of the graph.
 
-    python benchmarks/partition_search.py [--repeats 3] [--max-states 1000000]
+    python -m benchmarks.partition_search [--repeats 3] [--models gpt2 bert net.onnx]
 
 Prices are drawn at random (seed 0) around a discount for fusing, so that candidates compete closely. Shapes:
 `chain`, transformer-like `blocks`, and `branches` (eight parallel branches of two, numbered across the
 branches, the worst case for covered sets). With `horizontal`, equal anchors of one value may be joined;
 with `transitions`, a value that changes backend costs 1 us. Each line gives the median and the extremes of
-the time, candidates, states expanded, parts, and whether the answer is proven.
+the time, candidates, states expanded, parts, and whether the answer is proven; candidates are found
+beforehand, in the time given. Models of the zoo and ONNX files can be added: their graphs are real, their
+prices drawn all the same.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tuner.frontend.loading import load_model
 from tuner.graph import DataflowGraph, Node, PatternKind
 from tuner.partition import DEFAULT_MAX_STATES, find_candidates, find_partition
 from tuner.plan import Figure
@@ -100,10 +103,11 @@ def specs(*, horizontal: bool) -> list[PartitionSpec]:
 
 
 def measure(
-    shape: str, num_operators: int, *, horizontal: bool, transitions: float, arguments: argparse.Namespace
+    name: str, graph: DataflowGraph, *, horizontal: bool, transitions: float, arguments: argparse.Namespace
 ) -> str:
-    graph = graph_of(SHAPES[shape](num_operators))
+    started = time.perf_counter()
     candidates = find_candidates(graph, specs(horizontal=horizontal)).candidates
+    finding_s = time.perf_counter() - started
     rng = np.random.default_rng(0)
     prices = [
         Figure(
@@ -124,10 +128,11 @@ def measure(
         )
         seconds.append(time.perf_counter() - started)
     gap = 100 * (partition.cost_us - partition.lower_bound_us) / partition.cost_us
-    name = shape + (" + horizontal" if horizontal else "") + (" + transitions" if transitions else "")
+    name += (" + horizontal" if horizontal else "") + (" + transitions" if transitions else "")
     time_s = f"{statistics.median(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
     proven = "yes" if partition.proven else f"no, gap {gap:.2f} %"
-    cells = (name, len(graph), len(candidates), time_s, partition.states, len(partition.chosen), proven)
+    found = f"{len(candidates)} in {finding_s:.2f} s"
+    cells = (name, len(graph), found, time_s, partition.states, len(partition.chosen), proven)
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -135,24 +140,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-states", type=int, default=DEFAULT_MAX_STATES)
+    parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--sizes", type=int, nargs="+", default=[500, 5000])
     arguments = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     print("| graph | operators | candidates | seconds | states | parts | proven |")
     print("|---|---|---|---|---|---|---|")
-    for shape in SHAPES:
-        for num_operators in arguments.sizes:
-            for horizontal, transitions in ((False, 0.0), (True, 0.0), (False, 1.0)):
-                print(
-                    measure(
-                        shape,
-                        num_operators,
-                        horizontal=horizontal,
-                        transitions=transitions,
-                        arguments=arguments,
-                    ),
-                    flush=True,
-                )
+    graphs = [
+        (shape, graph_of(layout(size))) for shape, layout in SHAPES.items() for size in arguments.sizes
+    ] + [
+        (name.rpartition("/")[2], DataflowGraph.from_function(load_model(name).module))
+        for name in arguments.models
+    ]
+    for name, graph in graphs:
+        for horizontal, transitions in ((False, 0.0), (True, 0.0), (False, 1.0)):
+            line = measure(name, graph, horizontal=horizontal, transitions=transitions, arguments=arguments)
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,8 @@ class Siblings:
         """Yield groups of two and more siblings, in order of their smallest nodes."""
         families: dict[tuple[object, tuple[str, ...]], list[SubGraph]] = defaultdict(list)
         for sub_graph in found:
+            if len(sub_graph.exit) > 1:
+                continue  # joined siblings; their members are joined with further ones directly
             for value in _values_read(graph, sub_graph):
                 families[value, graph.operators_of(sub_graph.inside)].append(sub_graph)
         for family in families.values():
