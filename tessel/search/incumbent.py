@@ -77,21 +77,22 @@ class Incumbent:
         """Seconds until the deadline, negative after it."""
         return self.deadline - self.clock()
 
-    def offer(self, start: IntArray, found_by: str) -> bool:
-        """Keep a schedule if it is shorter than the best, and return whether it was.
+    def offer(self, start: IntArray, found_by: str, *, is_new: bool = True) -> None:
+        """Keep a schedule if it is shorter than the best.
 
         Args:
             start: starts by step, -1 where a step is not run; copied.
             found_by: the method that found it.
+            is_new: whether it may join the elites; not for what is found near one of them.
         """
         makespan = makespan_of(self.instance, start)
-        self._keep(makespan, start)
+        if is_new:
+            self._keep(makespan, start)
         if makespan >= self.makespan:
-            return False
+            return
         self.makespan, self.start, self.found_by = makespan, start.copy(), found_by
         if self.on_progress is not None:
             self.on_progress(Progress(makespan, self.lower_bound, self.clock() - self.began, found_by))
-        return True
 
     def _keep(self, makespan: int, start: IntArray) -> None:
         """Keep a schedule among the elites if it is good enough and not there yet."""

@@ -1,4 +1,4 @@
-"""Search near good schedules in turn: every other visit near the best, the rest near the other elites.
+"""Search near good schedules in turn: each once, then the best every other time, and the others between.
 
 A visit is a tabu search that goes on as long as it gets better. The first one to a schedule goes straight
 down; later ones start with some random moves, or with other options for some micro-batches, or they would end
@@ -84,7 +84,7 @@ class NearbySearch:
         if makespan < visit.makespan:
             visit.makespan, visit.last_gain = makespan, visit.moves
         if makespan < best.makespan:
-            best.offer(visit.orders.best, "neighbourhood search")
+            best.offer(visit.orders.best, "neighbourhood search", is_new=False)
         self.visit = visit
         if visit.moves - visit.last_gain >= PATIENCE:
             self._end(visit)
@@ -111,4 +111,7 @@ class NearbySearch:
 
     def _next_elite(self) -> Elite:
         elites = self.best.elites
+        unvisited = next((elite for elite in elites if elite.visits == 0), None)
+        if unvisited is not None:
+            return unvisited
         return elites[0] if self.turn % 2 == 0 else elites[self.turn // 2 % len(elites)]

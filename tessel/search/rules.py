@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray
-from tessel.search.serial import list_schedule
+from tessel.search.serial import NEVER, list_schedule
 
 RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 """Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
@@ -43,15 +44,68 @@ def busiest_work(placement: Placement) -> int:
 
 
 def option_presets(instance: Instance) -> Iterator[IntArray]:
-    """Yield options by choice and micro-batch: all left open, then all the first one, all the second, …"""
-    num_choices, micro_batches = len(instance.default_option), instance.micro_batches
-    yield np.full((num_choices, micro_batches), -1, dtype=np.int64)
-    for option in range(int(instance.option.max()) + 1):
+    """Yield options by choice and micro-batch, the same for all micro-batches unless left open.
+
+    First all are left open; then all take the first option, all the second, …; then the choices on the
+    busiest devices take the option with the least work there and the others the one with the most blocks, for
+    one, two, four, … of the busiest devices: to split costs work, which hurts least where there is time to
+    spare.
+    """
+    num_choices = len(instance.default_option)
+    yield np.full((num_choices, instance.micro_batches), -1, dtype=np.int64)
+    if num_choices == 0:
+        return
+    num_options = int(instance.option.max()) + 1
+    work, length = _work_by_option(instance, num_options)
+    for option in range(num_options):
         last = np.array(
-            [instance.option[instance.choice == choice].max() for choice in range(num_choices)],
-            dtype=np.int64,
+            [max(np.flatnonzero(length[choice])) for choice in range(num_choices)], dtype=np.int64
         )
-        yield np.repeat(np.minimum(option, last)[:, None], micro_batches, axis=1)
+        yield _for_all(instance, np.minimum(option, last))
+    cheapest = np.where(length > 0, work, NEVER).argmin(axis=1)
+    finest = length.argmax(axis=1)
+    devices = _by_work(instance, work, length)
+    for count in (2**power for power in range(len(devices).bit_length())):
+        if count < len(devices):
+            is_busy = _touches(instance, devices[:count], num_choices)
+            yield _for_all(instance, np.where(is_busy, cheapest, finest))
+
+
+def _for_all(instance: Instance, options: IntArray) -> IntArray:
+    return np.repeat(options[:, None], instance.micro_batches, axis=1)
+
+
+def _work_by_option(instance: Instance, num_options: int) -> tuple[IntArray, IntArray]:
+    """Total span, and number of blocks, by choice and option."""
+    work = np.zeros((len(instance.default_option), num_options), dtype=np.int64)
+    length = np.zeros_like(work)
+    for block in np.flatnonzero(instance.choice >= 0):
+        work[instance.choice[block], instance.option[block]] += instance.span[block]
+        length[instance.choice[block], instance.option[block]] += 1
+    return work, length
+
+
+def _by_work(instance: Instance, work: IntArray, length: IntArray) -> list[int]:
+    """Devices that choices touch, the busiest first when each choice takes the option with the least work."""
+    cheapest = np.where(length > 0, work, NEVER).argmin(axis=1)
+    total = np.zeros(instance.num_devices, dtype=np.int64)
+    touched: set[int] = set()
+    for block in range(instance.num_blocks):
+        held = instance.device[instance.device_start[block] : instance.device_start[block + 1]]
+        choice = instance.choice[block]
+        touched.update(held.tolist() if choice >= 0 else ())
+        if choice < 0 or cheapest[choice] == instance.option[block]:
+            total[held] += instance.span[block]
+    return sorted(touched, key=lambda device: (-total[device], device))
+
+
+def _touches(instance: Instance, devices: Sequence[int], num_choices: int) -> npt.NDArray[np.bool_]:
+    """Whether a choice has a block on one of the devices."""
+    found = np.zeros(num_choices, dtype=np.bool_)
+    for block in np.flatnonzero(instance.choice >= 0):
+        held = instance.device[instance.device_start[block] : instance.device_start[block + 1]]
+        found[instance.choice[block]] |= bool(np.isin(held, devices).any())
+    return found
 
 
 def _offer_urgency(best: Incumbent, options: IntArray, *, stride: int, is_active: bool) -> None:
