@@ -3,10 +3,10 @@
     python -m benchmarks.records_scale [--records 1000000] [--url URL]… [--report FILE]
 
 Without `--url`, an SQLite file in a temporary folder is filled; a PostgreSQL URL must name an empty database.
-Records are synthetic and seeded: 20 operators' worth of workloads of random shapes, five backends, two
-environments, five repeats of a key, eight samples each. Every figure but the fill is a median with its 99th
-percentile or extremes; look-ups go to keys drawn at random. The table is printed, and written with command,
-versions and machine to a dated report.
+Records are synthetic and seeded: workloads of one to three operators of random shapes, five backends, two
+environments, five repeats of a key, eight samples each. Look-ups go to keys drawn at random. Figures are
+printed as they become known, then all of them as a table, which is also written to a dated report with command,
+versions and machine.
 """
 
 from __future__ import annotations
