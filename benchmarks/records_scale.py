@@ -5,8 +5,8 @@
 Without `--url`, an SQLite file in a temporary folder is filled; a PostgreSQL URL must name an empty database.
 Records are synthetic and seeded: workloads of one to three operators of random shapes, five backends, two
 environments, five repeats of a key, eight samples each. Look-ups go to keys drawn at random. Figures are
-printed as they become known, then all of them as a table, which is also written to a dated report with command,
-versions and machine.
+printed as they become known, then all of them as a table, which is also written to a dated report with
+command, versions and machine.
 """
 
 from __future__ import annotations
