@@ -36,6 +36,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_INTERRUPTED = "interrupted; finished measurements are kept"
+
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
 
@@ -89,11 +91,13 @@ def main(arguments: Sequence[str]) -> int:
             _flags_first(arguments), prog_name="tessel", standalone_mode=False
         )
         sys.stdout.flush()
+        if status == EXIT_INTERRUPTED:
+            return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
         return status if isinstance(status, int) else 0
     except TyperException as error:
         return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; finished measurements are kept", EXIT_INTERRUPTED)
+        return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -130,7 +130,8 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     error = result.sum_of_parts.latency_us / mix - 1
     console.print_line(
         f"sum of parts {console.format_us(result.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{result.launch_penalty_us:.2f} us; largest relative error {format_error(result.max_relative_error)}"
+        f"{result.launch_penalty_us:.2f} us\n"
+        f"largest error against the unpartitioned model {format_error(result.max_relative_error)}"
     )
     if result.chosen_by != "searched":
         console.print_line(

@@ -61,8 +61,8 @@ def print_end_to_end(plan: ModelPlan) -> None:
     error = plan.sum_of_parts.latency_us / mix - 1
     console.print_line(
         f"sum of parts {console.format_us(plan.sum_of_parts.latency_us)} ({error:+.1%}); launch penalty "
-        f"{plan.launch_penalty_us:.2f} us; largest error against the unpartitioned model "
-        f"{format_error(plan.max_relative_error)}"
+        f"{plan.launch_penalty_us:.2f} us\n"
+        f"largest error against the unpartitioned model {format_error(plan.max_relative_error)}"
     )
     if plan.max_gradient_error is not None:
         console.print_line(

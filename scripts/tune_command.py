@@ -193,7 +193,7 @@ def print_schedule(plan: Plan) -> None:
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     comparison = compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
     console.print_line(
-        f"\nSchedule: {schedule.makespan * plan.step_us / 1000:.1f} ms a step, {proof}; simulated from the "
-        f"stages' figures above, hop latency {plan.hop_source}"
+        f"\nSchedule: {schedule.makespan * plan.step_us / 1000:.1f} ms a step, {proof};\n"
+        f"simulated from the stages' figures above, hop latency {plan.hop_source}"
     )
     print_comparison(comparison, in_bytes=True)
