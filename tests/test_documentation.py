@@ -1,0 +1,44 @@
+"""Links between documents lead somewhere, and modules name tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCES = [
+    path
+    for package in ("records", "cost_model", "tuner", "tessel", "scripts")
+    for path in sorted((ROOT / package).rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_to_files(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_modules_name_tests_that_exist() -> None:
+    missing = []
+    for path in SOURCES:
+        for named in re.findall(r"\btests/[\w/]+\.py", path.read_text()):
+            if not (ROOT / named).exists():
+                missing.append((str(path.relative_to(ROOT)), named))
+    assert missing == []
+
+
+def test_text_names_no_machine_and_no_address() -> None:
+    shipped = [*DOCUMENTS, *SOURCES, *sorted((ROOT / "benchmarks").rglob("*.*"))]
+    pattern = re.compile(r"/work/|/root/|/home/\w|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}:\d+\b")
+    found = [
+        (str(path.relative_to(ROOT)), match.group())
+        for path in shipped
+        if path.suffix in (".md", ".py", ".json")
+        for match in pattern.finditer(path.read_text())
+    ]
+    assert found == []
