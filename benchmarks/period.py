@@ -5,8 +5,8 @@
 Table 1 has Tessel's five training shapes on four devices, with the seconds its own authors' code took in
 another run (z3; quoted, not run here). Table 2 grows the devices under a memory limit of as many units, and
 of half. Table 3 has several copies, real spans and choices. Every repetend is unrolled and checked by
-`tessel.validation`. Times are medians of processor seconds of the process, after one warm-up, so that other work
-on the machine counts less; CP-SAT runs once a case, with one worker, its limit in wall-clock seconds.
+`tessel.validation`. Times are medians of processor seconds of the process, after one warm-up, so that other
+work on the machine counts less; CP-SAT runs once a case, with one worker, its limit in wall-clock seconds.
 """
 
 from __future__ import annotations

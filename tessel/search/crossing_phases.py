@@ -26,8 +26,8 @@ from tessel.search.cyclic_problem import CyclicProblem
 from tessel.search.nested_shells import CrossingShells, Shell
 from tessel.search.problem import NO_LIMIT, Integers
 
-MOST_STATES = 50_000_000
-"""States of all devices together up to which a search is begun: 400 MB, and some seconds."""
+MOST_STATES = 20_000_000
+"""States of all devices together up to which a search is begun: 160 MB, and about a second."""
 
 _NEVER = 2**60
 

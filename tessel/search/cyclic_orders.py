@@ -37,7 +37,10 @@ FIRST_DEPTH = 16
 """Levels of the search tree that memory is set aside for at first; it doubles when they are used up."""
 
 LARGEST_STACK_BYTES = 2**31
-"""The search gives up (and says so: `UNKNOWN`) rather than hold more."""
+"""The search gives up (and says so: `is_stuck`) rather than hold more."""
+
+MOST_NODES = 2048
+"""Blocks of one period up to which the search is begun: the first longest paths cost their cube."""
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class OrderSearch:
         cyclic: the rules.
         period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`; the earliest start is 0.
-        is_stuck: whether it gave up for want of memory.
+        is_stuck: whether it gave up for want of memory or time.
     """
 
     cyclic: CyclicProblem
@@ -77,6 +80,9 @@ class OrderSearch:
     def _begin(self) -> None:
         cyclic = self.cyclic
         nodes, pairs = cyclic.num_nodes, len(cyclic.pairs)
+        if nodes > MOST_NODES:
+            self.is_stuck = True
+            return
         self._distance = np.zeros((FIRST_DEPTH, nodes, nodes), dtype=np.int64)
         self._lowest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
         self._highest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)

@@ -43,8 +43,10 @@ def shorten_latency(problem: Problem, starts: Integers, period: int, is_over: Ca
     copies = len(starts)
     if starts.size > MOST_NODES:
         return starts
-    cyclic = make_cyclic_problem(problem, copies, is_whole=True)
     least, shortest = int((problem.heads + problem.tails).max()), latency(problem, starts)
+    if least == shortest:
+        return starts
+    cyclic = make_cyclic_problem(problem, copies, is_whole=True)
     while least < shortest and not is_over():
         middle = (least + shortest) // 2
         search = OrderSearch(_with_latency(cyclic, middle), period)

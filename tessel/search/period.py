@@ -134,6 +134,7 @@ class _Run:
 def _search_copies(assignments: Assignments, copies: int, best: _Found | None, run: _Run) -> _Found:
     """Return the best repetend with that many copies if its rate is better than `best`'s, else `best`."""
     found: _Found | None = None
+    is_proven = True
     open_bounds = [] if assignments.is_complete else [_least_period(assignments.bound, copies)]
     for problem, bound in zip(assignments.problems, assignments.bounds, strict=True):
         lowest = _least_period(bound, copies)
@@ -143,6 +144,7 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
             break
         search = _search_problem(problem, copies, lowest, below, run)
         open_bounds.append(search.lowest)
+        is_proven = is_proven and search.is_closed
         if search.period is not None and search.starts is not None:
             starts = close_up(search.cyclic, search.starts, search.period)
             found = _Found(problem, copies, search.period, starts, search.lowest, search.found_by)
@@ -151,10 +153,10 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
         return replace(found, lower_bound=min(found.period, *open_bounds))
     if best is not None:
         return best
-    if run.is_over() and not run.is_interrupted:
+    if not is_proven or not assignments.is_complete:
         raise ScheduleError(
             f"no repetend was found within {run.time_limit_s:g} s, its period is at least "
-            f"{min(open_bounds)}; give more time"
+            f"{min(open_bounds)}; give more time, or fewer blocks"
         )
     raise infeasible_error(assignments.problems[0], run.is_over)
 
