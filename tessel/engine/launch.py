@@ -23,7 +23,7 @@ from tessel.engine.errors import EngineError
 from tessel.engine.job import JobSpec, RankResult
 from tessel.engine.progress import read_standing
 
-_LOG_LINES = 8
+_LOG_LINES = 12
 _GRACE_S = 2.0
 """How long ranks have to end when asked, before they are killed."""
 
@@ -132,5 +132,6 @@ def _what_hangs(job: JobSpec, folder: Path, timeout_s: float) -> str:
 
 def _log_end(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    shown = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+    # Of a traceback, lines that only underline are left out.
+    shown = [line.strip() for line in lines if line.strip(" ^~")][-_LOG_LINES:]
     return " | ".join(shown) or "(empty)"

@@ -45,7 +45,7 @@ LossFunction = Callable[..., torch.Tensor]
 def build_schedule(
     plan: Plan | Schedule,
     stages: Mapping[int, nn.Module] | Sequence[PipelineStage],
-    loss_fn: LossFunction | None = None,
+    loss_fn: LossFunction,
     *,
     group: dist.ProcessGroup | None = None,
     scale_grads: bool = True,
@@ -59,7 +59,7 @@ def build_schedule(
         plan: a plan, or its schedule.
         stages: this rank's stages: modules by number of stage, on the device they run on, or torch's own
             stage objects. A module takes what the stage before returns.
-        loss_fn: takes the last stage's output and the target of a micro-batch; None for inference.
+        loss_fn: takes the last stage's output and the target of a micro-batch.
         group: the pipeline's processes, rank by rank; all processes unless given.
         scale_grads: whether gradients are means over micro-batches, not sums.
 
@@ -67,7 +67,7 @@ def build_schedule(
         EngineError: torch's runtime cannot hold the schedule, or the stages are not this rank's; says which.
     """
     schedule = plan.schedule if isinstance(plan, Plan) else plan
-    num_stages = _check(schedule, loss_fn, dist.get_world_size(group))
+    num_stages = _check(schedule, dist.get_world_size(group))
     own = _own_stages(schedule, dist.get_rank(group))
     made = _as_stages(stages, own, num_stages, group)
     actions = torch_actions(actions_of(schedule))
@@ -120,7 +120,7 @@ class _AnyOrderRuntime(_PipelineScheduleRuntime):
         return super()._merge_outputs([chunk for _, chunk in sorted(by_micro_batch.items())])
 
 
-def _check(schedule: Schedule, loss_fn: LossFunction | None, num_ranks: int) -> int:
+def _check(schedule: Schedule, num_ranks: int) -> int:
     """Return the number of stages of a schedule that torch's runtime can hold."""
     placement = schedule.placement
     if num_ranks != placement.devices:
@@ -130,29 +130,19 @@ def _check(schedule: Schedule, loss_fn: LossFunction | None, num_ranks: int) -> 
         )
     num_stages = check_chain(placement)
     require_valid(schedule)
-    _check_same_ends(schedule)
-    has_backward = any(
-        action.kind is not ActionKind.FORWARD for own in actions_of(schedule) for action in own
-    )
-    if has_backward != (loss_fn is not None):
-        raise EngineError(
-            "the plan trains, but no loss was given; give `loss_fn`"
-            if has_backward
-            else "the plan is for inference, but a loss was given; leave it out, or tune with --train"
-        )
-    return num_stages
-
-
-def _check_same_ends(schedule: Schedule) -> None:
-    """Every stage trains or none does: the runtime sends a gradient back over every border."""
-    trained = {action.stage for own in actions_of(schedule) for action in own if action.kind != "F"}
-    stages = range(len(rank_by_stage(schedule)))
-    frozen = [stage for stage in stages if trained and stage not in trained]
+    trained = {
+        action.stage
+        for own in actions_of(schedule)
+        for action in own
+        if action.kind is not ActionKind.FORWARD
+    }
+    frozen = [stage for stage in range(num_stages) if stage not in trained]
     if frozen:
         raise EngineError(
             f"stage {frozen[0]} has no backward, but torch's runtime runs one for every stage; use "
-            "`tessel run`, or give the stage a backward"
+            "`tessel run`, or a plan for training"
         )
+    return num_stages
 
 
 def _own_stages(schedule: Schedule, rank: int) -> tuple[int, ...]:

@@ -1,0 +1,161 @@
+"""A run that fails says which rank and shows its log, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+from pipeline_programs import ChainSpec
+
+from tessel.engine import EngineError, actions_from_csv, schedule_of_actions
+from tessel.engine.actions import actions_of
+from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
+from tessel.engine.launch import launch
+from tessel.engine.progress import Progress, read_standing
+from tessel.shapes import make_shape
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are counted in /proc"),
+]
+
+ORDERS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def failing_job(mishap: str, *, provider: str = "pipeline_programs:provide") -> JobSpec:
+    schedule = schedule_of_actions(make_shape("vshape", 2), actions_from_csv(ORDERS))
+    return JobSpec(
+        num_ranks=2,
+        ranks_by_stage=((0,), (1,)),
+        micro_batches=2,
+        provider=provider,
+        provider_spec=msgspec.json.encode(ChainSpec(2, mishap)).decode(),
+        runs=(RunSpec(name="only", actions=actions_as_lines(actions_of(schedule))),),
+        repeats=1,
+        num_threads=1,
+    )
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """Return a function that lists the ranks that are alive; jobs stand in a folder of this test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def alive() -> list[int]:
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    command = (folder / "cmdline").read_bytes()
+                except OSError:
+                    continue  # It ended meanwhile.
+                if b"tessel.engine.ranks" in command and str(tmp_path).encode() in command:
+                    found.append(int(folder.name))
+        return found
+
+    return alive
+
+
+@pytest.mark.parametrize(
+    ("mishap", "message"),
+    [
+        ("die", r"rank 1 was ended by signal 9, .* the end of its log: about to fail"),
+        ("raise", r"rank 1 ended with status 1, .*about to fail.*RuntimeError: this stage was told to raise"),
+    ],
+)
+def test_the_rank_that_fails_first_is_named_with_its_log(
+    mishap: str, message: str, processes: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        launch(failing_job(mishap), timeout_s=240)
+    assert processes() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_provider_that_does_not_exist_is_named(processes: Callable[[], list[int]]) -> None:
+    with pytest.raises(EngineError, match=r"could not start .*'no_such_module:provide' cannot be imported"):
+        launch(failing_job("", provider="no_such_module:provide"), timeout_s=240)
+    assert processes() == []
+
+
+def test_ranks_end_with_the_process_that_launched_them(
+    processes: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    job = tmp_path / "hang.json"
+    job.write_bytes(msgspec.json.encode(failing_job("hang")))
+    code = (
+        "import sys, pathlib, msgspec\n"
+        "from tessel.engine.job import JobSpec\n"
+        "from tessel.engine.launch import launch\n"
+        "launch(msgspec.json.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=JobSpec), timeout_s=600)\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code, str(job)], env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    try:
+        _wait_until(lambda: _some_rank_runs(tmp_path, "running 1F1"), seconds=240)
+        assert len(processes()) == 3  # The one that forked the ranks, and two ranks.
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        _wait_until(lambda: not processes(), seconds=60)
+    finally:
+        launcher.kill()
+        launcher.wait()
+
+
+@pytest.mark.slow
+def test_the_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(
+    processes: Callable[[], list[int]],
+) -> None:
+    with pytest.raises(EngineError, match=r"time-out of 40 s when rank 1 was running 1F1.* about to fail"):
+        launch(failing_job("hang"), timeout_s=40)
+    assert processes() == []
+
+
+def test_a_run_that_takes_too_long_is_ended(processes: Callable[[], list[int]]) -> None:
+    with pytest.raises(EngineError, match=r"time-out of 0 s when rank 0 was starting"):
+        launch(failing_job("hang"), timeout_s=0.1)
+    assert processes() == []
+
+
+def test_progress_is_read_while_it_is_written(tmp_path: Path) -> None:
+    assert read_standing(tmp_path, 0) == (False, "starting")
+    progress = Progress(tmp_path, 0)
+    assert read_standing(tmp_path, 0) == (False, "starting")
+    progress.wait("waiting for what 0F1 needs")
+    assert read_standing(tmp_path, 0) == (True, "waiting for what 0F1 needs")
+    progress.work("running 0F1")
+    assert read_standing(tmp_path, 0) == (False, "running 0F1")
+    progress.work("ü" * 1000)
+    assert not read_standing(tmp_path, 0).is_waiting
+
+
+def test_more_stage_runs_than_transfers_can_be_told_apart_are_refused() -> None:
+    with pytest.raises(EngineError, match="cannot be told apart"):
+        msgspec.structs.replace(failing_job(""), micro_batches=1 << 24)
+
+
+def _some_rank_runs(folder: Path, what: str) -> bool:
+    return any(
+        read_standing(job, rank).what == what for job in folder.glob("tessel-run-*") for rank in range(2)
+    )
+
+
+def _wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)

@@ -1,0 +1,108 @@
+"""Torch's runtime runs the plan's orders exactly, and what it cannot hold is refused beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from random_schedules import draw_schedule
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+
+from tessel.engine import EngineError, actions_of, build_schedule
+from tessel.schedule import Schedule
+from tessel.shapes import make_shape
+
+pytestmark = pytest.mark.torch
+
+WIDTH, ROWS, MICRO_BATCHES = 6, 2, 4
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A group of this process alone, whose rank holds every stage."""
+    path = tmp_path_factory.mktemp("group") / "rendezvous"
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def make_stages(num_stages: int) -> dict[int, nn.Module]:
+    torch.manual_seed(0)
+    return {number: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for number in range(num_stages)}
+
+
+def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().mean()
+
+
+def draw_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    shape = (MICRO_BATCHES * ROWS, WIDTH)
+    return tuple(torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for _ in range(2))
+
+
+def one_rank_schedule(seed: int, **options: bool) -> Schedule:
+    placement = make_shape("interleaved", 1, chunks=3, **options)
+    return draw_schedule(placement, MICRO_BATCHES, np.random.default_rng(seed))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1000), st.sampled_from(["joint", "split_backward"]))
+def test_any_order_is_exact(group: None, seed: int, backward: str) -> None:
+    schedule = one_rank_schedule(seed, **({} if backward == "joint" else {backward: True}))
+    stages = make_stages(3)
+    x, target = draw_batch()
+    losses: list[torch.Tensor] = []
+    output = build_schedule(schedule, stages, loss_of).step(x, target=target, losses=losses)
+    whole = nn.Sequential(*make_stages(3).values())
+    expected = [
+        loss_of(whole(a), b) for a, b in zip(x.chunk(MICRO_BATCHES), target.chunk(MICRO_BATCHES), strict=True)
+    ]
+    (sum(expected) / MICRO_BATCHES).backward()
+    torch.testing.assert_close(torch.stack(losses), torch.stack(expected))
+    torch.testing.assert_close(output, whole(x))
+    for number, stage in stages.items():
+        for found, true in zip(stage.parameters(), whole[number].parameters(), strict=True):
+            torch.testing.assert_close(found.grad, true.grad)
+
+
+def test_some_drawn_order_shuffles_the_last_stage() -> None:
+    (own,) = actions_of(one_rank_schedule(0))
+    last = [action.micro_batch for action in own if (action.stage, action.kind) == (2, "F")]
+    assert last != sorted(last)
+
+
+def test_torchs_own_stages_are_taken_in_any_order_of_the_list(group: None) -> None:
+    stages = [
+        PipelineStage(module, number, 3, torch.device("cpu"))
+        for number, module in reversed(make_stages(3).items())
+    ]
+    x, target = draw_batch()
+    runtime = build_schedule(one_rank_schedule(3), stages, loss_of)
+    runtime.step(x, target=target, losses=[])
+    runtime.step(x, target=target, losses=[])  # A second step starts anew.
+
+
+def test_what_torch_cannot_hold_is_refused_with_the_reason(group: None) -> None:
+    stages = make_stages(3)
+    with pytest.raises(EngineError, match="group has 1 processes, but the plan is for 2"):
+        build_schedule(draw_schedule(make_shape("vshape", 2), 2, np.random.default_rng(0)), {}, loss_of)
+    with pytest.raises(EngineError, match=r"stages \[0, 1\] were given, .*\[0, 1, 2\]"):
+        build_schedule(one_rank_schedule(0), {0: stages[0], 1: stages[1]}, loss_of)
+    with pytest.raises(EngineError, match="stage 0 has no backward"):
+        build_schedule(one_rank_schedule(0, infer=True), stages, loss_of)
+    frozen = draw_schedule(make_shape("finetune", 1), 2, np.random.default_rng(0))
+    with pytest.raises(EngineError, match="stage 0 has no backward"):
+        build_schedule(frozen, {0: stages[0], 1: stages[1]}, loss_of)
+    wrong = [PipelineStage(stages[i], i, 4, torch.device("cpu")) for i in range(3)]
+    with pytest.raises(EngineError, match="made for 4 stages"):
+        build_schedule(one_rank_schedule(0), wrong, loss_of)
