@@ -111,7 +111,7 @@ def unrolled(found: RepetendResult, periods: int = 5) -> Schedule:
     return Schedule.of(found.placement, starts, micro_batches=periods * found.copies, memory=found.memory)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_period_equals_the_general_solvers(data: st.DataObject) -> None:
     placement = data.draw(placements())
@@ -127,7 +127,7 @@ def test_period_equals_the_general_solvers(data: st.DataObject) -> None:
     assert find_violations(unrolled(found)) == ()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_period_of_two_copies_equals_the_general_solvers(data: st.DataObject) -> None:
     placement = data.draw(placements(max_stages=2))
@@ -144,7 +144,7 @@ def test_period_of_two_copies_equals_the_general_solvers(data: st.DataObject) ->
     assert find_violations(unrolled(found)) == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_more_memory_is_never_slower_and_numbering_does_not_matter(data: st.DataObject) -> None:
     placement = data.draw(placements())
@@ -171,7 +171,7 @@ def test_more_memory_is_never_slower_and_numbering_does_not_matter(data: st.Data
     assert find_repetend(mirrored, memory=memory, max_copies=2).rate == tight.rate
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_choices_are_searched_in_every_combination(data: st.DataObject) -> None:
     span = st.integers(1, 5)
@@ -257,7 +257,7 @@ def least_period_of_a_chain(forward: list[int], backward: list[int], in_flight: 
     return low
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_large_unequal_spans_are_exact_under_unequal_limits(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 6))
