@@ -12,7 +12,7 @@ from scripts.records_options import JsonOption, UrlOption, open_existing
 from scripts.tuning_options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
-    from records.maintenance import MergeSummary
+    from records.merging import MergeSummary
 
 MAX_CONFLICTS_SHOWN = 20
 
@@ -67,7 +67,7 @@ def import_(
     """
     from records import open_store
     from records.exchange import read_records
-    from records.maintenance import import_items
+    from records.merging import import_items
     from records.metaschedule import read_database
 
     read = read_database if path.is_dir() else read_records
@@ -126,7 +126,7 @@ def prune(
 
     Example: `tessel records prune --keep 3`, and with `--apply` once the count is right.
     """
-    from records.maintenance import prune as prune_records
+    from records.pruning import prune as prune_records
 
     with open_existing(records) as store:
         summary = prune_records(store, keep_newest=keep, apply=apply)
@@ -140,7 +140,7 @@ def prune(
 def _merge_one(source: str, records: str, tolerance: float) -> MergeSummary:
     from records import open_store
     from records.exchange import check_records, read_records
-    from records.maintenance import is_same_store, merge_items
+    from records.merging import is_same_store, merge_items
 
     with open_store(records) as store:
         if source.endswith(".jsonl"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from records import RecordError, RecordFileError, RecordStore, open_store
 from records.exchange import check_records, export_records, read_records, save_records
-from records.maintenance import ImportSummary, import_items
+from records.merging import ImportSummary, import_items
 from tests.records.strategies import items, make_environment, make_measurement, make_workload
 
 

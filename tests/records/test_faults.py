@@ -20,7 +20,7 @@ import pytest
 
 from records import RecordError, RecordStore, open_store
 from records.exchange import read_records, save_records
-from records.maintenance import import_items, merge_items
+from records.merging import import_items, merge_items
 from tests.records.postgres_server import PostgresServer
 from tests.records.strategies import make_measurement, make_workload
 from tests.records.version_1 import build_version_1
@@ -51,7 +51,7 @@ with open_store(sys.argv[1]) as store:
 IMPORT = """
 from records import open_store
 from records.exchange import read_records
-from records.maintenance import import_items
+from records.merging import import_items
 
 say("started")
 with open_store(sys.argv[1]) as store:
@@ -61,7 +61,7 @@ say("done")
 
 MERGE = """
 from records import open_store
-from records.maintenance import merge_items
+from records.merging import merge_items
 
 say("started")
 with open_store(sys.argv[1]) as store, open_store(sys.argv[2]) as other:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from records import Match, RecordError, RecordFileError, Status, open_store
-from records.maintenance import import_items
+from records.merging import import_items
 from records.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_database, write_database
 from tests.records.strategies import make_environment, make_measurement, make_workload
 
