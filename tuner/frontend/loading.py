@@ -51,9 +51,10 @@ def load_model(
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
     model = _load_imported(spec, shapes or {})
     if batch != 1:
+        names = ", ".join(item.name for item in model.inputs)
         raise ValueError(
-            f"batch is {batch}, but only models of the zoo know which extent that is; give the shapes of "
-            f"{spec}'s inputs instead, as --shape {model.inputs[0].name}=EXTENT,…"
+            f"batch is {batch}, but only models of the zoo know which extent that is; give {spec} the shapes "
+            f"of its inputs instead, as --shape NAME=EXTENT,… for {names}"
         )
     return with_loss(model) if training else model
 

@@ -25,7 +25,8 @@ from tuner.errors import ModelFileError, UnsupportedOperatorError
 from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
-from tuner.frontend.onnx_graph import OnnxModel, graph_operators, prepare_graph
+from tuner.frontend.onnx_graph import graph_operators, prepare_graph
+from tuner.frontend.onnx_rewrite import OnnxModel
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,11 @@
-"""Turn an exported torch program into Relax by TVM's converters of operators.
+"""Turn an exported torch program into Relax by TVM's converters of operators, and some of our own.
 
-Programs are decomposed only as far as the importer needs. Attention is written out in matrix products and a
-softmax as in the zoo, since TVM's fused attention has no gradient; products keep their type, where TVM's
-converters turn halves into floats; and cross-entropy keeps its options, which they drop. Layers come from the
-module stack that `torch.export` notes. Checked against torch in tests/tuner/frontend/test_torch_program.py
-and test_torch_operators.py.
+Programs are decomposed only as far as the importer needs. Layers come from the module stack that
+`torch.export` notes. Checked against torch in tests/tuner/frontend/test_torch_program.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,15 +20,10 @@ from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.shapes import static_shapes
-
-_MASKED = -1e9
-"""Added to attention scores that must not count, as in the zoo's attention."""
+from tuner.frontend.torch_operators import CONVERTERS
 
 _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 """Kinds of inputs of an exported program that are tensors of the module."""
-
-_ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-"""Positional arguments of torch's `scaled_dot_product_attention`, in order."""
 
 
 _BROKEN = ("pixel_shuffle.default",)
@@ -40,12 +31,6 @@ _BROKEN = ("pixel_shuffle.default",)
 
 _MAX_DECOMPOSITIONS = 8
 """Rounds of decomposition; each takes apart what the last one brought. Three are the most seen."""
-
-_CROSS_ENTROPY_ARGUMENTS = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
-"""Positional arguments of torch's `cross_entropy_loss`, in order."""
-
-_REDUCTIONS = ("none", "mean", "sum")
-"""What torch's numbers for reductions mean."""
 
 
 _NUMPY_TYPES = (
@@ -124,15 +109,7 @@ class _Importer(ExportedProgramImporter):
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         super().__init__()
-        self.convert_map = self.create_convert_map() | {
-            "scaled_dot_product_attention.default": self._attention,
-            "embedding.default": self._rows,
-            "linear.default": self._linear,
-            "matmul.default": self._matmul,
-            "mm.default": self._matmul,
-            "bmm.default": self._matmul,
-            "cross_entropy_loss.default": self._cross_entropy,
-        }
+        self.convert_map = self.create_convert_map()
         self.program = program
         self.builder = self.block_builder = PathBuilder()
         self.current_operator = ""
@@ -146,7 +123,7 @@ class _Importer(ExportedProgramImporter):
     def missing_operators(self) -> tuple[str, ...]:
         """Return names of operators of the program that there is no converter for."""
         names = {node.target.__name__ for node in self.program.graph.nodes if node.op == "call_function"}
-        return tuple(sorted(names - (set(self.convert_map) - set(_BROKEN))))
+        return tuple(sorted(names - set(CONVERTERS) - (set(self.convert_map) - set(_BROKEN))))
 
     def translate(self) -> IRModule:
         """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names."""
@@ -182,7 +159,7 @@ class _Importer(ExportedProgramImporter):
             elif node.op == "call_function":
                 self.current_operator = node.target.__name__
                 with self.builder.layer(_layer(node)):
-                    self.env[node] = self.convert_map[self.current_operator](node)
+                    self.env[node] = self._convert(node)
             else:
                 self.current_operator = node.op
                 raise ValueError(f"the graph holds a node {node.op} {node.target}")
@@ -190,74 +167,10 @@ class _Importer(ExportedProgramImporter):
         kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
         return [output for output, spec in zip(outputs, specs, strict=True) if spec.kind in kinds]
 
-    def _attention(self, node: torch.fx.Node) -> Any:
-        """Emit softmax(query · keyᵀ · scale + mask) · value, as torch defines its fused attention."""
-        given = dict(zip(_ATTENTION_ARGUMENTS, node.args, strict=False)) | dict(node.kwargs)
-        query, key, value = (self.env[given[name]] for name in _ATTENTION_ARGUMENTS[:3])
-        if given.get("dropout_p", 0.0):
-            raise ValueError("attention has dropout")
-        num_axes = len(query.ty.shape)
-        emit, dtype = self.builder.emit, str(query.ty.dtype.dtype)
-        if given.get("enable_gqa", False):
-            group = int(query.ty.shape[num_axes - 3]) // int(key.ty.shape[num_axes - 3])
-            key, value = (emit(relax.op.repeat(item, group, axis=num_axes - 3)) for item in (key, value))
-        axes = [*range(num_axes - 2), num_axes - 1, num_axes - 2]
-        scores = emit(relax.op.matmul(query, emit(relax.op.permute_dims(key, axes))))
-        scale = given.get("scale") or int(query.ty.shape[-1]) ** -0.5
-        scores = emit(relax.op.multiply(scores, relax.const(scale, dtype)))
-        if given.get("is_causal", False):
-            length, other_length = (int(extent) for extent in list(scores.ty.shape)[-2:])
-            mask = np.triu(np.full((length, other_length), _MASKED), k=1)
-            scores = emit(relax.op.add(scores, relax.const(mask, dtype)))
-        if given.get("attn_mask") is not None:
-            scores = emit(relax.op.add(scores, self._additive_mask(given["attn_mask"], dtype)))
-        return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores, axis=-1)), value))
-
-    def _linear(self, node: torch.fx.Node) -> Any:
-        x, weight = self.env[node.args[0]], self.env[node.args[1]]
-        product = self.builder.emit(relax.op.matmul(x, self.builder.emit(relax.op.permute_dims(weight))))
-        bias = self.env.get(node.args[2]) if len(node.args) > 2 else None
-        return product if bias is None else self.builder.emit(relax.op.add(product, bias))
-
-    def _matmul(self, node: torch.fx.Node) -> Any:
-        return self.builder.emit(relax.op.matmul(self.env[node.args[0]], self.env[node.args[1]]))
-
-    def _cross_entropy(self, node: torch.fx.Node) -> Any:
-        given: dict[str, Any] = dict(zip(_CROSS_ENTROPY_ARGUMENTS, node.args, strict=False))
-        given |= node.kwargs
-        logits, target = self.env[given["input"]], self.env[given["target"]]
-        if given.get("label_smoothing", 0.0) or not np.issubdtype(str(target.ty.dtype.dtype), np.integer):
-            raise ValueError("labels are smoothed, or probabilities instead of classes")
-        axis = 0 if len(logits.ty.shape) == 1 else 1
-        probabilities = self.builder.emit(relax.op.nn.log_softmax(logits, axis=axis))
-        weight = self.env[given["weight"]] if given.get("weight") is not None else None
-        return self.builder.emit(
-            relax.op.nn.nll_loss(
-                probabilities,
-                target,
-                weight,
-                reduction=_REDUCTIONS[given.get("reduction", 1)],
-                ignore_index=given.get("ignore_index", -100),
-            )
-        )
-
-    def _additive_mask(self, node: Any, dtype: str) -> Any:
-        mask = self.env[node]
-        if str(mask.ty.dtype.dtype) != "bool":
-            return mask
-        kept, masked = relax.const(0.0, dtype), relax.const(_MASKED, dtype)
-        return self.builder.emit(relax.op.where(mask, kept, masked))
-
-    def _rows(self, node: torch.fx.Node) -> Any:
-        """Emit a look-up of rows; TVM's own reads out of bounds where an index is."""
-        table, indices = self.env[node.args[0]], self.env[node.args[1]]
-        shape = list(indices.ty.shape)
-        if len(shape) != 1:
-            indices = self.builder.emit(relax.op.reshape(indices, [math.prod(shape)]))
-        rows = self.builder.emit(relax.op.take(table, indices, axis=0, mode="clip"))
-        if len(shape) == 1:
-            return rows
-        return self.builder.emit(relax.op.reshape(rows, [*shape, table.ty.shape[1]]))
+    def _convert(self, node: torch.fx.Node) -> Any:
+        if self.current_operator in CONVERTERS:
+            return CONVERTERS[self.current_operator](node, self)
+        return self.convert_map[self.current_operator](node)
 
 
 def _require_numpy_types(program: torch.export.ExportedProgram, name: str) -> None:

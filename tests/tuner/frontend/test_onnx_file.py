@@ -207,7 +207,7 @@ def test_logits_of_a_file_are_trained_by_cross_entropy(tmp_path: Path) -> None:
 
 
 def test_batch_of_a_file_is_a_matter_of_its_shapes() -> None:
-    with pytest.raises(ValueError, match=r"batch is 2.*light_squeezenet\.onnx.*--shape data_0="):
+    with pytest.raises(ValueError, match=r"batch is 2.*light_squeezenet\.onnx.*for data_0"):
         load_model(str(LIGHT / "light_squeezenet.onnx"), batch=2)
 
 
