@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tuner.errors import TunerError
 from tuner.plan import Figure
 from tuner.price import Price
 
@@ -95,10 +96,6 @@ class Evolved:
     generations: int
 
 
-class EvolutionError(Exception):
-    """Say that the first level's answer itself could not be measured; nothing can be compared with it."""
-
-
 def evolve(
     num_choices: Sequence[int],
     measure: Callable[[Genes], Price],
@@ -117,7 +114,7 @@ def evolve(
         on_progress: told after each measurement.
 
     Raises:
-        EvolutionError: the first level's answer could not be measured.
+        TunerError: the first level's answer could not be measured.
         ValueError: a gene has no choice.
     """
     if any(count < 1 for count in num_choices):
@@ -170,7 +167,7 @@ class _Scores:
     def measure_first(self, genes: Genes) -> Figure:
         price = self.measure(genes)
         if not isinstance(price, Figure):
-            raise EvolutionError(
+            raise TunerError(
                 f"the first level's partition could not be measured ({price}); check it by itself"
             )
         self.price_by_genes[genes] = price

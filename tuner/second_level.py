@@ -91,7 +91,7 @@ def evolve_partition(
         on_progress: told after each measurement.
 
     Raises:
-        EvolutionError: the first level's partition could not be measured.
+        TunerError: the first level's partition could not be measured.
     """
 
     def measure_genes(genes: Genes) -> Price:

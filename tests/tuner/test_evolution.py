@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.errors import TunerError
 from tuner.evolution import (
-    EvolutionError,
     EvolutionProgress,
     EvolutionSettings,
     Genes,
@@ -89,7 +89,7 @@ def test_what_fails_is_avoided_and_counted() -> None:
 
 
 def test_a_first_level_that_cannot_be_measured_is_an_error() -> None:
-    with pytest.raises(EvolutionError, match="it crashed"):
+    with pytest.raises(TunerError, match="it crashed"):
         evolve([2], lambda genes: Invalid("it crashed"), rng=np.random.default_rng(0))
 
 

@@ -10,7 +10,6 @@ Source: TVM's `OpPatternKind`; TVM RFC 62 ("OpCallByKind"). Relay's table differ
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 from enum import IntEnum
@@ -79,6 +78,9 @@ _NAMES_BY_KIND = {
 KIND_BY_OPERATOR = {name: kind for kind, names in _NAMES_BY_KIND.items() for name in names.split()}
 """Kind of the operators known beforehand, by name without the dialect."""
 
+_derived_kind_by_operator: dict[str, PatternKind] = {}
+"""What analysis found for other operators, as they were met; the same in every process."""
+
 
 def short_name(call: Any) -> str:
     """Return the name of what a Relax call calls, without the dialect: `matmul`, `nn.conv2d`.
@@ -113,27 +115,15 @@ def kind_of(call: Any, module: Any) -> PatternKind:
     known = KIND_BY_OPERATOR.get(name)
     if known is not None:
         return known
-    return _derived_kind(name, _Hidden(call))
+    if name not in _derived_kind_by_operator:
+        _derived_kind_by_operator[name] = _derived_kind(name, call)
+    return _derived_kind_by_operator[name]
 
 
-class _Hidden:
-    """Carries a call past a cache that looks at the operator's name alone."""
-
-    def __init__(self, call: Any) -> None:
-        self.call = call
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hidden)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@functools.cache
-def _derived_kind(name: str, hidden: _Hidden) -> PatternKind:
+def _derived_kind(name: str, call: Any) -> PatternKind:
     """Legalise one call alone and return the kind of the loops it becomes; opaque where that fails."""
     try:
-        module = relax.transform.LegalizeOps()(_module_of(hidden.call))
+        module = relax.transform.LegalizeOps()(_module_of(call))
         kinds = _primitive_kinds(relax.transform.AnnotateTIROpPattern()(module))
     except Exception as error:  # foreign operators fail to legalise in as many ways as there are operators
         logger.debug("%s cannot be legalised alone and counts as opaque: %s", name, error)
