@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessel.search.device_orders import Orders, orders_of
 from tessel.search.incumbent import Elite, Incumbent
 from tessel.search.lottery import below, next_state
-from tessel.search.neighbourhood import Orders, orders_of, search_neighbourhood
+from tessel.search.neighbourhood import search_neighbourhood
 from tessel.search.options import flip_options
 from tessel.search.serial import NEVER
 
@@ -24,8 +25,14 @@ ROUND_STEPS = 1_000_000
 MOST_KICKS = 16
 """Most random moves at the start of a visit."""
 
-PATIENCE = 2_000
-"""Moves without an improvement after which a visit ends."""
+MOST_PATIENCE = 2_000
+"""Most moves without an improvement after which a visit ends."""
+
+LEAST_PATIENCE = 200
+"""Fewest; each step of the schedule adds four, and visits with other options stay at twice the fewest.
+
+There are many options to try, and most are no good.
+"""
 
 
 @dataclass(slots=True)
@@ -36,6 +43,7 @@ class _Visit:
         elite: the schedule it started from.
         orders: where it stands.
         kicks: random moves still to make.
+        patience: moves without an improvement after which it ends.
         makespan: the best it has found.
         moves: moves so far.
         last_gain: moves so far when it last got better.
@@ -44,6 +52,7 @@ class _Visit:
     elite: Elite
     orders: Orders
     kicks: int
+    patience: int
     makespan: int = NEVER
     moves: int = 0
     last_gain: int = 0
@@ -68,7 +77,7 @@ class NearbySearch:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
         visit = self.visit or self._begin()
-        num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), PATIENCE)
+        num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), visit.patience)
         makespan, self.state = search_neighbourhood(
             best.instance,
             visit.orders,
@@ -86,22 +95,23 @@ class NearbySearch:
         if makespan < best.makespan:
             best.offer(visit.orders.best, "neighbourhood search", is_new=False)
         self.visit = visit
-        if visit.moves - visit.last_gain >= PATIENCE:
+        if visit.moves - visit.last_gain >= visit.patience:
             self._end(visit)
 
     def _begin(self) -> _Visit:
         elite = self._next_elite()
         self.turn += 1
         start, kicks = elite.start, 0
+        patience = min(LEAST_PATIENCE + 4 * len(start), MOST_PATIENCE)
         if elite.visits > 0:
             self.state = next_state(self.state)
             kicks = 2 + below(self.state, MOST_KICKS)
             if kicks % 2 == 1 and len(self.best.instance.default_option):
                 flipped, self.state = flip_options(self.best.instance, start, self.state)
                 if flipped is not None:
-                    start, kicks = flipped, 0
+                    start, kicks, patience = flipped, 0, 2 * LEAST_PATIENCE
         elite.visits += 1
-        return _Visit(elite, orders_of(self.best.instance, start), kicks)
+        return _Visit(elite, orders_of(self.best.instance, start), kicks, patience)
 
     def _end(self, visit: _Visit) -> None:
         if visit.makespan <= visit.elite.makespan:

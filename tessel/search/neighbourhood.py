@@ -20,16 +20,26 @@ several devices and orders keep memory limits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tessel.search.compiled import compiled, compiled_leaf
+from tessel.search.device_orders import (
+    TABU_BITS,
+    Orders,
+    makespan_in_order,
+    outer_head,
+    outer_tail,
+    relink,
+    repair_sequence,
+    slot_of,
+    swap_everywhere,
+    time_heads,
+    time_tails,
+    update_heads,
+    update_tails,
+)
 from tessel.search.instance import Instance, IntArray
 from tessel.search.lottery import below, next_state
-
-TABU_BITS = 16
-"""The tabu list is a table of 2¹⁶ pairs; two pairs in one place only forbid a little more."""
 
 MAX_LENGTH = 64
 """Most steps that a move passes; longer ones cost more than they were seen to bring."""
@@ -40,79 +50,6 @@ CYCLE_TENURE = 20
 
 LEAST_TENURE = 6
 """Fewest rounds for which a move may not be taken back; the lottery adds up to ten."""
-
-
-class Orders(NamedTuple):
-    """The orders of all devices, with what follows from them; all int64.
-
-    A slot is a step on one of its devices: slot `m·S + j` is the j-th of the S (block, device) pairs of
-    micro-batch m, in the order of `Instance.device`. -1 stands for no step.
-
-    Attributes:
-        previous: step before, by slot.
-        following: step after, by slot.
-        level: units held on the device after the step starts, by slot.
-        first: first step, by device.
-        sequence: steps in a topological order.
-        rank: place in `sequence` by step, -1 for steps not run.
-        head: start by step.
-        tail: longest way from the start to the end of all, by step.
-        tabu: round until which a pair may not be put in an order, by hash of the pair.
-        best: starts of the best schedule seen.
-    """
-
-    previous: IntArray
-    following: IntArray
-    level: IntArray
-    first: IntArray
-    sequence: IntArray
-    rank: IntArray
-    head: IntArray
-    tail: IntArray
-    tabu: IntArray
-    best: IntArray
-
-
-def orders_of(instance: Instance, start: IntArray) -> Orders:
-    """Return the orders of a valid schedule, and its times when all steps start as early as they allow.
-
-    Args:
-        instance: the arrays.
-        start: start by step, -1 where a step is not run.
-    """
-    num_steps = instance.num_blocks * instance.micro_batches
-    num_slots = len(instance.device)
-    steps = np.flatnonzero(start >= 0)
-    block = steps % instance.num_blocks
-    topological = np.empty(instance.num_blocks, dtype=np.int64)
-    topological[instance.serial_order] = np.arange(instance.num_blocks)
-    # Of steps that start together, those of span 0 come first.
-    by_time = np.lexsort(
-        (topological[block], steps // instance.num_blocks, instance.span[block] > 0, start[steps])
-    )
-    sequence = steps[by_time].astype(np.int64)
-    rank = np.full(num_steps, -1, dtype=np.int64)
-    rank[sequence] = np.arange(len(sequence))
-    orders = Orders(
-        previous=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
-        following=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
-        level=np.zeros(num_slots * instance.micro_batches, dtype=np.int64),
-        first=np.full(instance.num_devices, -1, dtype=np.int64),
-        sequence=sequence,
-        rank=rank,
-        head=np.full(num_steps, -1, dtype=np.int64),
-        tail=np.zeros(num_steps, dtype=np.int64),
-        tabu=np.zeros(1 << TABU_BITS, dtype=np.int64),
-        best=start.copy(),
-    )
-    _link(instance, orders)
-    return orders
-
-
-def earliest_starts(instance: Instance, orders: Orders) -> IntArray:
-    """Return the earliest start by step that the orders allow; -1 for steps not run."""
-    _time_heads(instance, orders, 0)
-    return orders.head.copy()
 
 
 @compiled
@@ -145,9 +82,9 @@ def search_neighbourhood(
     buffer = np.empty(num_steps, dtype=np.int64)
     scratch = np.empty(MAX_LENGTH + 2, dtype=np.int64)
     heads = np.empty(MAX_LENGTH + 2, dtype=np.int64)
-    _time_heads(instance, orders, 0)
-    _time_tails(instance, orders, len(orders.sequence) - 1)
-    makespan = _makespan(instance, orders)
+    time_heads(instance, orders, 0)
+    time_tails(instance, orders, len(orders.sequence) - 1)
+    makespan = makespan_in_order(instance, orders)
     for done in range(num_rounds + num_kicks):
         if makespan < best:
             best = makespan
@@ -163,162 +100,13 @@ def search_neighbourhood(
         if step < 0:
             orders.tabu[:] = 0
         elif _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state):
-            makespan = _makespan(instance, orders)
+            makespan = makespan_in_order(instance, orders)
         else:
             _forbid(orders, step, anchor, is_right, turn + CYCLE_TENURE)
     if makespan < best:
         best = makespan
         orders.best[:] = orders.head
     return int(best), int(state)
-
-
-@compiled
-def _link(instance: Instance, orders: Orders) -> None:
-    """Fill in the orders and levels from the sequence."""
-    num_slots = len(instance.device)
-    last = np.full(instance.num_devices, -1, dtype=np.int64)
-    held = np.zeros(instance.num_devices, dtype=np.int64)
-    for step in orders.sequence:
-        block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-        for place in range(instance.device_start[block], instance.device_start[block + 1]):
-            device, slot = instance.device[place], micro_batch * num_slots + place
-            held[device] += instance.memory[block]
-            orders.level[slot] = held[device]
-            before = last[device]
-            orders.previous[slot] = before
-            if before < 0:
-                orders.first[device] = step
-            else:
-                orders.following[_slot(instance, before, device)] = step
-            last[device] = step
-
-
-@compiled_leaf
-def _slot(instance: Instance, step: int, device: int) -> int:
-    """The slot of a step on a device, or -1 if it does not hold it."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        if instance.device[place] == device:
-            return int(micro_batch * len(instance.device) + place)
-    return -1
-
-
-@compiled_leaf
-def _outer_head(instance: Instance, orders: Orders, step: int, device: int) -> int:
-    """The earliest start that everything but the order of one device allows; -1 as device leaves none out."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    first = micro_batch * instance.num_blocks
-    earliest = 0
-    for place in range(instance.before_start[block], instance.before_start[block + 1]):
-        source = first + instance.before[place]
-        if orders.rank[source] >= 0:
-            earliest = max(earliest, orders.head[source] + instance.before_delay[place])
-    slots = micro_batch * len(instance.device)
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        before = orders.previous[slots + place]
-        if before >= 0 and instance.device[place] != device:
-            earliest = max(earliest, orders.head[before] + instance.span[before % instance.num_blocks])
-    return int(earliest)
-
-
-@compiled_leaf
-def _outer_tail(instance: Instance, orders: Orders, step: int, device: int) -> int:
-    """The longest way from the start of a step to the end that does not go on along one device."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    first = micro_batch * instance.num_blocks
-    span = instance.span[block]
-    longest = span
-    for place in range(instance.after_start[block], instance.after_start[block + 1]):
-        target = first + instance.after[place]
-        if orders.rank[target] >= 0:
-            longest = max(longest, instance.after_delay[place] + orders.tail[target])
-    slots = micro_batch * len(instance.device)
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        after = orders.following[slots + place]
-        if after >= 0 and instance.device[place] != device:
-            longest = max(longest, span + orders.tail[after])
-    return int(longest)
-
-
-@compiled
-def _time_heads(instance: Instance, orders: Orders, begin: int) -> None:
-    for place in range(begin, len(orders.sequence)):
-        step = orders.sequence[place]
-        orders.head[step] = _outer_head(instance, orders, step, -1)
-
-
-@compiled_leaf
-def _time_tails(instance: Instance, orders: Orders, begin: int) -> None:
-    for place in range(begin, -1, -1):
-        step = orders.sequence[place]
-        orders.tail[step] = _outer_tail(instance, orders, step, -1)
-
-
-@compiled_leaf
-def _update_heads(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
-    """Time the steps of a window of the sequence again, and beyond it those that a change reaches."""
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
-    farthest, place = end, begin
-    while place <= farthest:
-        step = orders.sequence[place]
-        in_window = place <= end
-        place += 1
-        if not in_window and is_dirty[step] == 0:
-            continue
-        is_dirty[step] = 0
-        block, micro_batch = step % num_blocks, step // num_blocks
-        head = _outer_head(instance, orders, step, -1)
-        # Behind the window a step may have a new neighbour even where no time has changed.
-        if head == orders.head[step] and not in_window:
-            continue
-        orders.head[step] = head
-        for at in range(instance.after_start[block], instance.after_start[block + 1]):
-            target = micro_batch * num_blocks + instance.after[at]
-            if orders.rank[target] >= 0:
-                is_dirty[target] = 1
-                farthest = max(farthest, orders.rank[target])
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
-            target = orders.following[micro_batch * num_slots + at]
-            if target >= 0:
-                is_dirty[target] = 1
-                farthest = max(farthest, orders.rank[target])
-
-
-@compiled_leaf
-def _update_tails(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
-    """The same for tails, backwards."""
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
-    farthest, place = begin, end
-    while place >= farthest:
-        step = orders.sequence[place]
-        in_window = place >= begin
-        place -= 1
-        if not in_window and is_dirty[step] == 0:
-            continue
-        is_dirty[step] = 0
-        block, micro_batch = step % num_blocks, step // num_blocks
-        tail = _outer_tail(instance, orders, step, -1)
-        if tail == orders.tail[step] and not in_window:
-            continue
-        orders.tail[step] = tail
-        for at in range(instance.before_start[block], instance.before_start[block + 1]):
-            source = micro_batch * num_blocks + instance.before[at]
-            if orders.rank[source] >= 0:
-                is_dirty[source] = 1
-                farthest = min(farthest, orders.rank[source])
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
-            source = orders.previous[micro_batch * num_slots + at]
-            if source >= 0:
-                is_dirty[source] = 1
-                farthest = min(farthest, orders.rank[source])
-
-
-@compiled_leaf
-def _makespan(instance: Instance, orders: Orders) -> int:
-    makespan = 0
-    for step in orders.sequence:
-        makespan = max(makespan, orders.head[step] + instance.span[step % instance.num_blocks])
-    return int(makespan)
 
 
 @compiled_leaf
@@ -470,28 +258,28 @@ def _estimate(
     limit = instance.limit[device]
     count = distance + 1
     current = step
-    before = orders.previous[_slot(instance, step, device)]
-    after = orders.following[_slot(instance, step, device)]
+    before = orders.previous[slot_of(instance, step, device)]
+    after = orders.following[slot_of(instance, step, device)]
     for place in range(distance):
-        slot = _slot(instance, current, device)
+        slot = slot_of(instance, current, device)
         if is_right:
             current = orders.following[slot]
             scratch[place] = current
-            after = orders.following[_slot(instance, current, device)]
+            after = orders.following[slot_of(instance, current, device)]
         else:
             current = orders.previous[slot]
             scratch[count - 1 - place] = current
-            before = orders.previous[_slot(instance, current, device)]
+            before = orders.previous[slot_of(instance, current, device)]
         if current % num_blocks == block:
             return -1
-        level = orders.level[_slot(instance, current, device)]
+        level = orders.level[slot_of(instance, current, device)]
         if is_right and amount < 0 and level - amount > limit:
             return -1
         if not is_right and amount > 0 and level + amount > limit:
             return -1
     scratch[count - 1 if is_right else 0] = step
     if not is_right and amount > 0:
-        level = 0 if before < 0 else orders.level[_slot(instance, before, device)]
+        level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
         if level + amount > limit:
             return -1
     if num_held > 1 and not _can_swap(instance, orders, step, anchor, is_right):
@@ -501,14 +289,14 @@ def _estimate(
     time = 0 if before < 0 else orders.head[before] + instance.span[before % num_blocks]
     for place in range(count):
         moved = scratch[place]
-        time = max(time, _outer_head(instance, orders, moved, device))
+        time = max(time, outer_head(instance, orders, moved, device))
         heads[place] = time
         time += instance.span[moved % num_blocks]
     longest = 0
     behind = 0 if after < 0 else orders.tail[after]
     for place in range(count - 1, -1, -1):
         moved = scratch[place]
-        behind = max(_outer_tail(instance, orders, moved, device), instance.span[moved % num_blocks] + behind)
+        behind = max(outer_tail(instance, orders, moved, device), instance.span[moved % num_blocks] + behind)
         longest = max(longest, heads[place] + behind)
     return int(longest)
 
@@ -521,13 +309,13 @@ def _can_swap(instance: Instance, orders: Orders, step: int, anchor: int, is_rig
     other = instance.memory[right % instance.num_blocks]
     for place in range(instance.device_start[block], instance.device_start[block + 1]):
         device = instance.device[place]
-        slot = _slot(instance, right, device)
+        slot = slot_of(instance, right, device)
         if slot < 0:
             continue
         if orders.previous[slot] != left:
             return False
-        before = orders.previous[_slot(instance, left, device)]
-        level = 0 if before < 0 else orders.level[_slot(instance, before, device)]
+        before = orders.previous[slot_of(instance, left, device)]
+        level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
         if level + other > instance.limit[device]:
             return False
     return True
@@ -598,31 +386,31 @@ def _move(
     """Carry a move out and time everything again; undo it and return False if it closes a cycle."""
     num_blocks = instance.num_blocks
     block = step % num_blocks
-    origin = orders.previous[_slot(instance, step, device)]
+    origin = orders.previous[slot_of(instance, step, device)]
     is_pair = instance.device_start[block + 1] - instance.device_start[block] > 1
     if is_pair:
-        _swap_everywhere(instance, orders, step, anchor, is_right)
+        swap_everywhere(instance, orders, step, anchor, is_right)
     else:
-        _relink(
+        relink(
             instance,
             orders,
             step,
-            anchor if is_right else orders.previous[_slot(instance, anchor, device)],
+            anchor if is_right else orders.previous[slot_of(instance, anchor, device)],
             device,
         )
     begin = orders.rank[step] if is_right else orders.rank[anchor]
     end = orders.rank[anchor] if is_right else orders.rank[step]
-    if not _repair_sequence(instance, orders, begin, end, is_marked, buffer):
+    if not repair_sequence(instance, orders, begin, end, is_marked, buffer):
         if is_pair:
-            _swap_everywhere(instance, orders, step, anchor, not is_right)
+            swap_everywhere(instance, orders, step, anchor, not is_right)
         else:
-            _relink(instance, orders, step, origin, device)
+            relink(instance, orders, step, origin, device)
         return False
     _forbid_return(instance, orders, step, origin, device, is_right, turn + LEAST_TENURE + below(state, 10))
     is_marked[:] = 0
-    _update_heads(instance, orders, begin, end, is_marked)
+    update_heads(instance, orders, begin, end, is_marked)
     is_marked[:] = 0
-    _update_tails(instance, orders, begin, end, is_marked)
+    update_tails(instance, orders, begin, end, is_marked)
     return True
 
 
@@ -633,90 +421,10 @@ def _forbid_return(
     """Forbid each pair that changed its order to change back for a while; `origin` came before the step."""
     passed = step
     while True:
-        slot = _slot(instance, passed, device)
+        slot = slot_of(instance, passed, device)
         passed = orders.previous[slot] if is_right else orders.following[slot]
         if passed < 0 or (is_right and passed == origin):
             break
         _forbid(orders, step, passed, not is_right, until)
         if not is_right and passed == origin:
             break
-
-
-@compiled_leaf
-def _swap_everywhere(instance: Instance, orders: Orders, step: int, anchor: int, is_right: bool) -> None:
-    """Let two neighbours change places on every device that both hold."""
-    left, right = (step, anchor) if is_right else (anchor, step)
-    block = left % instance.num_blocks
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        if _slot(instance, right, instance.device[place]) >= 0:
-            _relink(instance, orders, left, right, instance.device[place])
-
-
-@compiled_leaf
-def _relink(instance: Instance, orders: Orders, step: int, target: int, device: int) -> None:
-    """Take a step out of a device's order and put it behind another one, or first where that is -1."""
-    slot = _slot(instance, step, device)
-    before, after = orders.previous[slot], orders.following[slot]
-    if before < 0:
-        orders.first[device] = after
-    else:
-        orders.following[_slot(instance, before, device)] = after
-    if after >= 0:
-        orders.previous[_slot(instance, after, device)] = before
-    if target < 0:
-        behind = orders.first[device]
-        orders.first[device] = step
-    else:
-        behind = orders.following[_slot(instance, target, device)]
-        orders.following[_slot(instance, target, device)] = step
-    orders.previous[slot], orders.following[slot] = target, behind
-    if behind >= 0:
-        orders.previous[_slot(instance, behind, device)] = step
-    _set_levels(instance, orders, device)
-
-
-@compiled_leaf
-def _set_levels(instance: Instance, orders: Orders, device: int) -> None:
-    held, step = 0, orders.first[device]
-    while step >= 0:
-        slot = _slot(instance, step, device)
-        held += instance.memory[step % instance.num_blocks]
-        orders.level[slot] = held
-        step = orders.following[slot]
-
-
-@compiled_leaf
-def _repair_sequence(
-    instance: Instance, orders: Orders, begin: int, end: int, is_marked: IntArray, buffer: IntArray
-) -> bool:
-    """Put the step at `end`, and what it waits for, before that at `begin`; False if it waits for that."""
-    sequence, rank = orders.sequence, orders.rank
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
-    for place in range(begin, end + 1):
-        is_marked[sequence[place]] = 0
-    is_marked[sequence[end]] = 1
-    for place in range(end, begin, -1):
-        step = sequence[place]
-        if is_marked[step] == 0:
-            continue
-        block, micro_batch = step % num_blocks, step // num_blocks
-        for at in range(instance.before_start[block], instance.before_start[block + 1]):
-            source = micro_batch * num_blocks + instance.before[at]
-            if rank[source] >= begin:
-                is_marked[source] = 1
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
-            before = orders.previous[micro_batch * num_slots + at]
-            if before >= 0 and rank[before] >= begin:
-                is_marked[before] = 1
-    if is_marked[sequence[begin]] > 0:
-        return False
-    count = 0
-    for wanted in (1, 0):
-        for place in range(begin, end + 1):
-            if is_marked[sequence[place]] == wanted:
-                buffer[count] = sequence[place]
-                count += 1
-    for place in range(count):
-        sequence[begin + place] = buffer[place]
-        rank[buffer[place]] = begin + place
-    return True

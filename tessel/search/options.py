@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from tessel.search.compiled import compiled
+from tessel.search.device_orders import orders_of
 from tessel.search.incumbent import options_of
 from tessel.search.instance import Instance, IntArray
 from tessel.search.lottery import below, next_state
-from tessel.search.neighbourhood import orders_of
 from tessel.search.serial import place_step, ready_time
 
 MOST_FLIPS = 3

@@ -19,9 +19,9 @@ import numpy as np
 
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
+from tessel.search.device_orders import earliest_starts, orders_of
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray
-from tessel.search.neighbourhood import earliest_starts, orders_of
 from tessel.search.period import find_repetend
 from tessel.search.period_result import RepetendResult
 

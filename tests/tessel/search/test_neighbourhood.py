@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.handwritten import HANDWRITTEN
+from tessel.search.device_orders import earliest_starts, orders_of
 from tessel.search.instance import build_instance
-from tessel.search.neighbourhood import earliest_starts, orders_of, search_neighbourhood
+from tessel.search.neighbourhood import search_neighbourhood
 from tessel.search.serial import NEVER, list_schedule
 from tessel.shapes import make_shape, zbv
 from tessel.validation import check_schedule

@@ -1,0 +1,330 @@
+"""The orders of all devices as linked lists, the times that follow, and how to change them in place.
+
+A schedule is the order of each device; times follow as longest paths (as in `tessel.orders`, here
+incrementally). A topological order of all steps is kept along: after a change only the window between the
+steps that changed places is put in order again, and only the steps that a change of time reaches are timed
+again.
+
+    device 0   f0 f0 f0 b0 ...     f0[2] behind b0[0]     f0 f0 b0 f0 ...
+               window of the sequence: all steps between the two
+
+What a device holds in memory depends on its order alone, so a running sum by place decides what fits.
+Checked in tests/tessel/search/test_neighbourhood.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tessel.search.compiled import compiled, compiled_leaf
+from tessel.search.instance import Instance, IntArray
+
+TABU_BITS = 16
+"""The tabu list is a table of 2¹⁶ pairs; two pairs in one place only forbid a little more."""
+
+
+class Orders(NamedTuple):
+    """The orders of all devices, with what follows from them; all int64.
+
+    A slot is a step on one of its devices: slot `m·S + j` is the j-th of the S (block, device) pairs of
+    micro-batch m, in the order of `Instance.device`. -1 stands for no step.
+
+    Attributes:
+        previous: step before, by slot.
+        following: step after, by slot.
+        level: units held on the device after the step starts, by slot.
+        first: first step, by device.
+        sequence: steps in a topological order.
+        rank: place in `sequence` by step, -1 for steps not run.
+        head: start by step.
+        tail: longest way from the start to the end of all, by step.
+        tabu: round until which a pair may not be put in an order, by hash of the pair.
+        best: starts of the best schedule seen.
+    """
+
+    previous: IntArray
+    following: IntArray
+    level: IntArray
+    first: IntArray
+    sequence: IntArray
+    rank: IntArray
+    head: IntArray
+    tail: IntArray
+    tabu: IntArray
+    best: IntArray
+
+
+def orders_of(instance: Instance, start: IntArray) -> Orders:
+    """Return the orders of a valid schedule, and its times when all steps start as early as they allow.
+
+    Args:
+        instance: the arrays.
+        start: start by step, -1 where a step is not run.
+    """
+    num_steps = instance.num_blocks * instance.micro_batches
+    num_slots = len(instance.device)
+    steps = np.flatnonzero(start >= 0)
+    block = steps % instance.num_blocks
+    topological = np.empty(instance.num_blocks, dtype=np.int64)
+    topological[instance.serial_order] = np.arange(instance.num_blocks)
+    # Of steps that start together, those of span 0 come first.
+    by_time = np.lexsort(
+        (topological[block], steps // instance.num_blocks, instance.span[block] > 0, start[steps])
+    )
+    sequence = steps[by_time].astype(np.int64)
+    rank = np.full(num_steps, -1, dtype=np.int64)
+    rank[sequence] = np.arange(len(sequence))
+    orders = Orders(
+        previous=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
+        following=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
+        level=np.zeros(num_slots * instance.micro_batches, dtype=np.int64),
+        first=np.full(instance.num_devices, -1, dtype=np.int64),
+        sequence=sequence,
+        rank=rank,
+        head=np.full(num_steps, -1, dtype=np.int64),
+        tail=np.zeros(num_steps, dtype=np.int64),
+        tabu=np.zeros(1 << TABU_BITS, dtype=np.int64),
+        best=start.copy(),
+    )
+    _link(instance, orders)
+    return orders
+
+
+def earliest_starts(instance: Instance, orders: Orders) -> IntArray:
+    """Return the earliest start by step that the orders allow; -1 for steps not run."""
+    time_heads(instance, orders, 0)
+    return orders.head.copy()
+
+
+@compiled
+def time_heads(instance: Instance, orders: Orders, begin: int) -> None:
+    """Time the starts from a place of the sequence on."""
+    for place in range(begin, len(orders.sequence)):
+        step = orders.sequence[place]
+        orders.head[step] = outer_head(instance, orders, step, -1)
+
+
+@compiled_leaf
+def time_tails(instance: Instance, orders: Orders, begin: int) -> None:
+    """Time the longest ways to the end from a place of the sequence backwards."""
+    for place in range(begin, -1, -1):
+        step = orders.sequence[place]
+        orders.tail[step] = outer_tail(instance, orders, step, -1)
+
+
+@compiled_leaf
+def makespan_in_order(instance: Instance, orders: Orders) -> int:
+    """Return the last end of all steps."""
+    makespan = 0
+    for step in orders.sequence:
+        makespan = max(makespan, orders.head[step] + instance.span[step % instance.num_blocks])
+    return int(makespan)
+
+
+@compiled_leaf
+def outer_head(instance: Instance, orders: Orders, step: int, device: int) -> int:
+    """The earliest start that everything but the order of one device allows; -1 as device leaves none out."""
+    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
+    first = micro_batch * instance.num_blocks
+    earliest = 0
+    for place in range(instance.before_start[block], instance.before_start[block + 1]):
+        source = first + instance.before[place]
+        if orders.rank[source] >= 0:
+            earliest = max(earliest, orders.head[source] + instance.before_delay[place])
+    slots = micro_batch * len(instance.device)
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        before = orders.previous[slots + place]
+        if before >= 0 and instance.device[place] != device:
+            earliest = max(earliest, orders.head[before] + instance.span[before % instance.num_blocks])
+    return int(earliest)
+
+
+@compiled_leaf
+def outer_tail(instance: Instance, orders: Orders, step: int, device: int) -> int:
+    """The longest way from the start of a step to the end that does not go on along one device."""
+    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
+    first = micro_batch * instance.num_blocks
+    span = instance.span[block]
+    longest = span
+    for place in range(instance.after_start[block], instance.after_start[block + 1]):
+        target = first + instance.after[place]
+        if orders.rank[target] >= 0:
+            longest = max(longest, instance.after_delay[place] + orders.tail[target])
+    slots = micro_batch * len(instance.device)
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        after = orders.following[slots + place]
+        if after >= 0 and instance.device[place] != device:
+            longest = max(longest, span + orders.tail[after])
+    return int(longest)
+
+
+@compiled_leaf
+def update_heads(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+    """Time the steps of a window of the sequence again, and beyond it those that a change reaches."""
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    farthest, place = end, begin
+    while place <= farthest:
+        step = orders.sequence[place]
+        in_window = place <= end
+        place += 1
+        if not in_window and is_dirty[step] == 0:
+            continue
+        is_dirty[step] = 0
+        block, micro_batch = step % num_blocks, step // num_blocks
+        head = outer_head(instance, orders, step, -1)
+        # Behind the window a step may have a new neighbour even where no time has changed.
+        if head == orders.head[step] and not in_window:
+            continue
+        orders.head[step] = head
+        for at in range(instance.after_start[block], instance.after_start[block + 1]):
+            target = micro_batch * num_blocks + instance.after[at]
+            if orders.rank[target] >= 0:
+                is_dirty[target] = 1
+                farthest = max(farthest, orders.rank[target])
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            target = orders.following[micro_batch * num_slots + at]
+            if target >= 0:
+                is_dirty[target] = 1
+                farthest = max(farthest, orders.rank[target])
+
+
+@compiled_leaf
+def update_tails(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+    """The same for tails, backwards."""
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    farthest, place = begin, end
+    while place >= farthest:
+        step = orders.sequence[place]
+        in_window = place >= begin
+        place -= 1
+        if not in_window and is_dirty[step] == 0:
+            continue
+        is_dirty[step] = 0
+        block, micro_batch = step % num_blocks, step // num_blocks
+        tail = outer_tail(instance, orders, step, -1)
+        if tail == orders.tail[step] and not in_window:
+            continue
+        orders.tail[step] = tail
+        for at in range(instance.before_start[block], instance.before_start[block + 1]):
+            source = micro_batch * num_blocks + instance.before[at]
+            if orders.rank[source] >= 0:
+                is_dirty[source] = 1
+                farthest = min(farthest, orders.rank[source])
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            source = orders.previous[micro_batch * num_slots + at]
+            if source >= 0:
+                is_dirty[source] = 1
+                farthest = min(farthest, orders.rank[source])
+
+
+@compiled_leaf
+def slot_of(instance: Instance, step: int, device: int) -> int:
+    """The slot of a step on a device, or -1 if it does not hold it."""
+    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        if instance.device[place] == device:
+            return int(micro_batch * len(instance.device) + place)
+    return -1
+
+
+@compiled_leaf
+def relink(instance: Instance, orders: Orders, step: int, target: int, device: int) -> None:
+    """Take a step out of a device's order and put it behind another one, or first where that is -1."""
+    slot = slot_of(instance, step, device)
+    before, after = orders.previous[slot], orders.following[slot]
+    if before < 0:
+        orders.first[device] = after
+    else:
+        orders.following[slot_of(instance, before, device)] = after
+    if after >= 0:
+        orders.previous[slot_of(instance, after, device)] = before
+    if target < 0:
+        behind = orders.first[device]
+        orders.first[device] = step
+    else:
+        behind = orders.following[slot_of(instance, target, device)]
+        orders.following[slot_of(instance, target, device)] = step
+    orders.previous[slot], orders.following[slot] = target, behind
+    if behind >= 0:
+        orders.previous[slot_of(instance, behind, device)] = step
+    _set_levels(instance, orders, device)
+
+
+@compiled_leaf
+def swap_everywhere(instance: Instance, orders: Orders, step: int, anchor: int, is_right: bool) -> None:
+    """Let two neighbours change places on every device that both hold."""
+    left, right = (step, anchor) if is_right else (anchor, step)
+    block = left % instance.num_blocks
+    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        if slot_of(instance, right, instance.device[place]) >= 0:
+            relink(instance, orders, left, right, instance.device[place])
+
+
+@compiled_leaf
+def repair_sequence(
+    instance: Instance, orders: Orders, begin: int, end: int, is_marked: IntArray, buffer: IntArray
+) -> bool:
+    """Put the step at `end`, and what it waits for, before that at `begin`; False if it waits for that."""
+    sequence, rank = orders.sequence, orders.rank
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    for place in range(begin, end + 1):
+        is_marked[sequence[place]] = 0
+    is_marked[sequence[end]] = 1
+    for place in range(end, begin, -1):
+        step = sequence[place]
+        if is_marked[step] == 0:
+            continue
+        block, micro_batch = step % num_blocks, step // num_blocks
+        for at in range(instance.before_start[block], instance.before_start[block + 1]):
+            source = micro_batch * num_blocks + instance.before[at]
+            if rank[source] >= begin:
+                is_marked[source] = 1
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            before = orders.previous[micro_batch * num_slots + at]
+            if before >= 0 and rank[before] >= begin:
+                is_marked[before] = 1
+    if is_marked[sequence[begin]] > 0:
+        return False
+    count = 0
+    for wanted in (1, 0):
+        for place in range(begin, end + 1):
+            if is_marked[sequence[place]] == wanted:
+                buffer[count] = sequence[place]
+                count += 1
+    for place in range(count):
+        sequence[begin + place] = buffer[place]
+        rank[buffer[place]] = begin + place
+    return True
+
+
+@compiled_leaf
+def _set_levels(instance: Instance, orders: Orders, device: int) -> None:
+    held, step = 0, orders.first[device]
+    while step >= 0:
+        slot = slot_of(instance, step, device)
+        held += instance.memory[step % instance.num_blocks]
+        orders.level[slot] = held
+        step = orders.following[slot]
+
+
+@compiled
+def _link(instance: Instance, orders: Orders) -> None:
+    """Fill in the orders and levels from the sequence."""
+    num_slots = len(instance.device)
+    last = np.full(instance.num_devices, -1, dtype=np.int64)
+    held = np.zeros(instance.num_devices, dtype=np.int64)
+    for step in orders.sequence:
+        block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
+        for place in range(instance.device_start[block], instance.device_start[block + 1]):
+            device, slot = instance.device[place], micro_batch * num_slots + place
+            held[device] += instance.memory[block]
+            orders.level[slot] = held[device]
+            before = last[device]
+            orders.previous[slot] = before
+            if before < 0:
+                orders.first[device] = step
+            else:
+                orders.following[slot_of(instance, before, device)] = step
+            last[device] = step
