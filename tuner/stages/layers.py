@@ -1,11 +1,13 @@
 """List the layers of a Relax model that can be cut apart.
 
 Layers are found by module names (see `tuner.stages.cut_points`); a model without them (an ONNX file, say) is
-cut wherever a single tensor carries everything. Checked in tests/tuner/stages/test_layers.py.
+cut wherever a single tensor carries everything, with a product between any two cuts. Checked in
+tests/tuner/stages/test_layers.py.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,14 @@ from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.stages.cut_points import Span, layer_spans, positions_after
 from tuner.stages.liveness import Part, find_flow
-from tuner.stages.program import Binding, Program, is_tensor, read_program, write_module
+from tuner.stages.program import (
+    Binding,
+    Program,
+    is_tensor,
+    operator_name,
+    read_program,
+    write_module,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +82,32 @@ def cut_after(model: Model, names: Iterable[str]) -> tuple[int, ...]:
 
 
 def _spans_of_single_tensors(program: Program) -> list[Span]:
-    """Cut wherever what crosses is one tensor that the model computed from its inputs."""
+    """Cut wherever what crosses is one tensor that the model computed from its inputs.
+
+    Each layer begins with a product and what follows it, where the model has any: a layer of an activation
+    alone would balance nothing, and be measured like any other.
+    """
     num_bindings = len(program.bindings)
     crossing = find_flow(program, range(1, num_bindings)).crossing
-    borders = [
+    products = [index for index, binding in enumerate(program.bindings) if _is_product(binding)]
+    single = [
         position for position, values in enumerate(crossing, 1) if len(values) == 1 and is_tensor(values[0])
     ]
-    spans = itertools.pairwise((0, *borders, num_bindings))
+    borders = [0]
+    for start, stop in itertools.pairwise((*single, num_bindings)):
+        if _holds_one(products, borders[-1], start) and _holds_one(products, start, stop):
+            borders.append(start)
+    spans = itertools.pairwise((*borders, num_bindings))
     return [Span(program.names[program.bindings[stop - 1].var], start, stop) for start, stop in spans]
+
+
+def _holds_one(products: Sequence[int], start: int, stop: int) -> bool:
+    """Say whether a range holds one of the products, or whether there are none at all."""
+    return not products or bisect.bisect_left(products, start) < bisect.bisect_left(products, stop)
+
+
+def _is_product(binding: Binding) -> bool:
+    return operator_name(binding.value).startswith(("matmul", "nn.conv", "nn.attention"))
 
 
 def _merge_idle(program: Program, spans: Sequence[Span]) -> list[Span]:

@@ -87,7 +87,15 @@ def test_stages_of_random_programs_equal_the_uncut_program(steps, data, make_mod
         assert set(after.relayed) <= {info.name for info in after.sent}
 
 
-@pytest.mark.parametrize("name", ["mlp:tiny", pytest.param("gpt2:tiny", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp:tiny",
+        pytest.param("gpt2:tiny", marks=pytest.mark.slow),
+        pytest.param("mt5:tiny", marks=pytest.mark.slow),
+        pytest.param("mobilenet:tiny", marks=pytest.mark.slow),
+    ],
+)
 def test_zoo_models_have_the_same_gradients_cut_and_uncut(name, run):
     model = load_model(name, training=True)
     layers = layers_of(model)

@@ -73,6 +73,16 @@ def test_a_model_without_module_names_is_cut_where_one_tensor_carries_all(make_m
     assert [(layer.start, layer.stop) for layer in layers_of(model)] == [(0, 1), (1, 3), (3, 4)]
 
 
+def test_a_layer_without_a_name_has_a_product_of_its_own(make_model):
+    def build(emit, x, w):
+        for _ in range(3):
+            x = emit(op.exp(emit(op.nn.relu(emit(op.matmul(x, w))))))
+        return op.negative(x)
+
+    model = make_model(build, inputs=[X], parameters={"w": ((4, 4), "float32")}, training=False)
+    assert [(layer.start, layer.stop) for layer in layers_of(model)] == [(0, 3), (3, 6), (6, 10)]
+
+
 def test_a_layer_that_reads_no_input_joins_its_neighbour(make_model):
     def build(emit, x, w):
         positions = emit(op.tanh(w), "0")
