@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,7 @@ from scripts.tuning_options import (
 )
 
 if TYPE_CHECKING:
+    from tessel.picture import GraphNode
     from tuner.whole_model import PartitionedModel
 
 
@@ -48,6 +50,9 @@ def partition(
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
     second_level: SecondLevelOption = 0,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
     ] = False,
@@ -79,10 +84,33 @@ def partition(
         cost_model=cost_model,
     ) as session:
         result = partition_model(loaded, session, second_level=second_level)
+    if picture is not None:
+        from tessel.picture import partition_figure, save_figure
+
+        save_figure(partition_figure(_nodes(result), title=result.model), picture)
+        console.print_note(f"{picture} written")
     if json:
         console.print_json(_document(result))
         return
     _print(result, explain=explain)
+
+
+def _nodes(result: PartitionedModel) -> list[GraphNode]:
+    """Return the model's operators with the parts they belong to, as the picture wants them."""
+    from tessel.picture import GraphNode
+
+    graph = result.function.priced.graph
+    chosen = result.function.partition.chosen
+    owner = {index: number for number, part in enumerate(chosen) for index in part.sub_graph.inside}
+    return [
+        GraphNode(
+            operator=node.operator,
+            inputs=node.inputs,
+            part=owner[node.index],
+            backend=chosen[owner[node.index]].backend,
+        )
+        for node in graph.nodes
+    ]
 
 
 def _document(result: PartitionedModel) -> dict[str, object]:

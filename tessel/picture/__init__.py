@@ -4,11 +4,13 @@ from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, idle_steps, me
 from tessel.picture.draw import draw_memory, draw_schedule, save_figure, schedule_figure
 from tessel.picture.frontier import draw_frontier, frontier_figure
 from tessel.picture.page import PageTable, page_document
+from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
 from tessel.picture.text import text_grid
 from tessel.picture.trace import RealSlice, trace_document
 
 __all__ = [
     "Bar",
+    "GraphNode",
     "MemoryCurve",
     "PageTable",
     "Phase",
@@ -16,11 +18,13 @@ __all__ = [
     "bars_of",
     "draw_frontier",
     "draw_memory",
+    "draw_partition",
     "draw_schedule",
     "frontier_figure",
     "idle_steps",
     "memory_curves",
     "page_document",
+    "partition_figure",
     "save_figure",
     "schedule_figure",
     "text_grid",
