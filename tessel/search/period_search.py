@@ -16,7 +16,7 @@ from tessel.search.crossing_phases import CrossingSearch
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem
 from tessel.search.cyclic_starts import tightest
-from tessel.search.nested_phases import NestedSearch
+from tessel.search.nested_search import NestedSearch
 from tessel.search.nested_shells import (
     CrossingShells,
     NestedShells,

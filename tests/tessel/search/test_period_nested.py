@@ -14,7 +14,7 @@ from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.cyclic_starts import close_up
 from tessel.search.limits import limit_violation
-from tessel.search.nested_phases import NestedSearch
+from tessel.search.nested_search import NestedSearch
 from tessel.search.nested_shells import find_nested_shells
 from tessel.search.problem import make_problem
 from tessel.shapes import make_shape
