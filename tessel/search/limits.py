@@ -35,7 +35,7 @@ def limit_violation(problem: Problem) -> str | None:
         needed = least_memory(problem, device)
         if needed > limit:
             return (
-                f"device {device} needs at least {needed} units for one micro-batch, its limit is {limit}; "
+                f"device {device} needs at least {needed} unit{'s' * (needed != 1)} for one micro-batch, its limit is {limit}; "
                 f"raise the limit, or recompute instead of keeping"
             )
     return None

@@ -142,7 +142,13 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
         if lowest >= below or (run.is_over() and (best is not None or found is not None)):
             open_bounds.append(lowest)
             break
-        search = _search_problem(problem, copies, lowest, below, run)
+        search = PeriodSearch(make_cyclic_problem(problem, copies), lowest=lowest, below=below)
+        try:
+            _run_search(search, run)
+        except KeyboardInterrupt:
+            if best is None and found is None and search.period is None:
+                raise
+            run.is_interrupted = True
         open_bounds.append(search.lowest)
         is_proven = is_proven and search.is_closed
         if search.period is not None and search.starts is not None:
@@ -170,17 +176,11 @@ def _upper_end(problem: Problem, copies: int, best: _Found | None, found: _Found
     return 1 + max(1, copies * int(problem.spans.sum() + problem.lags.sum()))
 
 
-def _search_problem(problem: Problem, copies: int, lowest: int, below: int, run: _Run) -> PeriodSearch:
-    search = PeriodSearch(make_cyclic_problem(problem, copies), lowest=lowest, below=below)
-    try:
-        search.run(run.is_over)
-        if search.period is None and copies == 1 and run.is_over():
-            search.settle_for(below - 1)
-    except KeyboardInterrupt:
-        if search.period is None:
-            raise
-        run.is_interrupted = True
-    return search
+def _run_search(search: PeriodSearch, run: _Run) -> None:
+    """Search until closed or out of time; then at least with all micro-batches one after the other."""
+    search.run(run.is_over)
+    if search.period is None and search.cyclic.copies == 1 and run.is_over():
+        search.settle_for(search.below - 1)
 
 
 def _least_period(bound: Fraction, copies: int) -> int:

@@ -376,3 +376,30 @@ def test_a_file_of_ones_own_with_two_options_is_searched() -> None:
     )
     found = find_repetend(placement)
     assert (found.period, found.block_indices) == (2, (0, 2))
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    placement = make_shape("mshape", 4)
+    calls = iter(range(10**6))
+
+    def clock() -> float:
+        if next(calls) == 40:
+            raise KeyboardInterrupt
+        return 0.0
+
+    found = find_repetend(placement, memory=3, max_copies=4, clock=clock)
+    assert found.rate <= Fraction(8)
+    assert not found.rate_optimal
+    assert find_violations(unrolled(found)) == ()
+
+
+def test_an_interrupt_before_any_answer_is_passed_on() -> None:
+    calls = iter(range(10**6))
+
+    def clock() -> float:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        find_repetend(make_shape("nnshape", 24), memory=24, clock=clock)
