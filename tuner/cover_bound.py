@@ -26,6 +26,8 @@ def node_prices(num_nodes: int, insides: Sequence[Sequence[int]], costs: Sequenc
         insides: for each option the nodes it covers, each node in at least one option.
         costs: for each option its cost >= 0.
     """
+    if not insides:
+        return [0] * num_nodes
     relaxed = _relaxed_prices(num_nodes, insides, costs)
     if relaxed is None:
         return _least_shares(num_nodes, insides, costs)

@@ -154,8 +154,7 @@ def find_partition(
     if launch_penalty_us < 0 or transition_penalty_us < 0:
         raise ValueError(
             f"penalties are {launch_penalty_us} and {transition_penalty_us} us, but a penalty below 0 "
-            "would reward "
-            "needless parts; measure them again"
+            "would reward needless parts; measure them again"
         )
     offers = usable_offers(candidates, prices)
     _check_coverable(graph, offers, candidates, prices, refused)
@@ -230,9 +229,7 @@ def _stuck_message(graph: DataflowGraph, index: int) -> str:
     node = graph.nodes[index]
     return (
         f"operator {node.operator} ({node.name or f'node {index}'}) is only in candidates that overlap "
-        "others which are "
-        "needed as well, so that no set of candidates covers every operator once; add a backend that runs "
-        "it alone"
+        "others, so that no set of candidates covers every operator once; add a backend that runs it alone"
     )
 
 

@@ -114,8 +114,8 @@ def order_partitions(graph: DataflowGraph, sub_graphs: Sequence[SubGraph]) -> tu
     if len(ordered) < len(sub_graphs):
         stuck = next(position for position, count in enumerate(missing) if count)
         raise ValueError(
-            f"partition {sub_graphs[stuck].inside} waits for itself through others; choose partitions whose "
-            "order has no cycle, as find_partition does"
+            f"partition {sub_graphs[stuck].inside} waits for itself through others; choose partitions "
+            "whose order has no cycle, as find_partition does"
         )
     return tuple(ordered)
 

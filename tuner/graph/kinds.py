@@ -35,43 +35,33 @@ class PatternKind(IntEnum):
 
 _NAMES_BY_KIND = {
     PatternKind.ELEMENTWISE: (
-        "abs acos acosh asin asinh atan atanh astype bitwise_not ceil clip cos cosh erf exp floor isfinite "
-        "isinf "
-        "isnan log logical_not negative round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc "
-        "nn.dropout nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.selu nn.silu nn.softplus"
+        "abs acos acosh asin asinh atan atanh astype bitwise_not ceil clip cos cosh erf exp floor "
+        "isfinite isinf isnan log logical_not negative round rsqrt sigmoid sign sin sinh sqrt square tan "
+        "tanh trunc nn.dropout nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.selu nn.silu nn.softplus"
     ),
     PatternKind.BROADCAST: (
         "add atan2 bitwise_and bitwise_or bitwise_xor broadcast_to divide equal floor_divide floor_mod "
-        "greater "
-        "greater_equal left_shift less less_equal logical_and logical_or logical_xor maximum minimum mod "
-        "multiply "
-        "not_equal power right_shift subtract where nn.batch_norm nn.prelu"
+        "greater greater_equal left_shift less less_equal logical_and logical_or logical_xor maximum "
+        "minimum mod multiply not_equal power right_shift subtract where nn.batch_norm nn.prelu"
     ),
     PatternKind.INJECTIVE: (
         "arange collapse_sum_like concat expand_dims eye flatten flip full full_like gather_elements "
-        "gather_nd "
-        "index_tensor layout_transform meshgrid nn.pad nn.pixel_shuffle one_hot ones ones_like "
-        "permute_dims repeat "
-        "reshape reverse_sequence slice_scatter split squeeze stack strided_slice take tile tril triu "
-        "zeros zeros_like"
+        "gather_nd index_tensor layout_transform meshgrid nn.pad nn.pixel_shuffle one_hot ones ones_like "
+        "permute_dims repeat reshape reverse_sequence slice_scatter split squeeze stack strided_slice "
+        "take tile tril triu zeros zeros_like"
     ),
     PatternKind.REDUCTION: "argmax argmin collapse_sum_to max mean min prod std sum variance",
     PatternKind.ANCHOR: (
         "einsum matmul nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.avg_pool1d nn.avg_pool2d "
-        "nn.avg_pool3d "
-        "nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
-        "nn.conv3d_transpose "
-        "nn.cross_entropy_with_logits nn.group_norm nn.instance_norm nn.layer_norm nn.log_softmax "
-        "nn.max_pool1d "
-        "nn.max_pool2d nn.max_pool3d nn.nll_loss nn.rms_norm nn.softmax outer"
+        "nn.avg_pool3d nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
+        "nn.conv3d_transpose nn.cross_entropy_with_logits nn.group_norm nn.instance_norm nn.layer_norm "
+        "nn.log_softmax nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.nll_loss nn.rms_norm nn.softmax outer"
     ),
     PatternKind.OPAQUE: (
         "argsort bucketize call_dps_packed call_inplace_packed call_pure_packed cumprod cumsum "
-        "dynamic_strided_slice "
-        "multinomial_from_uniform nn.attention nn.attention_bias nn.attention_var_len nonzero "
-        "scatter_elements "
-        "scatter_nd shape_of shape_to_tensor size sort tensor_to_shape topk unique image.resize2d "
-        "image.grid_sample"
+        "dynamic_strided_slice multinomial_from_uniform nn.attention nn.attention_bias "
+        "nn.attention_var_len nonzero scatter_elements scatter_nd shape_of shape_to_tensor size sort "
+        "tensor_to_shape topk unique image.resize2d image.grid_sample"
     ),
 }
 

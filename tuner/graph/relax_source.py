@@ -100,8 +100,8 @@ def _bindings(function: Any) -> Sequence[Any]:
     if len(blocks) > 1:
         raise UnsupportedOperatorError(
             f"the function has {len(blocks)} blocks of bindings, but partition search works within one "
-            "data-flow "
-            "block; apply relax.transform.ConvertToDataflow and inline its private functions first"
+            "data-flow block; apply relax.transform.ConvertToDataflow and inline its private functions "
+            "first"
         )
     return list(blocks[0].bindings) if blocks else []
 
@@ -123,8 +123,8 @@ class _Reader:
         ):
             raise UnsupportedOperatorError(
                 f"binding {binding.var.name!r} is a {type(value).__name__} or a cast of its shape, but "
-                "partition "
-                "search works on calls of operators; bind symbolic shapes and remove control flow first"
+                "partition search works on calls of operators; bind symbolic shapes and remove control "
+                "flow first"
             )
         if not isinstance(value, relax.Call):
             self._meaning[binding.var] = self.resolve(value)
