@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -288,12 +289,7 @@ class Measurer:
         """Build all of them in parallel, then time one after the other."""
         jobs = [self._job(request) for request in requests]
         num_workers = len(self._workers)
-        with ThreadPoolExecutor(num_workers) as pool:
-            shares = [
-                pool.submit(self._build_share, self._workers[index], jobs[index::num_workers])
-                for index in range(num_workers)
-            ]
-            replies = {key: reply for share in shares for key, reply in share.result().items()}
+        replies = self._build_all(jobs)
         for index, job in enumerate(jobs):
             reply, num_starts = replies[job.build.key]
             error = None
@@ -303,9 +299,25 @@ class Measurer:
                 reply = self._time(self._workers[index % num_workers], job, num_starts)
             yield job.request, self._unless_kind_is_wrong(job.request, reply), error
 
-    def _build_share(self, worker: WorkerProcess, jobs: Sequence[_Job]) -> dict[int, tuple[Reply, int]]:
-        """Return each build's reply, and which of its worker's lives holds what was built."""
-        return {job.build.key: (worker.ask(job.build, job.timeout_s), worker.num_starts) for job in jobs}
+    def _build_all(self, jobs: Sequence[_Job]) -> dict[int, tuple[Reply, int]]:
+        """Build each job in the worker that will time it, all workers at once."""
+        interrupted = threading.Event()
+        if len(self._workers) == 1:
+            return _build_share(self._workers[0], jobs, interrupted)
+        step = len(self._workers)
+        with ThreadPoolExecutor(step) as pool:
+            shares = [
+                pool.submit(_build_share, worker, jobs[index::step], interrupted)
+                for index, worker in enumerate(self._workers)
+            ]
+            try:
+                return {key: reply for share in shares for key, reply in share.result().items()}
+            except BaseException:
+                # Interrupted: the threads wait for workers that nobody needs any more.
+                interrupted.set()
+                for worker in self._workers:
+                    worker.interrupt()
+                raise
 
     def _time(self, worker: WorkerProcess, job: _Job, num_starts: int) -> Reply:
         """Time what was built; what was lost with an earlier life of the worker is built again."""
@@ -384,6 +396,17 @@ class _Job:
     request: MeasureRequest
     build: Build
     timeout_s: float
+
+
+def _build_share(
+    worker: WorkerProcess, jobs: Sequence[_Job], interrupted: threading.Event
+) -> dict[int, tuple[Reply, int]]:
+    """Return each build's reply, and which of its worker's lives holds what was built."""
+    return {
+        job.build.key: (worker.ask(job.build, job.timeout_s), worker.num_starts)
+        for job in jobs
+        if not interrupted.is_set()
+    }
 
 
 def _key(request: MeasureRequest) -> _Key:

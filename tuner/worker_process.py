@@ -101,6 +101,13 @@ class WorkerProcess:
         reply, results = self._guarded(request, timeout_s, arrays)
         return reply if isinstance(reply, Failed) else results
 
+    def interrupt(self) -> None:
+        """Kill the worker from another thread: whoever waits for its answer is told that it died."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
     def close(self) -> None:
         """End the worker, if there is one."""
         if self._connection is not None:

@@ -63,6 +63,12 @@ class FailsToLower(Misbehaving):
         raise RuntimeError("this operator\nhas no code")
 
 
+class HangsWhileLowering(Misbehaving):
+    def called(self, function: RelaxFunction) -> IRModule:
+        time.sleep(3600)
+        raise AssertionError("unreachable")
+
+
 def _crash(*tensors: Any) -> None:
     ctypes.string_at(0)
 
@@ -88,4 +94,5 @@ hanging = Misbehaving("hanging", _hang)
 wrong = Misbehaving("wrong", _compute_wrong)
 greedy = Misbehaving("greedy", _exhaust)
 raising = Misbehaving("raising", _raise)
+sleepy = HangsWhileLowering("sleepy", _raise)
 unlowerable = FailsToLower("unlowerable", _raise)

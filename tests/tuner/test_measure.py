@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,14 +161,32 @@ def test_several_builders_measure_the_same_programs(store: RecordStore, target: 
     assert {progress.total for progress in seen} == {7}
 
 
-def test_other_threads_other_records(store: RecordStore) -> None:
-    for threads in (1, 2):
-        target = resolve_target("cpu", num_threads=threads)
-        with Measurer(store, target, backends_for(["tvm"], target), limits=LIMITS) as measurer:
-            measurer.measure_many([request("tvm")])
-            assert measurer.new_measurements == 1
+def test_other_threads_other_records(measurer: Measurer) -> None:
+    one = request("tvm", width=8)
+    measurer.measure_many([one])
+    other = resolve_target("cpu", num_threads=2)
+    with Measurer(measurer.store, other, measurer.backends, limits=LIMITS) as second:
+        assert measurer.find(one.workload, "tvm") is not None
+        assert second.find(one.workload, "tvm") is None
 
 
 def test_jobs_are_positive(store: RecordStore, target: Target) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Measurer(store, target, (), jobs=0)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interruption_ends_at_once_and_keeps_what_was_measured(
+    jobs: int, store: RecordStore, target: Target
+) -> None:
+    """Ctrl-C in the middle of a build that hangs."""
+    backends = backends_for(["tvm", f"{MODULE}:sleepy"], target)
+    timer = threading.Timer(8.0, os.kill, (os.getpid(), signal.SIGINT))
+    started = time.monotonic()
+    with Measurer(store, target, backends, limits=LIMITS, jobs=jobs) as measurer:
+        measurer.measure_many([request("tvm")])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            measurer.measure_many([request("sleepy", width=width, check=False) for width in (8, 16, 24)])
+        assert measurer.find(request("tvm").workload, "tvm") is not None
+    assert time.monotonic() - started < 60
