@@ -59,6 +59,9 @@ TOLERANCE = 1e-3
 """Largest relative error of a candidate's float32 results: libraries sum in another order, with other
 instructions, but never differ in the third digit on inputs of magnitude one."""
 
+HALF_TOLERANCE = 3e-2
+"""The same for half precision, whose eleven (or eight) bits lose a digit in a sum of a thousand products."""
+
 _MESSAGE_CHARACTERS = 400
 
 _WATCH_PERIOD_S = 1.0
@@ -100,7 +103,7 @@ class Worker:
         if request.check:
             reference = self._reference(module, request.reference_json)
             error = self._relative_error(executable, reference, module, request.seed)
-            if not error <= TOLERANCE:
+            if not error <= tolerance(module):
                 del self.built[request.key]
                 return Failed(
                     Status.ERROR, f"{WRONG_NUMBERS}: relative error {error:.2g} against the reference"
@@ -173,6 +176,12 @@ class Worker:
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+
+def tolerance(module: IRModule) -> float:
+    """Return the largest relative error that a module's results may have, by the coarsest of its types."""
+    dtypes = {dtype for _, dtype in input_specs(module)}
+    return HALF_TOLERANCE if dtypes & {"float16", "bfloat16"} else TOLERANCE
 
 
 def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:

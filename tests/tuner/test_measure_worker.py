@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import relax
 
 from records import Status
+from tests.partition_samples import function_module
 from tuner.measure_messages import (
     Build,
     Done,
@@ -24,7 +26,15 @@ from tuner.measure_messages import (
     send,
     send_bytes,
 )
-from tuner.measure_worker import Sample, random_inputs, relative_error, take_samples
+from tuner.measure_worker import (
+    HALF_TOLERANCE,
+    TOLERANCE,
+    Sample,
+    random_inputs,
+    relative_error,
+    take_samples,
+    tolerance,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -139,3 +149,11 @@ def test_a_frame_comes_whole_or_as_the_end() -> None:
         assert receive_bytes(there) == b""
         with pytest.raises(EOFError):
             receive_bytes(there)
+
+
+def test_half_precision_may_be_off_by_more() -> None:
+    single, half = (
+        function_module([(4, 4)], lambda x: relax.op.nn.relu(x), [dtype]) for dtype in ("float32", "float16")
+    )
+    assert tolerance(single) == TOLERANCE
+    assert tolerance(half) == HALF_TOLERANCE
