@@ -61,8 +61,8 @@ library's threads: beside other work, a layer norm of torch took 24 ms instead o
 
 
 _MEMORY_SHARE = 0.9
-"""Share of the machine's memory that a program may take. Not of what is free at the moment: a record that says
-there was too little memory ought to be true tomorrow."""
+"""Share of the machine's memory that a program may take. Not of what is free at the moment: a record that
+says there was too little memory ought to be true tomorrow."""
 
 
 class WorkerProcess:
