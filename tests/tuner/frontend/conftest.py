@@ -10,6 +10,9 @@ from tvm import relax
 
 from tuner.frontend import Model
 
+_LARGE = 500_000
+"""Numbers in inputs and weights above which a model is compiled with optimisation."""
+
 
 @pytest.fixture(scope="session")
 def run_model() -> Callable[[Model, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]:
@@ -18,9 +21,11 @@ def run_model() -> Callable[[Model, Sequence[np.ndarray], Mapping[str, np.ndarra
     def run(
         model: Model, inputs: Sequence[np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        executable = tvm.compile(model.module, target="llvm")
-        machine = relax.VirtualMachine(executable, tvm.cpu())
         arguments = [*inputs, *(parameters[name] for name in model.parameter_names)]
+        # Optimising small kernels takes longer than running them once without it.
+        level = 0 if sum(argument.size for argument in arguments) < _LARGE else 3
+        target = tvm.target.Target({"kind": "llvm", "opt-level": level})
+        machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
         result = machine["main"](*[tvm.runtime.tensor(argument) for argument in arguments])
         return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 
