@@ -91,12 +91,25 @@ class OrderSearch:
         is_consistent = first_distances(
             self._distance[0], cyclic.arcs, cyclic.components, cyclic.spread, self.period
         )
+        if is_consistent and cyclic.copies > 1:
+            is_consistent = self._number_copies()
         if not is_consistent:
             self.answer = Answer.INFEASIBLE
             return
         first_ranges(
             self._distance[0], self._lowest[0], self._highest[0], cyclic.pairs, cyclic.spans, self.period
         )
+
+    def _number_copies(self) -> bool:
+        """Let the longest wait between copies of one block be that between the first two.
+
+        Copies can be renumbered in a circle, so that one wait of at least the mean may be taken for it.
+        """
+        if self._distance is None:
+            raise AssertionError("the search has begun")
+        copies, size = self.cyclic.copies, self.cyclic.problem.num_blocks
+        block = self.cyclic.problem.order[0]
+        return add_arc(self._distance[0], block, size + block, -(-self.period // copies)) > 0
 
     def _continue(self, max_steps: int) -> int:
         cyclic = self.cyclic

@@ -35,21 +35,10 @@ def limit_violation(problem: Problem) -> str | None:
         needed = least_memory(problem, device)
         if needed > limit:
             return (
-                f"device {device} needs at least {needed} unit{'s' * (needed != 1)} for one micro-batch, its limit is {limit}; "
-                f"raise the limit, or recompute instead of keeping"
+                f"device {device} needs at least {needed} unit{'s' * (needed != 1)} for one micro-batch, "
+                f"its limit is {limit}; raise the limit, or recompute instead of keeping"
             )
     return None
-
-
-def check_limits(problem: Problem) -> None:
-    """Raise an error if one device's limit is too small whatever the others do.
-
-    Raises:
-        InfeasibleError: it is.
-    """
-    violation = limit_violation(problem)
-    if violation is not None:
-        raise InfeasibleError(violation)
 
 
 def infeasible_error(problem: Problem, is_over: Callable[[], bool]) -> InfeasibleError:
