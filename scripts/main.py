@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from scripts import (
     backends_command,
+    collect_command,
     compare_command,
     console,
     cost_model_command,
@@ -55,6 +56,7 @@ app.command("schedule")(schedule_command.schedule)
 app.command("compare")(compare_command.compare)
 app.command("draw")(draw_command.draw)
 app.command("run")(run_command.run)
+records_command.app.command("collect")(collect_command.collect)
 app.add_typer(records_command.app, name="records")
 app.add_typer(cost_model_command.app, name="cost-model")
 app.command("targets")(targets_command.targets)

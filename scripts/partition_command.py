@@ -17,6 +17,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     PriceOption,
+    PruneOption,
     RecordsOption,
     RegretOption,
     SecondLevelOption,
@@ -49,6 +50,7 @@ def partition(
     budget: BudgetOption = None,
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
+    prune: PruneOption = False,
     second_level: SecondLevelOption = 0,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
@@ -82,6 +84,7 @@ def partition(
         budget=budget,
         regret=regret,
         cost_model=cost_model,
+        prune=prune,
     ) as session:
         result = partition_model(loaded, session, second_level=second_level)
     if picture is not None:

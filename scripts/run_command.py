@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,28 @@ from scripts import console
 from scripts.arguments import parse_duration
 
 if TYPE_CHECKING:
-    from tessel.engine.run import RunReport
+    from collections.abc import Callable
+
+    from tessel.engine.run import Reference, RunReport
     from tessel.plan import Plan
+
+
+class Stages(enum.StrEnum):
+    """What the ranks run."""
+
+    COMPILED = "compiled"
+    TORCH = "torch"
 
 
 def run(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that `tessel tune` wrote.")],
+    stages: Annotated[
+        Stages,
+        typer.Option(
+            help="compiled: the plan's functions, as TVM compiles them. torch: the model's own modules; for "
+            "plans of a module:function."
+        ),
+    ] = Stages.COMPILED,
     repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3,
     timeout: Annotated[str, typer.Option(help="Longest the ranks may take, such as 5m.")] = "5m",
     trace: Annotated[
@@ -35,6 +52,8 @@ def run(
 
     `tessel run out/gpt2/plan.json`
 
+    `tessel run out/own/plan.json --stages torch --trace real.json`
+
     `tessel run out/gpt2/plan.json --csv orders.csv`
     """
     from tessel.documents import save_document
@@ -50,7 +69,7 @@ def run(
         save_document(csv, actions_to_csv(actions_of(loaded.schedule)).encode())
         console.print_note(f"orders written to {csv}")
         return
-    report = _run(loaded, repeats=repeats, timeout_s=timeout_s, seed=seed)
+    report = _run(loaded, stages, repeats=repeats, timeout_s=timeout_s, seed=seed)
     if trace is not None:
         save_document(trace, _trace(loaded, report))
         console.print_note(f"trace written to {trace}")
@@ -60,24 +79,46 @@ def run(
     _print(loaded, report)
 
 
-def _run(plan: Plan, *, repeats: int, timeout_s: float, seed: int) -> RunReport:
-    import msgspec
-
+def _run(plan: Plan, stages: Stages, *, repeats: int, timeout_s: float, seed: int) -> RunReport:
     from tessel.engine.run import run_plan
-    from tuner.compiled_stages import ProgramSpec, reference_step
-    from tuner.plan import ModelPlan
 
-    tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
-    spec = ProgramSpec(plan=tuned, seed=seed)
+    provider, provider_spec, reference = _programs(plan, stages, seed)
     with console.progress_bar(f"running {plan.placement.devices} ranks"):
         return run_plan(
             plan,
-            provider="tuner.compiled_stages:provide_programs",
-            provider_spec=msgspec.json.encode(spec).decode(),
-            reference=lambda count: reference_step(spec, count),
+            provider=provider,
+            provider_spec=provider_spec,
+            reference=reference,
             repeats=repeats,
             timeout_s=timeout_s,
         )
+
+
+def _programs(plan: Plan, stages: Stages, seed: int) -> tuple[str, str, Callable[[int], Reference]]:
+    """Return who builds the stages, from which specification, and the unpipelined model."""
+    import msgspec
+
+    from tuner.plan import ModelPlan
+
+    tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
+    if stages is Stages.TORCH:
+        from tuner import torch_programs
+
+        of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed)
+        torch_programs.check_spec(of_torch)
+        return (
+            "tuner.torch_programs:provide_programs",
+            msgspec.json.encode(of_torch).decode(),
+            lambda count: torch_programs.reference_step(of_torch, count),
+        )
+    from tuner import compiled_stages
+
+    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
+    return (
+        "tuner.compiled_stages:provide_programs",
+        msgspec.json.encode(spec).decode(),
+        lambda count: compiled_stages.reference_step(spec, count),
+    )
 
 
 def _trace(plan: Plan, report: RunReport) -> bytes:
@@ -99,6 +140,7 @@ def _document(report: RunReport) -> dict[str, object]:
         "max_gradient_error": report.max_gradient_error,
         "loss_error": report.loss_error,
         "ranks_per_core": report.ranks_per_core,
+        "no_baseline": report.no_baseline,
         **report.figures,
     }
 
@@ -120,6 +162,8 @@ def _print(plan: Plan, report: RunReport) -> None:
         console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
     if report.loss_error is not None:
         console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
+    if report.no_baseline is not None:
+        console.print_line(f"1f1b was not run: {report.no_baseline}")
     if report.ranks_per_core > 1:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"

@@ -17,6 +17,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     PriceOption,
+    PruneOption,
     RecordsOption,
     RegretOption,
     SeedOption,
@@ -51,6 +52,7 @@ def stages(
     budget: BudgetOption = None,
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
+    prune: PruneOption = False,
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -82,6 +84,7 @@ def stages(
         budget=budget,
         regret=regret,
         cost_model=cost_model,
+        prune=prune,
     ) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
     document = {

@@ -20,6 +20,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     PriceOption,
+    PruneOption,
     RecordsOption,
     RegretOption,
     SecondLevelOption,
@@ -77,6 +78,7 @@ def tune(
     budget: BudgetOption = None,
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
+    prune: PruneOption = False,
     second_level: SecondLevelOption = 0,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -114,6 +116,7 @@ def tune(
         budget=budget,
         regret=regret,
         cost_model=cost_model,
+        prune=prune,
     ) as session:
         tuned = tune_model(
             loaded,

@@ -66,6 +66,14 @@ CostModelOption = Annotated[
         help="Folder of a trained cost model; trained from the records if left out.", rich_help_panel=_TUNING
     ),
 ]
+PruneOption = Annotated[
+    bool,
+    typer.Option(
+        "--prune",
+        help="Price only the largest sub-graphs of each backend, and what they leave over.",
+        rich_help_panel=_TUNING,
+    ),
+]
 SecondLevelOption = Annotated[
     int,
     typer.Option(
@@ -112,6 +120,7 @@ def open_session(
     budget: int | None = None,
     regret: float = 0.02,
     cost_model: Path | None = None,
+    prune: bool = False,
 ) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from cost_model import load_kernel_model
@@ -139,6 +148,7 @@ def open_session(
                 mode=cast("PriceMode", price),  # checked above
                 budget=budget,
                 regret=regret,
+                prune=prune,
                 model=None if cost_model is None else load_kernel_model(cost_model),
             ),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),

@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from records import Workload
 from tuner.backends.protocol import IRModule
 from tuner.candidate import HOST, CandidatePartition
@@ -20,12 +22,16 @@ from tuner.partition import Partition, RefusedCandidate, find_candidates, find_p
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.pricing import price_candidates
+from tuner.pruning import prune_candidates
 from tuner.rewrite import extract_function, outline_partitions
 from tuner.rules import gather_specs
 from tuner.session import Session, TuningProgress
 
 REFERENCE_BACKEND = "tvm"
 """Runs what a single other backend cannot, in the variant that uses that backend wherever it can."""
+
+_LAST_RESORT_US = 1e8
+"""Added for each operator that a single backend could have run itself; more than any function takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,8 @@ def price_function(
     graph = DataflowGraph.from_function(module)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
     found = find_candidates(graph, gather_specs(session.backends, session.target))
+    if session.pricing.prune:
+        found = prune_candidates(found)
     prices = price_candidates(
         graph,
         found.candidates,
@@ -132,7 +140,7 @@ def choose_partition(priced: PricedFunction, *, only: str | None = None) -> Part
     """
     chosen_from = list(zip(priced.candidates, priced.prices, strict=True))
     if only is not None:
-        chosen_from = _of_single_backend(chosen_from, only)
+        chosen_from = _prefer(chosen_from, only)
     partition = find_partition(
         priced.graph,
         [candidate for candidate, _ in chosen_from],
@@ -140,6 +148,8 @@ def choose_partition(priced: PricedFunction, *, only: str | None = None) -> Part
         launch_penalty_us=priced.launch_penalty_us,
         refused=priced.refused,
     )
+    if only is not None:
+        return of_parts(priced, partition.chosen)
     return PartitionedFunction(
         priced=priced,
         partition=partition,
@@ -218,25 +228,28 @@ def refusals(functions: Iterable[PricedFunction]) -> dict[str, int]:
     return counts
 
 
-def _of_single_backend(
+def _prefer(
     priced: Sequence[tuple[CandidatePartition, Price]], backend: str
 ) -> list[tuple[CandidatePartition, Price]]:
-    mine = [
-        (candidate, price)
-        for candidate, price in priced
-        if candidate.backend == backend and isinstance(price, Figure)
-    ]
+    """Return prices by which a backend runs whatever it can, and the reference backend only what is left.
+
+    Where the backend reaches, the reference costs more than any whole function, so that it is used there only
+    where the backend's candidates overlap and cannot all be taken.
+    """
     reachable = IndexSet()
-    for candidate, _ in mine:
-        reachable = reachable | candidate.sub_graph.inside
-    rest = [
-        (candidate, price)
-        for candidate, price in priced
-        if candidate.backend in (HOST, REFERENCE_BACKEND)
-        and candidate.backend != backend
-        and candidate.sub_graph.inside.is_disjoint(reachable)
-    ]
-    return mine + rest
+    for candidate, price in priced:
+        if candidate.backend == backend and isinstance(price, Figure):
+            reachable = reachable | candidate.sub_graph.inside
+    preferred: list[tuple[CandidatePartition, Price]] = []
+    for candidate, price in priced:
+        if candidate.backend not in (backend, REFERENCE_BACKEND, HOST):
+            continue
+        in_reach = len(candidate.sub_graph.inside & reachable)
+        if candidate.backend == REFERENCE_BACKEND != backend and in_reach and isinstance(price, Figure):
+            dear_us = price.latency_us + in_reach * _LAST_RESORT_US
+            price = msgspec.structs.replace(price, latency_us=dear_us, source="derived", interval_us=None)
+        preferred.append((candidate, price))
+    return preferred
 
 
 def _fingerprint(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> str:

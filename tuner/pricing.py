@@ -59,12 +59,14 @@ class Pricing:
         mode: see the module docstring.
         budget: most candidates that `active` measures in the session; None for no limit.
         regret: share of the cost that `active` may leave on the table.
+        prune: whether candidates that larger ones contain are dropped before anything is priced.
         model: the cost model; trained from the records when first needed.
     """
 
     mode: PriceMode = "measured"
     budget: int | None = None
     regret: float = 0.02
+    prune: bool = False
     model: KernelModel | None = None
     num_measured: int = 0
     _trained_on: int = field(default=0, repr=False)

@@ -1,0 +1,83 @@
+"""`tessel records collect`: gather a training set for the cost model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts import console, tuning_options
+from scripts.arguments import parse_duration, parse_names
+from scripts.tuning_options import (
+    BackendsOption,
+    JobsOption,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    TargetOption,
+    ThreadsOption,
+    TrialsOption,
+)
+
+
+def collect(
+    networks: Annotated[
+        str | None,
+        typer.Option(help="Models to take kernels from, by commas; small ones of the zoo if left out."),
+    ] = None,
+    batches: Annotated[str, typer.Option(help="Batch sizes, by commas.")] = "1,2,4",
+    max_samples: Annotated[int | None, typer.Option(help="Most programs to measure now.")] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Longest to go on, such as 10m.")] = None,
+    save_networks: Annotated[
+        Path, typer.Option(help="Where to write which workloads belong to which network.")
+    ] = Path("out/networks.json"),
+    target: TargetOption = "cpu",
+    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
+    backends: BackendsOption = None,
+    trials: TrialsOption = 0,
+    threads: ThreadsOption = None,
+    jobs: JobsOption = 1,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Measure kernels of many networks, shapes and backends; stop and go on at any time.
+
+    Example: `tessel records collect --time-limit 10m`
+    """
+    import msgspec
+
+    from tessel.documents import save_document
+    from tuner.collect import DEFAULT_NETWORKS, collect
+
+    names = parse_names(networks) or DEFAULT_NETWORKS
+    sizes = [int(size) for size in parse_names(batches) or () if size.isdigit() and int(size) > 0]
+    if not sizes or len(sizes) < len(batches.split(",")):
+        raise typer.BadParameter(f"--batches is {batches!r}; give whole numbers of at least 1, such as 1,2,4")
+    limit_s = None if time_limit is None else parse_duration(time_limit)
+    with tuning_options.open_session(
+        target=target,
+        records=records,
+        backends=backends,
+        trials=trials,
+        threads=threads,
+        jobs=jobs,
+        seed=seed,
+    ) as session:
+        found = collect(session, networks=names, batches=sizes, max_samples=max_samples, time_limit_s=limit_s)
+    save_networks.parent.mkdir(parents=True, exist_ok=True)
+    save_document(save_networks, msgspec.json.format(msgspec.json.encode(found.networks), indent=1))
+    if json:
+        console.print_json(
+            {
+                "found": found.num_found,
+                "done": found.num_done,
+                "new_measurements": found.num_new,
+                "networks": str(save_networks),
+            }
+        )
+        return
+    console.print_line(
+        f"{found.num_done} of {found.num_found} kernels measured, {found.num_new} of them now; "
+        f"networks in {save_networks}"
+    )
