@@ -45,6 +45,12 @@ MAX_LENGTH = 64
 """Most steps that a move passes; longer ones cost more than they were seen to bring."""
 
 
+SAMPLED_STEPS = 16
+"""Steps inside a stretch of the critical path that are tried in a round; its ends always are."""
+
+STEP, ANCHOR, DEVICE, DIRECTION, DISTANCE = range(5)
+"""Columns of a list of moves: what moves, the step it passes last, where, 1 for later, and over how many."""
+
 CYCLE_TENURE = 20
 """Rounds for which a move that closes a cycle is not tried again."""
 
@@ -78,6 +84,7 @@ def search_neighbourhood(
     num_steps = len(orders.rank)
     path = np.empty(num_steps, dtype=np.int64)
     via = np.empty(num_steps, dtype=np.int64)
+    moves = np.empty((2 * num_steps, DISTANCE + 1), dtype=np.int64)
     is_marked = np.zeros(num_steps, dtype=np.int64)
     buffer = np.empty(num_steps, dtype=np.int64)
     scratch = np.empty(MAX_LENGTH + 2, dtype=np.int64)
@@ -94,12 +101,16 @@ def search_neighbourhood(
         turn += 1
         state = next_state(state)
         length = _critical_path(instance, orders, makespan, path, via, state)
-        state, step, anchor, device, is_right = _choose(
-            instance, orders, path, via, length, turn, best, done < num_kicks, scratch, heads, state
+        num_moves = _list_moves(path, via, length, moves, state)
+        chosen = _choose(
+            instance, orders, moves, num_moves, turn, best, done < num_kicks, scratch, heads, state
         )
-        if step < 0:
+        if chosen < 0:
             orders.tabu[:] = 0
-        elif _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state):
+            continue
+        step, anchor, device = moves[chosen, STEP], moves[chosen, ANCHOR], moves[chosen, DEVICE]
+        is_right = moves[chosen, DIRECTION] == 1
+        if _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state):
             makespan = makespan_in_order(instance, orders)
         else:
             _forbid(orders, step, anchor, is_right, turn + CYCLE_TENURE)
@@ -163,78 +174,82 @@ def _is_tight(orders: Orders, step: int, target: int, delay: int, makespan: int)
 
 
 @compiled_leaf
+def _list_moves(path: IntArray, via: IntArray, length: int, moves: IntArray, state: int) -> int:
+    """Write the moves that could shorten a path: step, step to pass last, device, direction, distance.
+
+    On each stretch of the path along one device, the two steps at either end may move, and of those between
+    about sixteen drawn by lot. Return how many moves there are.
+    """
+    count = begin = 0
+    while begin < length:
+        end = begin
+        while end + 1 < length and via[end + 1] >= 0 and (end == begin or via[end + 1] == via[end]):
+            end += 1
+        stride = 1 + (end - begin) // SAMPLED_STEPS
+        state = next_state(state)
+        shift = below(state, stride)
+        for member in range(begin, end + 1):
+            is_edge = member <= begin + 1 or member >= end - 1
+            if not is_edge and (member - begin) % stride != shift:
+                continue
+            # At the ends of the whole path nothing is gained by moving outwards.
+            if end < length - 1 and 0 < end - member <= MAX_LENGTH:
+                _note(moves, count, path[member], path[end], via[begin + 1], 1, end - member)
+                count += 1
+            if begin > 0 and 0 < member - begin <= MAX_LENGTH:
+                _note(moves, count, path[member], path[begin], via[begin + 1], 0, member - begin)
+                count += 1
+        begin = max(end, begin + 1)
+    return count
+
+
+@compiled_leaf
+def _note(
+    moves: IntArray, place: int, step: int, anchor: int, device: int, direction: int, distance: int
+) -> None:
+    moves[place, STEP], moves[place, ANCHOR], moves[place, DEVICE] = step, anchor, device
+    moves[place, DIRECTION], moves[place, DISTANCE] = direction, distance
+
+
+@compiled_leaf
 def _choose(
     instance: Instance,
     orders: Orders,
-    path: IntArray,
-    via: IntArray,
-    length: int,
+    moves: IntArray,
+    num_moves: int,
     turn: int,
     best: int,
     is_kick: bool,
     scratch: IntArray,
     heads: IntArray,
     state: int,
-) -> tuple[int, int, int, int, bool]:
-    """Return the best move on the path: state, step, the step to pass last, device, direction.
+) -> int:
+    """Return the place in the list of the move with the least estimate, or -1 if none is allowed.
 
-    The step is -1 if there is none.
-
-    A tabu move counts only if it promises a new best; a kick is drawn by lot.
+    A tabu move counts only if it promises a new best; a kick is drawn by lot, whatever it costs.
     """
-    chosen, chosen_anchor, chosen_device, chosen_right = -1, -1, -1, False
-    least, drawn = 1 << 60, 0
-    begin = 0
-    while begin < length:
-        end = begin
-        while end + 1 < length and via[end + 1] >= 0 and (end == begin or via[end + 1] == via[end]):
-            end += 1
-        if end > begin:
-            device = via[begin + 1]
-            stride = 1 + (end - begin) // 16
-            state = next_state(state)
-            shift = below(state, stride)
-            for member in range(begin, end + 1):
-                is_edge = member <= begin + 1 or member >= end - 1
-                if not is_edge and (member - begin) % stride != shift:
-                    continue
-                for is_right in (True, False):
-                    # At the ends of the whole path nothing is gained by moving outwards.
-                    if (is_right and end == length - 1) or (not is_right and begin == 0):
-                        continue
-                    anchor = path[end] if is_right else path[begin]
-                    distance = end - member if is_right else member - begin
-                    if distance == 0 or distance > MAX_LENGTH:
-                        continue
-                    estimate = _estimate(
-                        instance, orders, path[member], anchor, device, is_right, distance, scratch, heads
-                    )
-                    if estimate < 0:
-                        continue
-                    if is_kick:
-                        drawn += 1
-                        state = next_state(state)
-                        if below(state, drawn) > 0:
-                            continue
-                    else:
-                        if estimate >= best and _is_tabu(orders, path[member], anchor, is_right, turn):
-                            continue
-                        state = next_state(state)
-                        if estimate > least or (estimate == least and below(state, 2) == 0):
-                            continue
-                    least = estimate
-                    chosen, chosen_anchor, chosen_device, chosen_right = (
-                        path[member],
-                        anchor,
-                        device,
-                        is_right,
-                    )
-        begin = max(end, begin + 1)
-    return int(state), int(chosen), int(chosen_anchor), int(chosen_device), bool(chosen_right)
+    chosen, least, drawn = -1, 1 << 60, 0
+    for place in range(num_moves):
+        step, anchor, device = moves[place, STEP], moves[place, ANCHOR], moves[place, DEVICE]
+        is_right, distance = moves[place, DIRECTION] == 1, moves[place, DISTANCE]
+        if not _line_up(instance, orders, step, anchor, device, is_right, distance, scratch):
+            continue
+        drawn += 1
+        state = next_state(state)
+        if is_kick:
+            if below(state, drawn) == 0:
+                chosen = place
+            continue
+        estimate = _longest_through(instance, orders, device, distance + 1, scratch, heads)
+        if estimate >= best and _is_tabu(orders, step, anchor, is_right, turn):
+            continue
+        if estimate < least or (estimate == least and below(state, 2) == 1):
+            chosen, least = place, estimate
+    return chosen
 
 
 @compiled_leaf
-def _estimate(
+def _line_up(
     instance: Instance,
     orders: Orders,
     step: int,
@@ -243,49 +258,38 @@ def _estimate(
     is_right: bool,
     distance: int,
     scratch: IntArray,
-    heads: IntArray,
-) -> int:
-    """Return the longest path through the steps that change places, or -1 if the move is not allowed.
-
-    `scratch` takes the steps in their new order, `heads` their estimated starts.
-    """
+) -> bool:
+    """Write the steps that a move concerns in their new order; return whether the move is allowed."""
     num_blocks = instance.num_blocks
     block = step % num_blocks
-    num_held = instance.device_start[block + 1] - instance.device_start[block]
-    if num_held > 1 and distance > 1:
-        return -1
-    amount = instance.memory[block]
-    limit = instance.limit[device]
-    count = distance + 1
-    current = step
-    before = orders.previous[slot_of(instance, step, device)]
-    after = orders.following[slot_of(instance, step, device)]
+    amount, limit = instance.memory[block], instance.limit[device]
+    is_single = instance.device_start[block + 1] - instance.device_start[block] == 1
+    if not is_single and (distance > 1 or not _can_swap(instance, orders, step, anchor, is_right)):
+        return False
+    scratch[distance if is_right else 0] = step
+    slot = slot_of(instance, step, device)
     for place in range(distance):
-        slot = slot_of(instance, current, device)
-        if is_right:
-            current = orders.following[slot]
-            scratch[place] = current
-            after = orders.following[slot_of(instance, current, device)]
-        else:
-            current = orders.previous[slot]
-            scratch[count - 1 - place] = current
-            before = orders.previous[slot_of(instance, current, device)]
-        if current % num_blocks == block:
-            return -1
-        level = orders.level[slot_of(instance, current, device)]
-        if is_right and amount < 0 and level - amount > limit:
-            return -1
-        if not is_right and amount > 0 and level + amount > limit:
-            return -1
-    scratch[count - 1 if is_right else 0] = step
-    if not is_right and amount > 0:
-        level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
-        if level + amount > limit:
-            return -1
-    if num_held > 1 and not _can_swap(instance, orders, step, anchor, is_right):
-        return -1
-    if distance > 1 and _may_close_cycle(instance, orders, step, anchor, is_right):
-        return -1
+        passed = orders.following[slot] if is_right else orders.previous[slot]
+        slot = slot_of(instance, passed, device)
+        scratch[place if is_right else distance - place] = passed
+        # What is passed to the right starts without the step's memory, to the left with it.
+        level = orders.level[slot] + (-amount if is_right else amount)
+        if passed % num_blocks == block or level > limit:
+            return False
+    before = orders.previous[slot]
+    level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
+    if not is_right and level + amount > limit:
+        return False
+    return distance == 1 or not _may_close_cycle(instance, orders, step, anchor, is_right)
+
+
+@compiled_leaf
+def _longest_through(
+    instance: Instance, orders: Orders, device: int, count: int, scratch: IntArray, heads: IntArray
+) -> int:
+    """Return the longest path through steps in their new order, as long as what surrounds them stays."""
+    num_blocks = instance.num_blocks
+    before, after = _surroundings(instance, orders, device, count, scratch)
     time = 0 if before < 0 else orders.head[before] + instance.span[before % num_blocks]
     for place in range(count):
         moved = scratch[place]
@@ -299,6 +303,23 @@ def _estimate(
         behind = max(outer_tail(instance, orders, moved, device), instance.span[moved % num_blocks] + behind)
         longest = max(longest, heads[place] + behind)
     return int(longest)
+
+
+@compiled_leaf
+def _surroundings(
+    instance: Instance, orders: Orders, device: int, count: int, scratch: IntArray
+) -> tuple[int, int]:
+    """The steps before and after those that change places, which still stand in their old order."""
+    first, last = scratch[0], scratch[count - 1]
+    for place in range(count):
+        if orders.rank[scratch[place]] < orders.rank[first]:
+            first = scratch[place]
+        if orders.rank[scratch[place]] > orders.rank[last]:
+            last = scratch[place]
+    return (
+        int(orders.previous[slot_of(instance, first, device)]),
+        int(orders.following[slot_of(instance, last, device)]),
+    )
 
 
 @compiled_leaf
