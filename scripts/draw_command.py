@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tessel.schedule import Schedule
 
 PICTURES = (".svg", ".png", ".pdf")
-FORMATS = (*PICTURES, ".html", ".json", ".txt")
+FORMATS = (*PICTURES, ".html", ".json", ".txt", ".md")
 
 
 def draw(
@@ -24,7 +24,7 @@ def draw(
         Path | None,
         typer.Option(
             help="What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
-            "for Perfetto, .txt text. Left out: text on the terminal."
+            "for Perfetto, .txt text, .md a report. Left out: text on the terminal."
         ),
     ] = None,
 ) -> None:
@@ -75,6 +75,12 @@ def write_picture(schedule: Schedule, plan: Plan | None, out: Path, *, title: st
         static = None if plan is None else plan.static_bytes
         step_us = None if plan is None else plan.step_us
         comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static)
+        if out.suffix == ".md":
+            from scripts.markdown_report import comparison_table, plan_report
+
+            text = comparison_table(comparison) if plan is None else plan_report(plan, comparison)
+            save_document(out, text.encode())
+            return
         tables = () if plan is None else _plan_tables(plan)
         page = page_document(comparison, title=title, step_ms=step_ms, static_bytes=static, tables=tables)
         save_document(out, page)

@@ -134,6 +134,11 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     assert Path(second["plan"]) == out / "plan.json"
     assert (out / "schedule.svg").read_text().startswith("<?xml")
 
+    assert tessel("draw", out / "plan.json", "--out", out / "report.md").status == 0
+    report = (out / "report.md").read_text()
+    assert "## mlp" in report
+    assert "| 1f1b |" in report
+
     compared = document(tessel("compare", out / "plan.json", "--json"))
     assert compared["schedules"][0]["makespan"] == second["comparison"][0]["makespan"]
 

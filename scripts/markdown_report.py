@@ -1,0 +1,101 @@
+"""A plan, or a schedule, as a Markdown report: what one pastes into a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from scripts import console
+from scripts.report import format_error, format_figure
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+    from tessel.plan import Plan
+
+_MAX_PARTS = 12
+
+
+def plan_report(plan: Plan, comparison: Comparison) -> str:
+    """Return the report of a plan: the comparison first, then what it rests on."""
+    schedule = plan.schedule
+    proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
+    kind = "training" if plan.training else "inference"
+    parts = [
+        f"## {plan.model}, {kind}, on {len(plan.stages)} devices\n",
+        f"{plan.device_model}, {plan.num_threads} threads a device, {schedule.micro_batches} micro-batches. "
+        f"Makespan {schedule.makespan * plan.step_us / 1000:.1f} ms, {proof}; simulated from measured "
+        f"stages, hop latency {plan.hop_source}.\n",
+        comparison_table(comparison),
+        "### Stages, a micro-batch\n",
+        _stages(plan),
+        "### Backends, the whole forward function\n",
+        _end_to_end(plan),
+        f"Largest error against the unpartitioned model {format_error(plan.max_relative_error)}; of "
+        f"gradients against the uncut model {format_error(plan.max_gradient_error)}.\n",
+        "### Sub-graphs that take most of the time\n",
+        _partition(plan),
+    ]
+    return "\n".join(parts)
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Return the comparison with hand-written schedules as a table."""
+    rows = []
+    for row in comparison.rows:
+        length = f"{row.makespan_ms:.1f} ms" if row.makespan_ms is not None else f"{row.makespan} steps"
+        if row.peak_memory_bytes is not None:
+            memory = console.format_bytes(max(row.peak_memory_bytes))
+        else:
+            memory = ", ".join(map(str, row.peak_memory))
+        ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
+        fits = "yes" if row.fits else "no"
+        rows.append((row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio))
+    return _table(("schedule", "makespan", "bubble ratio", "peak memory", "fits", "ratio to 1F1B"), rows)
+
+
+def _stages(plan: Plan) -> str:
+    rows = [
+        (
+            f"{stage.name}: {stage.layers[0]} … {stage.layers[-1]}",
+            *(
+                "–" if figure is None else format_figure(figure)
+                for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+            ),
+            console.format_bytes(stage.weight_bytes),
+            console.format_bytes(stage.saved_bytes),
+        )
+        for stage in plan.stages
+    ]
+    return _table(("stage", "F", "B and W joint", "B", "W", "weights", "saved"), rows)
+
+
+def _end_to_end(plan: Plan) -> str:
+    mix = plan.end_to_end["mix"].latency_us
+    rows = [
+        (name, format_figure(figure), f"{figure.latency_us / mix:.2f}")
+        for name, figure in sorted(plan.end_to_end.items(), key=lambda item: item[1].latency_us)
+    ]
+    return _table(("backends", "latency", "ratio to mix"), rows)
+
+
+def _partition(plan: Plan) -> str:
+    rows = [
+        (
+            ", ".join(part.operators),
+            part.backend,
+            format_figure(part.figure),
+            str(part.occurrences),
+            "–" if part.runner_up is None else f"{part.runner_up[0]} {console.format_us(part.runner_up[1])}",
+        )
+        for part in plan.partition[:_MAX_PARTS]
+    ]
+    return _table(("operators", "backend", "latency", "runs", "runner-up"), rows)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
