@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
+from msgspec import structs
 
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.shapes import vshape
@@ -25,6 +26,24 @@ def test_bound_only_rises_with_micro_batches_and_with_less_memory(case: Case) ->
     bound = makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory)
     assert makespan_lower_bound(placement, micro_batches=micro_batches) <= bound
     assert makespan_lower_bound(placement, micro_batches=micro_batches + 1, memory=memory) >= bound
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=tiny_cases())
+def test_bound_is_unchanged_by_relabelling_devices(case: Case) -> None:
+    placement, micro_batches, memory = case
+    last = placement.devices - 1
+    mirrored = structs.replace(
+        placement,
+        blocks=tuple(
+            structs.replace(block, devices=tuple(sorted(last - device for device in block.devices)))
+            for block in placement.blocks
+        ),
+    )
+    limits = None if memory is None else memory[::-1]
+    assert makespan_lower_bound(mirrored, micro_batches=micro_batches, memory=limits) == makespan_lower_bound(
+        placement, micro_batches=micro_batches, memory=memory
+    )
 
 
 def test_bounds_by_hand() -> None:
