@@ -201,7 +201,8 @@ class AutogradStage:
             self._add(_gradients_of(kept.roots, weights, kept.given or given))
             return
         reached = {node for group in kept.groups for node in group["params"]}
-        stage_backward_weight(iter(weights), kept.groups)
+        # Groups may share nodes, so none may free what it has read; all is freed with what was kept.
+        stage_backward_weight(iter(weights), kept.groups, retain_graph=True)
         found = [weight.grad for weight in weights]
         for weight in weights:
             weight.grad = None

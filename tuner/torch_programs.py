@@ -85,9 +85,13 @@ def reference_step(
     }
 
 
-def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
-    location, _, function = spec.plan.model.rpartition(":")
+def check_spec(spec: TorchProgramSpec) -> None:
+    """Refuse, before any process starts, a plan whose model is no torch module.
+
+    Raises:
+        TunerError: it is not, or was tuned for other shapes than the module's own.
+    """
+    location = spec.plan.model.rpartition(":")[0]
     if not location or location in MODELS:
         raise TunerError(
             f"the plan's model {spec.plan.model} is no torch module of one's own; run its compiled stages, "
@@ -98,6 +102,12 @@ def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
             f"the plan has other shapes for {', '.join(sorted(spec.plan.shapes))} than the torch module's "
             "own inputs; let the function return inputs of those shapes, and tune it again"
         )
+
+
+def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
+    check_spec(spec)
+    location, _, function = spec.plan.model.rpartition(":")
     torch.manual_seed(spec.seed)  # Every rank makes the same weights.
     module, examples = build_torch_module(location, function)
     return module.eval(), tuple(examples)

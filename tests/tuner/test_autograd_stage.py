@@ -49,10 +49,33 @@ class TiedPair(nn.Module):
         return self.head(self.third(memory + torch.sin(apart) + apart))
 
 
-@pytest.fixture(scope="module")
-def pipeline() -> TorchPipeline:
-    module = TiedPair().eval()
-    return split_module(module, _inputs(0), ["first", "second"])
+class Decoder(nn.Module):
+    """Later layers add what the first stage made to words of their own; one weight is everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.encoder = nn.Linear(WIDTH, WIDTH)
+        self.decoder = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        memory = torch.tanh(self.encoder(self.embed(source)))
+        x = self.embed(target)
+        for layer in self.decoder:
+            x = torch.tanh(layer(x)) + memory * x
+        return self.head(x)
+
+
+CASES = {"pair": (TiedPair, ["first", "second"]), "decoder": (Decoder, ["encoder", "decoder.1"])}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[type[nn.Module], TorchPipeline]:
+    make, cuts = CASES[request.param]
+    return make, split_module(make().eval(), _inputs(0), cuts)
 
 
 def _inputs(micro_batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,11 +123,12 @@ def _run(programs: Sequence[AutogradStage], micro_batches: Sequence[int], halves
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(3)), st.integers(0, 2**9 - 1))
 def test_gradients_are_the_uncut_modules(
-    pipeline: TorchPipeline, micro_batches: Sequence[int], bits: int
+    case: tuple[type[nn.Module], TorchPipeline], micro_batches: Sequence[int], bits: int
 ) -> None:
+    make, pipeline = case
     programs = _programs(pipeline)
     _run(programs, micro_batches, np.array([bits >> i & 1 for i in range(9)], dtype=bool).reshape(3, 3))
-    module = TiedPair().eval()
+    module = make().eval()
     losses = {m: _loss(module(*_inputs(m)), m) for m in range(3)}
     (sum(losses.values()) / 3).backward()
     assert programs[-1].losses() == pytest.approx({m: loss.item() for m, loss in losses.items()})
@@ -118,7 +142,10 @@ def test_gradients_are_the_uncut_modules(
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_forgets_the_one_before(pipeline: TorchPipeline) -> None:
+def test_a_step_forgets_the_one_before(
+    case: tuple[type[nn.Module], TorchPipeline],
+) -> None:
+    _, pipeline = case
     programs = _programs(pipeline)
     halves = np.zeros((3, 3), dtype=bool)
     _run(programs, [0, 1, 2], halves)
@@ -129,7 +156,10 @@ def test_a_step_forgets_the_one_before(pipeline: TorchPipeline) -> None:
             torch.testing.assert_close(gradient, before[name])
 
 
-def test_split_halves_leave_nothing_in_the_weights(pipeline: TorchPipeline) -> None:
+def test_split_halves_leave_nothing_in_the_weights(
+    case: tuple[type[nn.Module], TorchPipeline],
+) -> None:
+    _, pipeline = case
     programs = _programs(pipeline)
     _run(programs, [0, 1, 2], np.ones((3, 3), dtype=bool))
     assert all(weight.grad is None for stage in pipeline.stages for weight in stage.module.parameters())

@@ -1,0 +1,389 @@
+"""Does a schedule take as long as the simulator says? Real ranks, stages of known duration.
+
+    python -m benchmarks.simulator [--ranks 4] [--ms 10 20 50] [--repeats 5] [--report FILE.md]
+
+Each rank is a process of the engine; a stage sleeps for as long as it is said to take, so a rank at work
+needs hardly any core and more ranks than cores can be run. Small tensors travel over gloo. The forward takes
+the given milliseconds on one device, the input and the weight half of the backward as long each, the joint
+backward both; a V has two stages of half the time on each device. The searched schedules keep the memory of
+1F1B (vshape) or of ZB-V (zbv). Of unequal stages, the factors stand in the table.
+
+Real medians stand beside makespans simulated plainly, and simulated with overheads: what an action takes
+beyond its duration, the gap between two actions of a rank, and the hop from the end of an action to the start
+of one on another rank that waited for it. The overheads are means (a makespan adds up many) over the
+equal-stage runs of one duration, the first given, and are used for every other run as they are. On a machine
+that others use, `nice -n -15` in front keeps the waits for a core short; sleeping stages need little of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tessel.engine.actions import actions_of, rank_by_stage, schedule_of_actions
+from tessel.engine.job import Event, JobSpec, RunSpec, actions_as_lines
+from tessel.engine.launch import launch
+from tessel.engine.run import makespan_ms
+from tessel.handwritten import HANDWRITTEN
+from tessel.placement import Edge, Placement
+from tessel.schedule import Schedule
+from tessel.search import find_schedule
+from tessel.shapes import make_shape
+
+PROVIDER = "benchmarks.sleeping_stages:provide"
+STEPS_PER_MS = 4
+FACTORS = (1.0, 1.5, 0.75, 1.25)
+MARGIN = 0.05
+"""Schedules whose simulated makespans differ by less are not told apart."""
+
+
+class Overheads(NamedTuple):
+    """Milliseconds on top of what is simulated."""
+
+    action: float
+    gap: float
+    hop: float
+
+
+class Row(NamedTuple):
+    """One schedule at one duration."""
+
+    case: str
+    schedule: str
+    plain_ms: float
+    calibrated_ms: float
+    real_ms: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.real_ms)
+
+
+class Case(NamedTuple):
+    """Schedules of one placement, run in turn."""
+
+    name: str
+    schedules: dict[str, Schedule]
+
+
+class Ran(NamedTuple):
+    """A case, and for each schedule each step's events by rank."""
+
+    case: Case
+    steps: dict[str, list[list[tuple[Event, ...]]]]
+
+
+def make_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s: float) -> Iterator[Case]:
+    """Yield the equal stages of a chain, of a V, and unequal stages of a chain."""
+    whole = ms * STEPS_PER_MS
+    chain = make_shape("vshape", num_ranks, choose_backward=True, **_spans([whole] * num_ranks))
+    yield Case(
+        f"{ms} ms, chain",
+        {
+            **{name: _built(name, chain, num_micro_batches) for name in ("1f1b", "zb-h1")},
+            "searched": _searched(chain, num_micro_batches, "1f1b", search_s),
+        },
+    )
+    v = make_shape("zbv", num_ranks, split_backward=True, **_spans([whole // 2] * 2 * num_ranks))
+    yield Case(
+        f"{ms} ms, V",
+        {
+            "zb-v": _built("zb-v", v, num_micro_batches),
+            "searched-v": _searched(v, num_micro_batches, "zb-v", search_s),
+        },
+    )
+    factors = [FACTORS[rank % len(FACTORS)] for rank in range(num_ranks)]
+    unequal = make_shape(
+        "vshape", num_ranks, choose_backward=True, **_spans([round(whole * factor) for factor in factors])
+    )
+    yield Case(
+        f"{ms} ms × {'/'.join(map(str, FACTORS))}, chain",
+        {
+            "1f1b": _built("1f1b", unequal, num_micro_batches),
+            "searched": _searched(unequal, num_micro_batches, "1f1b", search_s),
+        },
+    )
+
+
+def run_case(case: Case, repeats: int) -> Ran:
+    """Run a case's schedules in turn on real ranks."""
+    first = next(iter(case.schedules.values()))
+    results = launch(
+        JobSpec(
+            num_ranks=first.placement.devices,
+            ranks_by_stage=rank_by_stage(first),
+            micro_batches=first.micro_batches,
+            provider=PROVIDER,
+            provider_spec=json.dumps(_durations_s(first.placement)),
+            runs=tuple(
+                RunSpec(name=name, actions=actions_as_lines(actions_of(schedule)))
+                for name, schedule in case.schedules.items()
+            ),
+            repeats=repeats,
+            num_threads=1,
+            write_gradients=False,
+        ),
+        timeout_s=900,
+    )
+    return Ran(
+        case,
+        {
+            name: [[result.events[name][step] for result in results] for step in range(repeats)]
+            for name in case.schedules
+        },
+    )
+
+
+def measure_overheads(runs: Sequence[Ran]) -> Overheads:
+    """Return the means over every step of some runs."""
+    return Overheads(*(statistics.mean(values) for values in zip(*map(_overheads_of, runs), strict=True)))
+
+
+def calibrated_ms(schedule: Schedule, overheads: Overheads) -> float:
+    """Simulate a schedule's orders again with overheads, to a microsecond."""
+    extra_us = round(1000 * (overheads.action + overheads.gap))
+    lag_us = max(0, round(1000 * (overheads.hop - overheads.gap)))
+    placement = schedule.placement
+    us_per_step = 1000 // STEPS_PER_MS
+    slow = Placement(
+        devices=placement.devices,
+        blocks=tuple(
+            msgspec.structs.replace(block, span=block.span * us_per_step + extra_us)
+            for block in placement.blocks
+        ),
+        edges=tuple(
+            Edge(edge.source, edge.target, lag_us if _crosses(placement, edge) else 0)
+            for edge in placement.edges
+        ),
+        choices=placement.choices,
+    )
+    return schedule_of_actions(slow, actions_of(schedule)).makespan / 1000
+
+
+def order_errors(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the pairs of schedules of one duration whose real order is not the simulated one."""
+    for a, b in combinations(rows, 2):
+        if a.case.split(",")[0] != b.case.split(",")[0]:
+            continue
+        faster, slower = sorted((a, b), key=lambda row: row.calibrated_ms)
+        is_apart = slower.calibrated_ms > (1 + MARGIN) * faster.calibrated_ms
+        if is_apart and faster.median_ms >= slower.median_ms:
+            yield f"{faster.case}: {faster.schedule} before {slower.schedule}"
+
+
+def report(rows: Sequence[Row], overheads: Overheads, arguments: argparse.Namespace, load: str) -> str:
+    """Return the report as Markdown."""
+    plain = [row.median_ms / row.plain_ms - 1 for row in rows]
+    calibrated = [row.median_ms / row.calibrated_ms - 1 for row in rows]
+    wrong = list(order_errors(rows))
+    ratios = [
+        f"- {case}: {_ratio(rows, case)}"
+        for case in dict.fromkeys(row.case for row in rows if row.schedule == "searched")
+    ]
+    table = [
+        "| stages | schedule | simulated (ms) | with overheads (ms) | real median (ms) | range (ms) "
+        "| real/simulated | real/with overheads |",
+        "|---|---|--:|--:|--:|---|--:|--:|",
+        *(
+            f"| {row.case} | {row.schedule} | {row.plain_ms:.1f} | {row.calibrated_ms:.1f} "
+            f"| {row.median_ms:.1f} | {min(row.real_ms):.1f} to {max(row.real_ms):.1f} "
+            f"| {row.median_ms / row.plain_ms:.3f} | {row.median_ms / row.calibrated_ms:.3f} |"
+            for row in rows
+        ),
+    ]
+    lines = [
+        "# Simulated and real makespans",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, commit {_commit()}, {_processor()}, {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, load average {load} "
+        f"from other work, niceness {os.nice(0)}.",
+        "",
+        "```",
+        f"python -m benchmarks.simulator --ranks {arguments.ranks} --ms {' '.join(map(str, arguments.ms))} "
+        f"--micro-batches {arguments.micro_batches} --repeats {arguments.repeats}",
+        "```",
+        "",
+        f"{arguments.ranks} ranks, {arguments.micro_batches} micro-batches, {arguments.repeats} counted "
+        "steps of each schedule, the schedules of the same stages in turn. Stages sleep; see the benchmark's "
+        "docstring.",
+        "",
+        *table,
+        "",
+        f"Plain simulation is {_spread(plain)} off; with overheads {_spread(calibrated)} "
+        f"({sum(abs(error) <= 0.05 for error in calibrated)} of {len(rows)} within 5 %). The overheads were "
+        f"measured at {arguments.ms[0]} ms and used everywhere: {overheads.action:.2f} ms an action, "
+        f"{overheads.gap:.2f} ms between actions, {overheads.hop:.2f} ms a hop.",
+        "",
+        "Order of schedules that differ by over 5 %: "
+        + ("always as predicted." if not wrong else "not as predicted for " + "; ".join(wrong) + "."),
+        "",
+        "Real makespan of the searched schedule over 1F1B's, median of step by step ratios (range):",
+        "",
+        *ratios,
+        "",
+        "Real makespans of every counted step, in ms:",
+        "",
+        *(f"- {row.case}, {row.schedule}: {', '.join(f'{ms:.1f}' for ms in row.real_ms)}" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--ms", type=int, nargs="+", default=[10, 20, 50])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--search-seconds", type=float, default=5.0)
+    parser.add_argument("--report", type=Path)
+    arguments = parser.parse_args()
+    load = [_load()]
+    runs: list[tuple[int, Ran]] = []
+    for ms in arguments.ms:
+        for case in make_cases(arguments.ranks, ms, arguments.micro_batches, arguments.search_seconds):
+            began = time.monotonic()
+            runs.append((ms, run_case(case, arguments.repeats)))
+            load.append(_load())
+            print(f"{case.name}: {time.monotonic() - began:.0f} s, load {load[-1]:.1f}", flush=True)
+    overheads = measure_overheads([ran for ms, ran in runs if ms == arguments.ms[0]][:2])
+    rows = [
+        Row(
+            ran.case.name,
+            name,
+            schedule.makespan / STEPS_PER_MS,
+            calibrated_ms(schedule, overheads),
+            tuple(makespan_ms(step) for step in ran.steps[name]),
+        )
+        for _, ran in runs
+        for name, schedule in ran.case.schedules.items()
+    ]
+    text = report(rows, overheads, arguments, f"{min(load):.1f} to {max(load):.1f}")
+    if arguments.report is not None:
+        arguments.report.write_text(text)
+    print(text)
+
+
+def _spans(whole: Sequence[int]) -> dict[str, list[int]]:
+    return {
+        "forward_span": list(whole),
+        "backward_span": [2 * span for span in whole],
+        "backward_input_span": list(whole),
+        "backward_weight_span": list(whole),
+    }
+
+
+def _built(name: str, placement: Placement, num_micro_batches: int) -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == name)
+    return rule.build(placement, micro_batches=num_micro_batches)
+
+
+def _searched(placement: Placement, num_micro_batches: int, like: str, search_s: float) -> Schedule:
+    limits = _built(like, placement, num_micro_batches).peak_memory
+    return find_schedule(
+        placement, micro_batches=num_micro_batches, memory=max(limits), time_limit_s=search_s
+    )
+
+
+def _durations_s(placement: Placement) -> dict[str, dict[str, float]]:
+    """Return seconds by stage and letter; stages are numbered as blocks are named, `f0`, `b0_input`, …"""
+    letters = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
+    durations: dict[str, dict[str, float]] = {}
+    for block in placement.blocks:
+        number = block.name.partition("_")[0][1:]
+        durations.setdefault(number, {})[letters[block.kind.value]] = block.span / STEPS_PER_MS / 1000
+    return durations
+
+
+def _crosses(placement: Placement, edge: Edge) -> bool:
+    return placement.block(edge.source).devices != placement.block(edge.target).devices
+
+
+def _overheads_of(ran: Ran) -> Overheads:
+    durations = _durations_s(next(iter(ran.case.schedules.values())).placement)
+    action: list[float] = []
+    gap: list[float] = []
+    hop: list[float] = []
+    for steps in ran.steps.values():
+        for step in steps:
+            for events in step:
+                for before, event in zip((None, *events), events, strict=False):
+                    stage, letter, _ = _parts(event.action)
+                    action.append(event.end_s - event.start_s - durations[stage][letter])
+                    if before is not None and event.start_s - event.ready_s < 2e-4:
+                        gap.append(event.start_s - before.end_s)
+            hop.extend(_hops(step))
+    return Overheads(*(1000 * statistics.mean(values) for values in (action, gap, hop)))
+
+
+def _hops(step: Sequence[Sequence[Event]]) -> Iterator[float]:
+    """Yield the time from the end of an action to the start of the one on another rank that waited for it."""
+    place = {event.action: (rank, event) for rank, events in enumerate(step) for event in events}
+    for rank, events in enumerate(step):
+        for event in events:
+            source = next((place[name] for name in _sources(event.action) if name in place), None)
+            if source is not None and source[0] != rank and source[1].end_s > event.ready_s:
+                yield event.start_s - source[1].end_s
+
+
+def _sources(action: str) -> Sequence[str]:
+    stage, letter, micro_batch = _parts(action)
+    if letter == "F":
+        return (f"{int(stage) - 1}F{micro_batch}",)
+    if letter == "W":
+        return ()
+    return tuple(f"{int(stage) + 1}{half}{micro_batch}" for half in "BI")
+
+
+def _parts(action: str) -> tuple[str, str, str]:
+    letter = next(character for character in action if character.isalpha())
+    stage, _, micro_batch = action.partition(letter)
+    return stage, letter, micro_batch
+
+
+def _ratio(rows: Sequence[Row], case: str) -> str:
+    by_name: Mapping[str, Row] = {row.schedule: row for row in rows if row.case == case}
+    searched, baseline = by_name["searched"], by_name["1f1b"]
+    ratios = [mine / theirs for mine, theirs in zip(searched.real_ms, baseline.real_ms, strict=True)]
+    return (
+        f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), "
+        f"simulated {searched.plain_ms / baseline.plain_ms:.3f}"
+    )
+
+
+def _spread(errors: Sequence[float]) -> str:
+    return f"{100 * min(errors):+.1f} to {100 * max(errors):+.1f} %"
+
+
+def _load() -> float:
+    return os.getloadavg()[0]
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
