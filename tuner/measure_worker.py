@@ -1,10 +1,10 @@
 """The process that builds and times programs, so that one that crashes or hangs costs only itself.
 
 It is started as `python -m tuner.measure_worker DESCRIPTOR` with one end of a socket pair, and serves one
-request at a time until the other end closes. Inputs are made here from a seed: uniform numbers in [-1, 1],
-integers 0 or 1 (valid as indices of anything), or numbers in [0.1, 1] where the first kind gives results that
-are not finite. Python errors become replies; a crash, a hang or a kill is the other side's to notice
-(`tuner.worker_process`). Checked in tests/tuner/test_measure_worker.py.
+request at a time until the other end closes. Inputs are made here from a seed: uniform numbers in [-1, 1] and
+integers 0 or 1 (valid as indices of anything); for checks, smaller or positive numbers where these give
+results that are not finite. Python errors become replies; a crash, a hang or a kill is the other side's to
+notice (`tuner.worker_process`). Checked in tests/tuner/test_measure_worker.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tvm
@@ -61,6 +61,15 @@ instructions, but never differ in the third digit on inputs of magnitude one."""
 
 HALF_TOLERANCE = 3e-2
 """The same for half precision, whose eleven (or eight) bits lose a digit in a sum of a thousand products."""
+
+Interval: TypeAlias = tuple[float, float]
+"""Least and largest of random floats."""
+
+SIGNED: Interval = (-1.0, 1.0)
+
+_INTERVALS: tuple[Interval, ...] = (SIGNED, (0.1, 1.0), (0.001, 0.05))
+"""Tried in turn until results are finite: variances and logarithms want positive numbers, products in a deep
+network without normalised weights small ones."""
 
 _MESSAGE_CHARACTERS = 400
 
@@ -151,8 +160,8 @@ class Worker:
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
     ) -> float:
         specs = input_specs(module)
-        for low in (-1.0, 0.1):
-            inputs = self._inputs(specs, seed, low=low)
+        for interval in _INTERVALS:
+            inputs = self._inputs(specs, seed, interval)
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
@@ -165,13 +174,13 @@ class Worker:
         return flat_arrays(machine[function](*arguments))
 
     def _inputs(
-        self, specs: tuple[tuple[tuple[int, ...], str], ...], seed: int, *, low: float = -1.0
+        self, specs: tuple[tuple[tuple[int, ...], str], ...], seed: int, interval: Interval = SIGNED
     ) -> list[Any]:
         """Return random inputs on the device; the last ones are kept, for variants of one large program."""
-        key = (specs, seed, low)
+        key = (specs, seed, interval)
         if self.kept_inputs is None or self.kept_inputs[0] != key:
             self.kept_inputs = None  # freed before the next ones are made
-            self.kept_inputs = (key, self._on_device(random_inputs(specs, seed, low=low)))
+            self.kept_inputs = (key, self._on_device(random_inputs(specs, seed, interval)))
         return self.kept_inputs[1]
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
@@ -193,11 +202,11 @@ def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
 
 
 def random_inputs(
-    specs: Sequence[tuple[tuple[int, ...], str]], seed: int, *, low: float = -1.0
+    specs: Sequence[tuple[tuple[int, ...], str]], seed: int, interval: Interval = SIGNED
 ) -> tuple[np.ndarray, ...]:
-    """Return random arrays: floats in [low, 1], integers and booleans 0 or 1; same seed, same arrays."""
+    """Return random arrays: floats in the interval, integers and booleans 0 or 1; same seed, same arrays."""
     rng = np.random.default_rng(seed)
-    return tuple(_random_array(rng, shape, dtype, low) for shape, dtype in specs)
+    return tuple(_random_array(rng, shape, dtype, interval) for shape, dtype in specs)
 
 
 def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
@@ -295,10 +304,13 @@ def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
     return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
 
 
-def _random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float) -> np.ndarray:
+def _random_array(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, interval: Interval
+) -> np.ndarray:
     if dtype.startswith(("int", "uint", "bool")):
         return rng.integers(0, 2, size=shape).astype(dtype)
-    return (rng.random(shape, dtype=np.float32) * np.float32(1.0 - low) + np.float32(low)).astype(dtype)
+    low, high = (np.float32(bound) for bound in interval)
+    return (rng.random(shape, dtype=np.float32) * (high - low) + low).astype(dtype)
 
 
 def _array_error(result: np.ndarray, wanted: np.ndarray) -> float:

@@ -87,7 +87,7 @@ def test_same_seed_same_inputs() -> None:
 
 
 def test_inputs_lie_in_their_interval() -> None:
-    (values,) = random_inputs([((1000,), "float32")], 0, low=0.1)
+    (values,) = random_inputs([((1000,), "float32")], 0, (0.1, 1.0))
     assert values.min() >= 0.1
     assert values.max() <= 1.0
 
