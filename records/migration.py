@@ -49,6 +49,9 @@ def prepare_schema(engine: sa.Engine, location: str) -> None:
             is damaged.
     """
     with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            # Waits for whoever is upgrading: half of an upgrade would look like somebody else's tables.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCK_KEY)))
         version = _read_version(connection, location)
     if version == SCHEMA_VERSION:
         return
