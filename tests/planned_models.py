@@ -1,0 +1,118 @@
+"""Small models of one's own with plans made by hand: no search, no measurement, every figure given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from tuner.backends.registry import available_backends
+from tuner.describe import describe_function
+from tuner.frontend import load_model
+from tuner.graph import DataflowGraph
+from tuner.partition import find_candidates
+from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
+from tuner.rewrite import extract_function
+from tuner.rules import gather_specs
+from tuner.stages import Stage, build_stages, cut_after, tied_groups
+from tuner.target_resolution import resolve_target
+
+WORDS, WIDTH = 12, 8
+GIVEN = Figure(latency_us=1.0, source="given")
+
+
+class EncoderDecoder(nn.Module):
+    """Embeddings and head are one tensor; what the encoder made is read by every decoder layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.encoder = nn.Linear(WIDTH, WIDTH)
+        self.decoder = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        memory = torch.tanh(self.encoder(self.embed(source)))
+        x = self.embed(target)
+        for layer in self.decoder:
+            x = torch.tanh(layer(x)) + memory
+        return self.head(x)
+
+
+def encoder_decoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    words = torch.arange(6).reshape(2, 3) * 2 + 1
+    return EncoderDecoder(), (words, words.flip(0))
+
+
+ENCODER_DECODER = "planned_models:encoder_decoder"
+
+
+def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:
+    """Return a plan that runs everything on TVM's own code, in as few parts as possible."""
+    model = load_model(model_name, training=training)
+    stages = build_stages(model, cut_after(model, cuts))
+    return ModelPlan(
+        model=model_name,
+        model_fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
+        training=training,
+        target="cpu",
+        device_model="any",
+        num_threads=1,
+        partition=_parts_on_tvm(stages),
+        end_to_end={"mix": GIVEN},
+        sum_of_parts=GIVEN,
+        launch_penalty_us=1.0,
+        max_relative_error=None,
+        max_gradient_error=None,
+        stages=tuple(map(_stage_plan, stages)),
+        tied=tied_groups(model, stages),
+        hop_latency_us=(1.0,) * (len(stages) - 1),
+        hop_source="given",
+        new_measurements=0,
+        reused_measurements=0,
+    )
+
+
+def _parts_on_tvm(stages: Sequence[Stage]) -> tuple[PartitionPlan, ...]:
+    target = resolve_target("cpu", num_threads=1)
+    specs = gather_specs(available_backends(target), target)
+    parts: dict[str, PartitionPlan] = {}
+    for stage in stages:
+        for function in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight):
+            if function is None:
+                continue
+            graph = DataflowGraph.from_function(function.module)
+            for candidate in find_candidates(graph, specs).candidates:
+                if candidate.backend == "tvm":
+                    part = extract_function(graph, candidate.sub_graph, candidate.backend)
+                    name = describe_function(part).fingerprint
+                    parts[name] = PartitionPlan(
+                        operators=("any",),
+                        backend="tvm",
+                        figure=GIVEN,
+                        occurrences=1,
+                        workload_fingerprint=name,
+                    )
+    return tuple(parts.values())
+
+
+def _stage_plan(stage: Stage) -> StagePlan:
+    return StagePlan(
+        name=stage.name,
+        layers=stage.layers,
+        inputs=stage.inputs,
+        outputs=stage.outputs,
+        relayed=stage.relayed,
+        parameters=stage.parameters,
+        forward=GIVEN,
+        backward=GIVEN if stage.backward is not None else None,
+        backward_input=GIVEN if stage.backward_input is not None else None,
+        backward_weight=GIVEN if stage.backward_weight is not None else None,
+        weight_bytes=stage.weight_bytes,
+        saved_bytes=stage.saved_bytes,
+        saved_for_weight_bytes=stage.saved_for_weight_bytes,
+        boundary_bytes=stage.boundary_bytes,
+    )
