@@ -140,7 +140,6 @@ def _document(report: RunReport) -> dict[str, object]:
         "max_gradient_error": report.max_gradient_error,
         "loss_error": report.loss_error,
         "ranks_per_core": report.ranks_per_core,
-        "no_baseline": report.no_baseline,
         **report.figures,
     }
 
@@ -162,8 +161,6 @@ def _print(plan: Plan, report: RunReport) -> None:
         console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
     if report.loss_error is not None:
         console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
-    if report.no_baseline is not None:
-        console.print_line(f"1f1b was not run: {report.no_baseline}")
     if report.ranks_per_core > 1:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"

@@ -23,11 +23,10 @@ from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_li
 from tessel.engine.launch import launch
 from tessel.handwritten import HANDWRITTEN
 from tessel.plan import Plan
+from tessel.schedule import Schedule
 from tuner.plan import TiedParameter
 
 SEARCHED = "searched"
-
-_BASELINE_RULE = next(rule for rule in HANDWRITTEN if rule.name == BASELINE)
 
 Reference = tuple[dict[int, float], Mapping[str, np.ndarray]]
 """Loss by micro-batch and mean gradient by weight of the unpipelined model."""
@@ -56,7 +55,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         loss_error: largest relative error of a micro-batch's loss, over schedules; None without a loss.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         events: every counted step's events by schedule, then by rank.
-        no_baseline: why 1F1B was not run beside it; None where it was.
     """
 
     figures: dict[str, RunFigures]
@@ -64,7 +62,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     loss_error: float | None
     ranks_per_core: float
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
-    no_baseline: str | None = None
 
 
 def run_plan(
@@ -76,7 +73,7 @@ def run_plan(
     repeats: int = 3,
     timeout_s: float = 300.0,
 ) -> RunReport:
-    """Run the plan's schedule and, where it applies, 1F1B in turn, and check both.
+    """Run the plan's schedule and 1F1B in turn, and check both.
 
     Args:
         plan: what to run.
@@ -90,10 +87,7 @@ def run_plan(
         EngineError: the schedule cannot run, a rank failed, or the results are not there.
     """
     check_chain(plan.placement)
-    schedules = {SEARCHED: plan.schedule}
-    no_baseline = _BASELINE_RULE.why_not(plan.placement, plan.schedule.micro_batches, None)
-    if no_baseline is None:
-        schedules[BASELINE] = _BASELINE_RULE.build(plan.placement, micro_batches=plan.schedule.micro_batches)
+    schedules = {SEARCHED: plan.schedule, BASELINE: _baseline(plan)}
     for schedule in schedules.values():
         require_valid(schedule)
     gradients: dict[str, dict[str, np.ndarray]] = {}
@@ -129,7 +123,6 @@ def run_plan(
         loss_error=max(_loss_error(losses, results, name) for name in schedules) if losses else None,
         ranks_per_core=plan.placement.devices * plan.num_threads / _num_cores(),
         events={name: _steps(results, name) for name in schedules},
-        no_baseline=no_baseline,
     )
 
 
@@ -138,6 +131,11 @@ def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
     begin = min(events[0].ready_s for events in step if events)
     end = max(events[-1].end_s for events in step if events)
     return (end - begin) * 1000
+
+
+def _baseline(plan: Plan) -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == BASELINE)
+    return rule.build(plan.placement, micro_batches=plan.schedule.micro_batches)
 
 
 def _steps(results: Sequence[RankResult], name: str) -> tuple[tuple[tuple[Event, ...], ...], ...]:

@@ -1,0 +1,104 @@
+"""`tessel run`: real ranks for compiled and for torch stages, orders as CSV, traces, and bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from planned_models import ENCODER_DECODER, plan_on_tvm
+from random_schedules import draw_schedule
+
+from tessel.comparison import compare_schedules
+from tessel.plan import Plan, load_plan, save_plan
+from tessel.shapes import make_shape
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder–decoder with tied embeddings on two ranks; micro-batches in any order."""
+    tuned = plan_on_tvm(ENCODER_DECODER, ["decoder.0"])
+    placement = make_shape("vshape", 2, choose_backward=True)
+    schedule = draw_schedule(placement, 4, np.random.default_rng(0))
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    save_plan(
+        Plan(
+            **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
+            step_us=1000.0,
+            memory_limit_bytes=None,
+            static_bytes=(0, 0),
+            optimizer="sgd",
+            placement=placement,
+            schedule=schedule,
+            comparison=compare_schedules(schedule).rows,
+        ),
+        path,
+    )
+    return path
+
+
+@pytest.mark.parametrize("stages", ["compiled", "torch"])
+def test_a_plan_runs_and_its_gradients_are_exact(
+    stages: str,
+    plan: Path,
+    tessel: Callable[..., object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    trace = tmp_path / "trace.json"
+    done = tessel("run", plan, "--stages", stages, "--repeats", 2, "--trace", trace, "--json")
+    assert done.status == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["max_gradient_error"] < 1e-5
+    assert report["loss_error"] < 1e-5
+    assert set(report) >= {"searched", "1f1b", "ranks_per_core"}
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    ran = [event for event in events if event.get("cat") == "real"]
+    assert len(ran) == len(load_plan(plan).schedule.starts)
+    assert min(event["ts"] for event in ran) >= 0
+
+
+def test_orders_are_written_as_csv_without_a_run(
+    plan: Path, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    path = tmp_path / "orders.csv"
+    assert tessel("run", plan, "--csv", path).status == 0
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    assert [{cell[0] for cell in row} for row in rows] == [{"0"}, {"1"}]
+    assert sum(cell[1] == "F" for row in rows for cell in row) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--repeats", "0"], 2, "at least one step"),
+        (["--timeout", "soon"], 2, "soon"),
+        (["--stages", "onnx"], 2, "onnx"),
+    ],
+)
+def test_bad_options_are_one_clear_line(
+    options: list[str], status: int, message: str, plan: Path, tessel: Callable[..., object]
+) -> None:
+    done = tessel("run", plan, *options)
+    assert done.status == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_torch_stages_of_a_model_of_the_zoo_are_refused(
+    plan: Path, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    save_plan(msgspec.structs.replace(load_plan(plan), model="gpt2:tiny"), path)
+    done = tessel("run", path, "--stages", "torch")
+    assert done.status == 1
+    assert "is no torch module of one's own" in done.stderr
