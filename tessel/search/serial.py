@@ -4,7 +4,8 @@ Steps are appended one after the other and each starts as soon as its devices an
 Among the steps that could come next, the one that could end first names a device; of the steps that want one
 of its devices and could start before that end, the most urgent is taken (Giffler and Thompson). Under a
 memory limit a step that adds memory is taken only if afterwards the unfinished micro-batches could still be
-finished, oldest first, each in the instance's serial order: so a slot for a later chunk is never given away.
+finished, oldest first, each in the instance's serial order (after giving back what they can, where that
+helps): so a slot for a later chunk is never given away.
 
     priority  b0[0] before f0[2]     device 0   f0 f0 .  .  b0 b0 f0
                                      device 1   .  f1 b1 b1 f1 ...
@@ -104,7 +105,9 @@ def fits(
                 return False
     if not is_limited:
         return True
-    return _can_finish(instance, block, micro_batch, start, held, options, following)
+    return _can_finish(instance, block, micro_batch, start, held, options, following, False) or _can_finish(
+        instance, block, micro_batch, start, held, options, following, True
+    )
 
 
 @compiled
@@ -116,8 +119,12 @@ def _can_finish(
     held: IntArray,
     options: IntArray,
     following: IntArray,
+    frees_first: bool,
 ) -> bool:
-    """Finish the open micro-batches one by one, oldest first, as if `block` of `micro_batch` had started."""
+    """Finish the open micro-batches one by one, oldest first, as if `block` of `micro_batch` had started.
+
+    With `frees_first`, each is first led up to the next block that adds memory, which gives back what it can.
+    """
     num_blocks = instance.num_blocks
     room = instance.limit - held
     for place in range(instance.device_start[block], instance.device_start[block + 1]):
@@ -126,28 +133,59 @@ def _can_finish(
     for other in range(num_blocks):
         oldest = min(oldest, following[other])
         newest = max(newest, following[other] - 1)
+    led_to = np.zeros(newest + 1 - oldest, dtype=np.int64)
+    if frees_first:
+        for current in range(oldest, newest + 1):
+            led_to[current - oldest] = _lead_on(
+                instance, current, 0, block, micro_batch, start, options, room, True
+            )
     for current in range(oldest, newest + 1):
         if (room >= instance.ample).all():
             return True
-        first = current * num_blocks
-        for other in instance.serial_order:
-            if start[first + other] >= 0 or (other == block and current == micro_batch):
-                continue
-            choice = instance.choice[other]
-            if choice >= 0:
-                chosen = options[choice, current]
-                if current == micro_batch and choice == instance.choice[block]:
-                    chosen = instance.option[block]
-                elif chosen < 0:
-                    chosen = instance.default_option[choice]
-                if chosen != instance.option[other]:
-                    continue
-            for place in range(instance.device_start[other], instance.device_start[other + 1]):
-                device = instance.device[place]
-                room[device] -= instance.memory[other]
-                if room[device] < 0:
-                    return False
+        begin = led_to[current - oldest]
+        if _lead_on(instance, current, begin, block, micro_batch, start, options, room, False) < 0:
+            return False
     return True
+
+
+@compiled_leaf
+def _lead_on(
+    instance: Instance,
+    current: int,
+    begin: int,
+    block: int,
+    micro_batch: int,
+    start: IntArray,
+    options: IntArray,
+    room: IntArray,
+    frees_only: bool,
+) -> int:
+    """Run a micro-batch on in the serial order, up to a block that adds memory or to its end.
+
+    Return the place in the serial order that it was led to, or -1 where there was no room.
+    """
+    first = current * instance.num_blocks
+    for place in range(begin, instance.num_blocks):
+        other = instance.serial_order[place]
+        if start[first + other] >= 0 or (other == block and current == micro_batch):
+            continue
+        choice = instance.choice[other]
+        if choice >= 0:
+            chosen = options[choice, current]
+            if current == micro_batch and choice == instance.choice[block]:
+                chosen = instance.option[block]
+            elif chosen < 0:
+                chosen = instance.default_option[choice]
+            if chosen != instance.option[other]:
+                continue
+        if frees_only and instance.memory[other] > 0:
+            return place
+        for at in range(instance.device_start[other], instance.device_start[other + 1]):
+            device = instance.device[at]
+            room[device] -= instance.memory[other]
+            if room[device] < 0:
+                return -1
+    return int(instance.num_blocks)
 
 
 @compiled_leaf

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from tessel.errors import InfeasibleError
 from tessel.handwritten import HANDWRITTEN
+from tessel.placement import Block, Edge, Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.makespan import find_schedule
 from tessel.search.progress import Progress
@@ -73,6 +74,18 @@ def test_tight_memory_never_dead_locks() -> None:
     found = find_schedule(placement, micro_batches=6, memory=2, time_limit_s=0.2)
     check_schedule(found)
     assert max(found.peak_memory) <= 2
+
+
+def test_memory_that_others_give_back_first_is_counted_on() -> None:
+    # Both f0 fit at once only because both b0 run before an f1: f0 f0 b0 b0 f1 b1 f1 b1, without a wait.
+    blocks = (("f0", 1), ("b0", -1), ("f1", 2), ("b1", -2))
+    placement = Placement(
+        devices=1,
+        blocks=tuple(Block(name=name, devices=(0,), memory=memory) for name, memory in blocks),
+        edges=(Edge("f0", "b0", 1), Edge("f1", "b1")),
+    )
+    found = find_schedule(placement, micro_batches=2, memory=2, time_limit_s=1)
+    assert (found.makespan, found.optimal) == (8, True)
 
 
 def test_impossible_limit_names_the_device_and_its_need() -> None:
