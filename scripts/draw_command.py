@@ -10,6 +10,7 @@ import typer
 from scripts import console
 
 if TYPE_CHECKING:
+    from tessel.comparison import Comparison
     from tessel.picture.page import PageTable
     from tessel.plan import Plan
     from tessel.schedule import Schedule
@@ -27,12 +28,20 @@ def draw(
             "for Perfetto, .txt text, .md a report. Left out: text on the terminal."
         ),
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Draw the hand-written schedules beside it, on one time axis.")
+    ] = False,
+    critical_path: Annotated[
+        bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
+    ] = False,
 ) -> None:
     """Draw a plan or a schedule: device per row, time to the right, memory below.
 
     Examples:
 
-    `tessel draw out/gpt2/plan.json --out schedule.svg`
+    `tessel draw out/gpt2/plan.json --out schedule.svg --critical-path`
+
+    `tessel draw out/gpt2/plan.json --out comparison.svg --compare`
 
     `tessel draw schedule.json --out schedule.html`
     """
@@ -43,6 +52,11 @@ def draw(
         raise typer.BadParameter(
             f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
+    if (compare or critical_path) and (out is None or out.suffix not in PICTURES):
+        given = "--compare" if compare else "--critical-path"
+        raise typer.BadParameter(
+            f"{given} is for pictures; add --out with one of {', '.join(PICTURES)} (a page always compares)"
+        )
     plan = load_plan(file) if detect_kind(file) is DocumentKind.PLAN else None
     schedule = plan.schedule if plan is not None else load_schedule(file)
     if out is None:
@@ -51,39 +65,67 @@ def draw(
         console.stdout().print(text_grid(schedule, width=console.stdout().width), end="")
         return
     title = file.name if plan is None else f"{plan.model} on {plan.device_model}"
-    write_picture(schedule, plan, out, title=title)
+    write_picture(schedule, plan, out, title=title, compare=compare, critical_path=critical_path)
     console.print_note(f"{out} written")
 
 
-def write_picture(schedule: Schedule, plan: Plan | None, out: Path, *, title: str) -> None:
-    """Write the picture, page, trace or text that the path's suffix asks for."""
+def write_picture(
+    schedule: Schedule,
+    plan: Plan | None,
+    out: Path,
+    *,
+    title: str,
+    compare: bool = False,
+    critical_path: bool = False,
+) -> None:
+    """Write the picture, page, report, trace or text that the path's suffix asks for."""
     from tessel.documents import save_document
-    from tessel.picture import page_document, save_figure, schedule_figure, text_grid, trace_document
+    from tessel.picture import (
+        comparison_figure,
+        page_document,
+        save_figure,
+        schedule_figure,
+        text_grid,
+        trace_document,
+    )
 
     step_ms = None if plan is None else plan.step_us / 1000
-    if out.suffix in PICTURES:
-        save_figure(schedule_figure(schedule, step_ms=step_ms, title=title), out)
+    if out.suffix in PICTURES and compare:
+        comparison = _comparison(schedule, plan)
+        save_figure(
+            comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path), out
+        )
+    elif out.suffix in PICTURES:
+        save_figure(schedule_figure(schedule, step_ms=step_ms, title=title, critical_path=critical_path), out)
     elif out.suffix == ".json":
         save_document(
             out, trace_document(schedule, step_us=1.0 if plan is None else plan.step_us, name=title)
         )
     elif out.suffix == ".txt":
         save_document(out, text_grid(schedule).plain.encode())
+    elif out.suffix == ".md":
+        from scripts.markdown_report import comparison_table, plan_report
+
+        comparison = _comparison(schedule, plan)
+        text = comparison_table(comparison) if plan is None else plan_report(plan, comparison)
+        save_document(out, text.encode())
     else:
-        from tessel.comparison import compare_schedules
-
-        static = None if plan is None else plan.static_bytes
-        step_us = None if plan is None else plan.step_us
-        comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static)
-        if out.suffix == ".md":
-            from scripts.markdown_report import comparison_table, plan_report
-
-            text = comparison_table(comparison) if plan is None else plan_report(plan, comparison)
-            save_document(out, text.encode())
-            return
-        tables = () if plan is None else _plan_tables(plan)
-        page = page_document(comparison, title=title, step_ms=step_ms, static_bytes=static, tables=tables)
+        page = page_document(
+            _comparison(schedule, plan),
+            title=title,
+            step_ms=step_ms,
+            static_bytes=None if plan is None else plan.static_bytes,
+            tables=() if plan is None else _plan_tables(plan),
+        )
         save_document(out, page)
+
+
+def _comparison(schedule: Schedule, plan: Plan | None) -> Comparison:
+    from tessel.comparison import compare_schedules
+
+    if plan is None:
+        return compare_schedules(schedule)
+    return compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
 
 
 def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:

@@ -1,14 +1,17 @@
 """Pictures of schedules: bars first, then drawing, a page, a trace and text."""
 
-from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, idle_steps, memory_curves
-from tessel.picture.draw import draw_memory, draw_schedule, save_figure, schedule_figure
+from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, critical_bars, idle_steps, memory_curves
+from tessel.picture.draw import ArtistArgs, draw_schedule
+from tessel.picture.figures import comparison_figure, save_figure, schedule_figure
 from tessel.picture.frontier import draw_frontier, frontier_figure
+from tessel.picture.memory import draw_memory
 from tessel.picture.page import PageTable, page_document
 from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
 from tessel.picture.text import text_grid
 from tessel.picture.trace import RealSlice, trace_document
 
 __all__ = [
+    "ArtistArgs",
     "Bar",
     "GraphNode",
     "MemoryCurve",
@@ -16,6 +19,8 @@ __all__ = [
     "Phase",
     "RealSlice",
     "bars_of",
+    "comparison_figure",
+    "critical_bars",
     "draw_frontier",
     "draw_memory",
     "draw_partition",

@@ -7,9 +7,9 @@ starts from these, and tests look at these. Times are schedule steps.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tessel.dag import Dag
 from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
@@ -94,6 +94,33 @@ def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
     return tuple(_curve(device, change) for device, change in enumerate(changes))
 
 
+def critical_bars(schedule: Schedule) -> tuple[Bar, ...]:
+    """Return the bars of the schedule's critical path, in order of time, one a block.
+
+    They stand where the schedule has them, which is later than they could be if it waits where it need not.
+    Of a block on several devices the bar is on the one nearest to the bar before.
+    """
+    placement = schedule.placement
+    starts = schedule.start_by_block()
+    path: list[Bar] = []
+    for task in Dag.of_schedule(schedule).critical_path():
+        block = placement.blocks[task.block_index]
+        start = starts[task.block_index, task.micro_batch]
+        row = path[-1].device if path else 0
+        path.append(
+            Bar(
+                device=min(block.devices, key=lambda device: (abs(device - row), device)),
+                start=start,
+                end=start + block.span,
+                block=block.name,
+                kind=block.kind,
+                micro_batch=task.micro_batch,
+                phase=_phase(schedule, start),
+            )
+        )
+    return tuple(path)
+
+
 def _curve(device: int, change: dict[int, int]) -> MemoryCurve:
     steps, units, held = sorted(change), [], 0
     for step in steps:
@@ -108,22 +135,3 @@ def _phase(schedule: Schedule, start: int) -> Phase:
     if start < schedule.repetend.start:
         return Phase.WARM_UP
     return Phase.REPETEND if start < schedule.repetend.end else Phase.COOL_DOWN
-
-
-def merge_adjacent(bars: Sequence[Bar], min_length: float) -> tuple[tuple[int, int, int, BlockKind], ...]:
-    """Return (device, start, end, kind) runs in which bars too short to be seen are joined with neighbours.
-
-    Args:
-        bars: bars ordered by device, then start.
-        min_length: steps below which two neighbours of one kind are drawn as one.
-    """
-    runs: list[tuple[int, int, int, BlockKind]] = []
-    for bar in bars:
-        if runs:
-            device, start, end, kind = runs[-1]
-            touches = device == bar.device and kind is bar.kind and bar.start - end < min_length
-            if touches and (bar.end - bar.start < min_length or end - start < min_length):
-                runs[-1] = (device, start, max(end, bar.end), kind)
-                continue
-        runs.append((bar.device, bar.start, bar.end, bar.kind))
-    return tuple(runs)

@@ -1,51 +1,59 @@
 """Draw schedules with matplotlib, on axes that the caller gives.
 
-Device per row, time to the right, colour by kind of block, the micro-batch's number in each bar that has
-room for it, dashed lines where the repeating part begins and ends, and below it each device's memory over
-time. Colours are those of Okabe and Ito, which colour-blind people can tell apart; kinds also differ in
-lightness. Nothing here reads or writes global figure state.
+Device per row, time to the right, colour by kind of block, every second micro-batch lighter, the
+micro-batch's number in each bar that has room for it, pale grey where a device idles, dashed lines where the
+repeating part begins and ends, and on demand the critical path through the bars. Where there are so many
+bars that a vector picture would take longer to open than to read, they become pixels inside it; lines and
+words stay vectors. Nothing here reads or writes global figure state.
+
+Source: the arguments for annotations, rectangles and lines are those of René's visualizer (Chung et al.,
+Perseus, SOSP 2024); here one collection a kind takes the place of a rectangle an instruction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.colors import to_rgb
 
-from tessel.errors import DocumentError
-from tessel.picture.bars import Bar, bars_of, idle_steps, memory_curves
-from tessel.placement import Block, BlockKind
+from tessel.picture.bars import Bar, bars_of, critical_bars, idle_steps
+from tessel.picture.colors import COLOR_BY_KIND, CRITICAL, IDLE, LABEL_BY_KIND
+from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
-COLOR_BY_KIND = {
-    BlockKind.FORWARD: "#56B4E9",
-    BlockKind.BACKWARD: "#E69F00",
-    BlockKind.BACKWARD_INPUT: "#F0E442",
-    BlockKind.BACKWARD_WEIGHT: "#009E73",
-    BlockKind.RECOMPUTE: "#CC79A7",
-    BlockKind.OTHER: "#BBBBBB",
-}
-LABEL_BY_KIND = {
-    BlockKind.FORWARD: "forward",
-    BlockKind.BACKWARD: "backward",
-    BlockKind.BACKWARD_INPUT: "backward, input",
-    BlockKind.BACKWARD_WEIGHT: "backward, weight",
-    BlockKind.RECOMPUTE: "recompute",
-    BlockKind.OTHER: "other",
-}
+ArtistArgs = Mapping[str, object]
+"""Properties of a matplotlib artist by name, as its `set` takes them."""
+
+MAX_VECTOR_BARS = 20_000
+"""More bars than this are drawn as pixels: an SVG of 65 536 bars has 13 MB as vectors."""
+
+_Numbers = npt.NDArray[np.float64]
 
 _BAR_HEIGHT = 0.84
 _CHARACTER_EM = 0.62  # advance width of a digit in DejaVu Sans, in ems
+_FONT_POINTS = 7.5
+_SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
+_LIGHTER = 0.35  # share of white in the bars of odd micro-batches
 
 
-def draw_schedule(schedule: Schedule, axes: Axes, *, step_ms: float | None = None, title: str = "") -> Axes:
+def draw_schedule(
+    schedule: Schedule,
+    axes: Axes,
+    *,
+    step_ms: float | None = None,
+    title: str = "",
+    end: int | None = None,
+    critical_path: bool = False,
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[BlockKind, ArtistArgs] | None = None,
+    line_args: ArtistArgs | None = None,
+) -> Axes:
     """Draw the schedule's bars on the axes.
 
     Args:
@@ -53,182 +61,140 @@ def draw_schedule(schedule: Schedule, axes: Axes, *, step_ms: float | None = Non
         axes: where; its limits, ticks and labels are set.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
+        end: step at which the time axis ends; the makespan if None.
+        critical_path: whether to draw the critical path through the bars.
+        annotation_args: properties of the numbers (`matplotlib.text.Text`), over the ones used here.
+        rectangle_args: properties of the bars by kind (`matplotlib.collections.PolyCollection`), likewise.
+        line_args: properties of the critical path (`matplotlib.lines.Line2D`), likewise.
 
     Returns:
         The axes.
     """
     scale = 1.0 if step_ms is None else step_ms
     bars = bars_of(schedule)
-    axes.add_collection(_collection(bars, scale))
-    axes.set_xlim(0, max(schedule.makespan, 1) * scale)
+    axes.set_xlim(0, max(schedule.makespan if end is None else end, 1) * scale)
     axes.set_ylim(schedule.placement.devices - 0.5, -0.5)
-    _draw_numbers(axes, bars, scale)
-    _draw_phases(axes, schedule, scale)
-    idle = idle_steps(schedule)
-    axes.set_yticks(
-        range(schedule.placement.devices),
-        [
-            f"device {device}  ({steps / max(schedule.makespan, 1):.0%} idle)"
-            for device, steps in enumerate(idle)
-        ],
-    )
+    room = _room(axes)
+    _draw_bars(axes, schedule, bars, scale, rectangle_args or {})
+    _draw_numbers(axes, bars, scale, room, annotation_args or {})
+    marked = _draw_phases(axes, schedule, scale, room)
+    if critical_path:
+        _draw_critical_path(axes, schedule, scale, line_args or {})
+    _label_devices(axes, schedule, room)
     axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", pad=16.0 if marked else 6.0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)
     return axes
 
 
-def draw_memory(
-    schedule: Schedule,
-    axes: Axes,
-    *,
-    step_ms: float | None = None,
-    unit: float = 1.0,
-    unit_name: str = "units",
-) -> Axes:
-    """Draw what each device holds over time, and the limit where there is one.
+class _Room(NamedTuple):
+    """Points on paper of a unit of time and of a device's row."""
 
-    Args:
-        schedule: what to draw.
-        axes: where.
-        step_ms: milliseconds of a step; the time axis counts steps if None.
-        unit: memory units of one tick unit, such as 2**20 for MiB.
-        unit_name: what the axis counts.
-    """
-    scale = 1.0 if step_ms is None else step_ms
-    for curve in memory_curves(schedule):
-        axes.step(
-            np.asarray(curve.steps) * scale,
-            np.asarray(curve.units) / unit,
-            where="post",
-            linewidth=1.2,
-            label=f"device {curve.device}",
-            color=_DEVICE_COLORS[curve.device % len(_DEVICE_COLORS)],
-            linestyle=("-", "--", ":", "-.")[curve.device // len(_DEVICE_COLORS) % 4],
-        )
-    if schedule.memory is not None and max(schedule.memory) / unit < 3 * _top(axes):
-        for limit in sorted(set(schedule.memory)):
-            axes.axhline(limit / unit, color="black", linewidth=0.8, linestyle="--")
-    axes.set_xlim(0, max(schedule.makespan, 1) * scale)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
-    axes.set_ylabel(unit_name)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return axes
+    time: float
+    row: float
 
 
-def schedule_figure(schedule: Schedule, *, step_ms: float | None = None, title: str = "") -> Figure:
-    """Return a figure of the schedule over its memory, with a legend.
-
-    Args:
-        schedule: what to draw.
-        step_ms: milliseconds of a step, where it has a length; memory is then taken as bytes.
-        title: above the picture.
-    """
-    devices = schedule.placement.devices
-    has_memory = any(block.memory for block in schedule.placement.blocks)
-    heights = [max(1.2, 0.42 * devices), 1.4] if has_memory else [max(1.2, 0.42 * devices)]
-    figure = Figure(figsize=(13, sum(heights) + 1.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    all_axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    draw_schedule(schedule, all_axes[0], step_ms=step_ms, title=title)
-    if has_memory:
-        in_bytes = step_ms is not None
-        draw_memory(
-            schedule,
-            all_axes[1],
-            step_ms=step_ms,
-            unit=2**20 if in_bytes else 1,
-            unit_name="saved (MiB)" if in_bytes else "memory (units)",
-        )
-        if devices <= len(_DEVICE_COLORS):
-            all_axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-    kinds = [kind for kind in BlockKind if any(block.kind is kind for block in _run_blocks(schedule))]
-    figure.legend(
-        handles=[Patch(color=COLOR_BY_KIND[kind], label=LABEL_BY_KIND[kind]) for kind in kinds],
-        loc="outside lower center",
-        ncols=len(kinds),
-        frameon=False,
-    )
-    return figure
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the path's suffix (svg, png or pdf); the file appears whole or not.
-
-    Raises:
-        DocumentError: the folder cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        # Without a date the same schedule gives the same bytes.
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(partial, dpi=150, metadata=metadata)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DocumentError(
-            f"{path} cannot be written ({error.strerror}); choose a folder that exists and can be written"
-        ) from error
-
-
-_DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
-
-
-def _collection(bars: Sequence[Bar], scale: float) -> PolyCollection:
-    half = _BAR_HEIGHT / 2
-    corners = [
-        [
-            (bar.start * scale, bar.device - half),
-            (bar.end * scale, bar.device - half),
-            (bar.end * scale, bar.device + half),
-            (bar.start * scale, bar.device + half),
-        ]
-        for bar in bars
-    ]
-    shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
-    longest = max((bar.end for bar in bars), default=1)
-    return PolyCollection(
-        corners,
-        facecolors=[COLOR_BY_KIND[bar.kind] for bar in bars],
-        edgecolors="black",
-        # Edges would hide bars that are hardly wider than they are.
-        linewidths=0.4 if shortest / longest > 1 / 1500 else 0.0,
-    )
-
-
-def _draw_numbers(axes: Axes, bars: Sequence[Bar], scale: float, font_size: float = 7.5) -> None:
-    """Write each bar's micro-batch into it where the text is narrower than the bar."""
-    if len(bars) > _MAX_TEXTS:
-        return
+def _room(axes: Axes) -> _Room:
     figure = axes.get_figure(root=True)
     assert figure is not None
-    inches = figure.get_size_inches()[0] * axes.get_position().width
-    points_per_unit = inches * 72 / (axes.get_xlim()[1] - axes.get_xlim()[0])
-    for bar in bars:
-        text = str(bar.micro_batch)
-        room = (bar.end - bar.start) * scale * points_per_unit
-        if len(text) * _CHARACTER_EM * font_size <= room:
-            center = (bar.start + bar.end) / 2 * scale
-            axes.text(center, bar.device, text, ha="center", va="center", fontsize=font_size, clip_on=True)
+    # Before layout: a constrained layout will only make the axes larger.
+    width, height = (inches * 72 for inches in figure.get_size_inches())
+    position = axes.get_position()
+    left, right = axes.get_xlim()
+    bottom, top = axes.get_ylim()
+    return _Room(width * position.width / (right - left), height * position.height / (bottom - top))
 
 
-def _draw_phases(axes: Axes, schedule: Schedule, scale: float) -> None:
-    if schedule.repetend is None:
+def _draw_bars(
+    axes: Axes,
+    schedule: Schedule,
+    bars: Sequence[Bar],
+    scale: float,
+    rectangle_args: Mapping[BlockKind, ArtistArgs],
+) -> None:
+    devices = np.arange(schedule.placement.devices, dtype=np.float64)
+    whole = np.tile((0, schedule.makespan * scale), (len(devices), 1))
+    axes.add_collection(PolyCollection(_corners(devices, whole), facecolor=IDLE, linewidth=0, zorder=0.5))
+    shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
+    # Edges would hide bars that are hardly wider than they are.
+    linewidth = 0.4 if shortest / max(schedule.makespan, 1) > 1 / 1500 else 0.0
+    for kind in BlockKind:
+        own = [bar for bar in bars if bar.kind is kind]
+        if not own:
+            continue
+        times = np.array([(bar.start, bar.end) for bar in own]) * scale
+        collection = PolyCollection(
+            _corners(np.array([bar.device for bar in own], dtype=np.float64), times),
+            label=LABEL_BY_KIND[kind],
+        )
+        color = np.array(to_rgb(COLOR_BY_KIND[kind]))
+        odd = np.array([bar.micro_batch % 2 for bar in own])[:, None]
+        collection.set(facecolor=color + (1 - color) * _LIGHTER * odd, edgecolor="black", linewidth=linewidth)
+        collection.set(rasterized=len(bars) > MAX_VECTOR_BARS)
+        collection.set(**rectangle_args.get(kind, {}))
+        axes.add_collection(collection)
+
+
+def _corners(devices: _Numbers, times: _Numbers) -> list[_Numbers]:
+    """Return the corners of rectangles, shape (4, 2) each, from `times`: (start, end) of each."""
+    half = _BAR_HEIGHT / 2
+    x = times[:, [0, 1, 1, 0]]
+    y = devices[:, None] + np.array([-half, -half, half, half])
+    return list(np.stack([x, y], axis=2))
+
+
+def _draw_numbers(
+    axes: Axes, bars: Sequence[Bar], scale: float, room: _Room, annotation_args: ArtistArgs
+) -> None:
+    """Write each bar's micro-batch into it where the text is narrower and lower than the bar."""
+    points = min(_FONT_POINTS, 0.8 * _BAR_HEIGHT * room.row)
+    fitting = [
+        bar
+        for bar in bars
+        if len(str(bar.micro_batch)) * _CHARACTER_EM * points <= (bar.end - bar.start) * scale * room.time
+    ]
+    if points < _SMALLEST_POINTS or len(fitting) > _MAX_TEXTS:
         return
-    for step in (schedule.repetend.start, schedule.repetend.end):
+    for bar in fitting:
+        center = (bar.start + bar.end) / 2 * scale
+        text = axes.text(center, bar.device, str(bar.micro_batch), clip_on=True)
+        text.set(ha="center", va="center", fontsize=points)
+        text.set(**annotation_args)
+
+
+def _draw_phases(axes: Axes, schedule: Schedule, scale: float, room: _Room) -> bool:
+    """Mark where the repeating part begins and ends; return whether there is one."""
+    if schedule.repetend is None:
+        return False
+    start, end = schedule.repetend.start, schedule.repetend.end
+    for step in (start, end):
         axes.axvline(step * scale, color="black", linewidth=1.0, linestyle=(0, (4, 3)))
-    middle = (schedule.repetend.start + schedule.repetend.end) / 2 * scale
-    axes.text(middle, -0.52, "repetend", ha="center", va="bottom", fontsize=8)
+    phases = (("warm-up", 0, start), ("repetend", start, end), ("cool-down", end, schedule.makespan))
+    for name, begin, finish in phases:
+        if len(name) * _CHARACTER_EM * 8 <= (finish - begin) * scale * room.time:
+            axes.text((begin + finish) / 2 * scale, -0.52, name, ha="center", va="bottom", fontsize=8)
+    return True
 
 
-def _top(axes: Axes) -> float:
-    return max(float(axes.get_ylim()[1]), 1e-9)
+def _draw_critical_path(axes: Axes, schedule: Schedule, scale: float, line_args: ArtistArgs) -> None:
+    path = critical_bars(schedule)
+    times = [time * scale for bar in path for time in (bar.start, bar.end)]
+    rows = [bar.device for bar in path for _ in range(2)]
+    (line,) = axes.plot(times, rows, label="critical path", clip_on=False)
+    line.set(color=CRITICAL, linewidth=1.8, solid_joinstyle="round", zorder=3)
+    line.set(**line_args)
 
 
-def _run_blocks(schedule: Schedule) -> list[Block]:
-    names = {start.block for start in schedule.starts}
-    return [block for block in schedule.placement.blocks if block.name in names]
+def _label_devices(axes: Axes, schedule: Schedule, room: _Room) -> None:
+    every = max(int(np.ceil(7 / room.row)), 1)  # rows lower than 7 points do not all have a label
+    idle = idle_steps(schedule)
+    axes.set_yticks(
+        range(0, schedule.placement.devices, every),
+        [
+            f"device {device}  ({idle[device] / max(schedule.makespan, 1):.0%} idle)"
+            for device in range(0, schedule.placement.devices, every)
+        ],
+        fontsize=min(10.0, max(0.8 * room.row, 5.0)),
+    )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tessel.comparison import Comparison, ComparisonRow
-from tessel.picture.draw import COLOR_BY_KIND, LABEL_BY_KIND
+from tessel.picture.colors import COLOR_BY_KIND, LABEL_BY_KIND
 from tessel.schedule import Schedule
 
 

@@ -1,0 +1,30 @@
+"""Colours and names of kinds of blocks, the same in pictures and on pages.
+
+The palette is Okabe and Ito's, which colour-blind people can tell apart; its lightness differs from kind to
+kind, so that a grey print still tells forward from backward. Source: Okabe and Ito, Color Universal Design
+(2008).
+"""
+
+from tessel.placement import BlockKind
+
+COLOR_BY_KIND = {
+    BlockKind.FORWARD: "#56B4E9",
+    BlockKind.BACKWARD: "#E69F00",
+    BlockKind.BACKWARD_INPUT: "#F0E442",
+    BlockKind.BACKWARD_WEIGHT: "#009E73",
+    BlockKind.RECOMPUTE: "#CC79A7",
+    BlockKind.OTHER: "#BBBBBB",
+}
+LABEL_BY_KIND = {
+    BlockKind.FORWARD: "forward",
+    BlockKind.BACKWARD: "backward",
+    BlockKind.BACKWARD_INPUT: "backward, input",
+    BlockKind.BACKWARD_WEIGHT: "backward, weight",
+    BlockKind.RECOMPUTE: "recompute",
+    BlockKind.OTHER: "other",
+}
+CRITICAL = "#D55E00"
+"""The critical path; no kind of block has this colour."""
+
+IDLE = "#EFEFEF"
+DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")

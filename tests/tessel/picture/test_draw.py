@@ -1,0 +1,178 @@
+"""Drawn schedules by their artists: bars, numbers, phases, critical paths, and what large ones leave out."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from random_schedules import draw_schedule as random_schedule
+
+from tessel.comparison import compare_schedules
+from tessel.dag import Dag
+from tessel.handwritten import HANDWRITTEN
+from tessel.picture import (
+    bars_of,
+    comparison_figure,
+    critical_bars,
+    draw_memory,
+    draw_schedule,
+    save_figure,
+    schedule_figure,
+)
+from tessel.picture.draw import MAX_VECTOR_BARS
+from tessel.placement import BlockKind
+from tessel.schedule import Repetend, Schedule
+from tessel.shapes import vshape
+
+
+def one_f_one_b(devices: int, micro_batches: int) -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    return rule.build(vshape(devices), micro_batches=micro_batches, memory=None)
+
+
+def new_axes(width: float = 13.0, height: float = 4.0) -> Axes:
+    return Figure(figsize=(width, height)).add_subplot()
+
+
+def collection(axes: Axes, label: str) -> PolyCollection:
+    (found,) = (child for child in axes.collections if child.get_label() == label)
+    assert isinstance(found, PolyCollection)
+    return found
+
+
+def numbers(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts if text.get_text().isdigit()]
+
+
+@settings(max_examples=20, deadline=None)
+@given(devices=st.integers(1, 4), micro_batches=st.integers(1, 4), seed=st.integers(0, 99))
+def test_critical_bars_of_an_eager_schedule_fill_its_makespan(
+    devices: int, micro_batches: int, seed: int
+) -> None:
+    placement = vshape(devices)
+    drawn = random_schedule(placement, micro_batches, np.random.default_rng(seed))
+    schedule = Dag.of_schedule(drawn).to_schedule("eager")
+
+    path = critical_bars(schedule)
+
+    assert (path[0].start, path[-1].end) == (0, schedule.makespan)
+    assert all(before.end == after.start for before, after in itertools.pairwise(path))
+    assert set(path) <= set(bars_of(schedule))
+
+
+def test_the_critical_path_is_a_line_through_its_bars() -> None:
+    schedule = one_f_one_b(3, 4)
+    axes = draw_schedule(schedule, new_axes(), step_ms=0.5, critical_path=True, line_args={"lw": 7})
+
+    (line,) = (line for line in axes.lines if line.get_label() == "critical path")
+    path = critical_bars(schedule)
+    assert list(line.get_xdata()) == [0.5 * time for bar in path for time in (bar.start, bar.end)]
+    assert list(line.get_ydata()) == [bar.device for bar in path for _ in range(2)]
+    assert line.get_linewidth() == 7
+
+
+def test_each_bar_is_a_rectangle_of_its_kind() -> None:
+    schedule = one_f_one_b(2, 3)
+    axes = draw_schedule(schedule, new_axes())
+
+    for kind in (BlockKind.FORWARD, BlockKind.BACKWARD):
+        paths = collection(axes, kind.value).get_paths()
+        drawn = sorted((path.get_extents().x0, path.get_extents().x1) for path in paths)
+        assert drawn == sorted((bar.start, bar.end) for bar in bars_of(schedule) if bar.kind is kind)
+    assert sorted(numbers(axes)) == sorted(str(bar.micro_batch) for bar in bars_of(schedule))
+
+
+def test_odd_micro_batches_are_lighter() -> None:
+    axes = draw_schedule(one_f_one_b(1, 2), new_axes())
+
+    even, odd = collection(axes, "forward").get_facecolor()
+    assert sum(odd[:3]) > sum(even[:3])
+
+
+def test_arguments_for_artists_win_over_those_used_here() -> None:
+    axes = draw_schedule(
+        one_f_one_b(2, 2),
+        new_axes(),
+        annotation_args={"color": "red", "size": 3},
+        rectangle_args={BlockKind.BACKWARD: {"fc": "white", "hatch": "//"}},
+    )
+
+    assert {(text.get_color(), text.get_fontsize()) for text in axes.texts} == {("red", 3)}
+    backward = collection(axes, "backward")
+    assert backward.get_hatch() == "//"
+    assert tuple(backward.get_facecolor()[0][:3]) == to_rgb("white")
+    assert collection(axes, "forward").get_hatch() is None
+
+
+def test_numbers_are_left_out_of_bars_too_narrow_or_too_low() -> None:
+    schedule = one_f_one_b(4, 8)
+
+    assert numbers(draw_schedule(schedule, new_axes()))
+    assert not numbers(draw_schedule(schedule, new_axes(width=0.8)))
+    assert not numbers(draw_schedule(schedule, new_axes(height=0.3)))
+
+
+def test_phases_are_named_where_there_is_room() -> None:
+    drawn = one_f_one_b(2, 8)
+    repetend = Repetend(period=3, micro_batches=1, lower_bound=3, optimal=True, start=6, end=18)
+    schedule = Schedule.of(drawn.placement, drawn.start_by_block(), micro_batches=8, repetend=repetend)
+
+    wide, narrow = (draw_schedule(schedule, new_axes(width)) for width in (13.0, 1.0))
+    assert {"warm-up", "repetend", "cool-down"} <= {text.get_text() for text in wide.texts}
+    assert not {"warm-up", "cool-down"} & {text.get_text() for text in narrow.texts}
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"), [((4, 4), [4]), ((4, 6), [4, 6]), ((4000, 4000), [])], ids=str
+)
+def test_limits_are_lines_one_where_all_share_it(memory: tuple[int, ...], expected: list[int]) -> None:
+    drawn = one_f_one_b(2, 3)
+    schedule = Schedule.of(drawn.placement, drawn.start_by_block(), micro_batches=3, memory=memory)
+    axes = draw_memory(schedule, new_axes())
+
+    flat = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 2]
+    assert [data[0] for data in flat] == expected
+    assert bool(axes.texts) is not bool(expected)
+
+
+def test_a_comparison_has_one_time_axis_and_a_row_a_schedule() -> None:
+    comparison = compare_schedules(one_f_one_b(3, 4))
+    figure = comparison_figure(comparison, title="three devices", critical_path=True)
+
+    assert len(figure.axes) == len(comparison.rows) > 2
+    longest = max(row.makespan for row in comparison.rows)
+    assert {axes.get_xlim() for axes in figure.axes} == {(0.0, float(longest))}
+    for axes, row in zip(figure.axes, comparison.rows, strict=True):
+        assert row.schedule in axes.get_title("left")
+        assert f"{row.bubble_ratio:.1%} bubbles" in axes.get_title("left")
+        assert "idle" in axes.get_yticklabels()[0].get_text()
+
+
+def test_a_comparison_draws_the_schedules_named() -> None:
+    comparison = compare_schedules(one_f_one_b(3, 4))
+
+    assert len(comparison_figure(comparison, names=("gpipe", "searched")).axes) == 2
+    with pytest.raises(ValueError, match=r"no schedule 'gpip'; choose some of .*gpipe"):
+        comparison_figure(comparison, names=("gpip",))
+
+
+def test_a_large_schedule_has_its_bars_as_pixels_and_no_numbers(tmp_path: Path) -> None:
+    schedule = one_f_one_b(64, 160)
+    assert len(bars_of(schedule)) > MAX_VECTOR_BARS
+    figure = schedule_figure(schedule)
+    axes = figure.axes[0]
+
+    assert all(collection(axes, label).get_rasterized() for label in ("forward", "backward"))
+    assert not numbers(axes)
+    save_figure(figure, tmp_path / "large.svg")
+    text = (tmp_path / "large.svg").read_text()
+    assert "<image" in text
+    assert len(text) < 2_000_000
