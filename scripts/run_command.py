@@ -64,9 +64,9 @@ def run(
     timeout_s = parse_duration(timeout)
     loaded = load_plan(plan)
     if csv is not None:
-        from tessel.engine import actions_of, actions_to_csv
+        from tessel.engine import actions_of, actions_to_csv, renumbered
 
-        save_document(csv, actions_to_csv(actions_of(loaded.schedule)).encode())
+        save_document(csv, actions_to_csv(renumbered(actions_of(loaded.schedule))).encode())
         console.print_note(f"orders written to {csv}")
         return
     report = _run(loaded, stages, repeats=repeats, timeout_s=timeout_s, seed=seed)

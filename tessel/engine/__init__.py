@@ -12,6 +12,7 @@ from tessel.engine.actions import (
     actions_from_csv,
     actions_of,
     actions_to_csv,
+    renumbered,
     schedule_of_actions,
 )
 from tessel.engine.errors import EngineError
@@ -28,6 +29,7 @@ __all__ = [
     "actions_of",
     "actions_to_csv",
     "build_schedule",
+    "renumbered",
     "schedule_of_actions",
 ]
 

@@ -136,6 +136,25 @@ def actions_to_csv(actions: RankActions) -> str:
     return text.getvalue()
 
 
+def renumbered(actions: RankActions) -> RankActions:
+    """Return the same actions with micro-batches numbered in the order in which the last stage runs them.
+
+    Which micro-batch has which number is no matter, all being alike. But torch's own runtime keeps losses in
+    order of arrival, and its gradients are silently wrong where the last stage's order does not ascend.
+    """
+    last = max((action.stage for own in actions for action in own), default=0)
+    forwards = [
+        action.micro_batch
+        for own in actions
+        for action in own
+        if action.stage == last and action.kind is ActionKind.FORWARD
+    ]
+    number = {micro_batch: place for place, micro_batch in enumerate(dict.fromkeys(forwards))}
+    return tuple(
+        tuple(action._replace(micro_batch=number[action.micro_batch]) for action in own) for own in actions
+    )
+
+
 def torch_actions(actions: RankActions) -> RankActions:
     """Return the actions with an input half before each weight half that has none.
 

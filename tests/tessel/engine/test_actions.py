@@ -20,6 +20,7 @@ from tessel.engine import (
     actions_from_csv,
     actions_of,
     actions_to_csv,
+    renumbered,
     schedule_of_actions,
 )
 from tessel.engine.actions import check_chain, rank_by_stage, require_valid
@@ -82,6 +83,19 @@ def test_the_csv_loses_nothing(schedule: Schedule) -> None:
             actions_to_csv(actions)
     else:
         assert actions_from_csv(actions_to_csv(actions)) == actions
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules())
+def test_renumbered_micro_batches_ascend_in_the_last_stage_and_take_as_long(schedule: Schedule) -> None:
+    actions = renumbered(actions_of(schedule))
+    last = max(action.stage for own in actions for action in own)
+    for own in actions:
+        forwards = [a.micro_batch for a in own if (a.stage, a.kind) == (last, ActionKind.FORWARD)]
+        assert forwards == sorted(forwards)
+    back = schedule_of_actions(schedule.placement, actions)
+    assert back.makespan == schedule_of_actions(schedule.placement, actions_of(schedule)).makespan
+    assert back.micro_batches == schedule.micro_batches
 
 
 @settings(max_examples=60, deadline=None)
