@@ -79,8 +79,10 @@ def bars_of(schedule: Schedule) -> tuple[Bar, ...]:
 def idle_steps(schedule: Schedule) -> tuple[int, ...]:
     """Return for each device the steps of the makespan in which it runs nothing."""
     busy = [0] * schedule.placement.devices
-    for bar in bars_of(schedule):
-        busy[bar.device] += bar.end - bar.start
+    for start in schedule.starts:
+        block = schedule.placement.block(start.block)
+        for device in block.devices:
+            busy[device] += block.span
     return tuple(schedule.makespan - steps for steps in busy)
 
 

@@ -30,7 +30,7 @@ ArtistArgs = Mapping[str, object]
 """Properties of a matplotlib artist by name, as its `set` takes them."""
 
 MAX_VECTOR_BARS = 20_000
-"""More bars than this are drawn as pixels: an SVG of 65 536 bars has 13 MB as vectors."""
+"""More bars than this are drawn as pixels: an SVG of 65 536 bars as vectors has 14 MB and is slow to open."""
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -39,6 +39,7 @@ _CHARACTER_EM = 0.62  # advance width of a digit in DejaVu Sans, in ems
 _FONT_POINTS = 7.5
 _SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
+_PATH_BELOW = 0.3  # the critical path runs below the numbers
 _LIGHTER = 0.35  # share of white in the bars of odd micro-batches
 
 
@@ -118,8 +119,8 @@ def _draw_bars(
     whole = np.tile((0, schedule.makespan * scale), (len(devices), 1))
     axes.add_collection(PolyCollection(_corners(devices, whole), facecolor=IDLE, linewidth=0, zorder=0.5))
     shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
-    # Edges would hide bars that are hardly wider than they are.
-    linewidth = 0.4 if shortest / max(schedule.makespan, 1) > 1 / 1500 else 0.0
+    # Edges would hide bars that are hardly wider than they are, and shades would beat with the pixels.
+    wide = shortest / max(schedule.makespan, 1) > 1 / 1500
     for kind in BlockKind:
         own = [bar for bar in bars if bar.kind is kind]
         if not own:
@@ -131,8 +132,10 @@ def _draw_bars(
         )
         color = np.array(to_rgb(COLOR_BY_KIND[kind]))
         odd = np.array([bar.micro_batch % 2 for bar in own])[:, None]
-        collection.set(facecolor=color + (1 - color) * _LIGHTER * odd, edgecolor="black", linewidth=linewidth)
-        collection.set(rasterized=len(bars) > MAX_VECTOR_BARS)
+        shades = color + (1 - color) * _LIGHTER * odd if wide else color
+        collection.set(facecolor=shades, edgecolor="black", linewidth=0.4 if wide else 0.0)
+        # Snapped to pixels, bars of about a pixel would show a pattern that is not there.
+        collection.set(rasterized=len(bars) > MAX_VECTOR_BARS, snap=None if wide else False)
         collection.set(**rectangle_args.get(kind, {}))
         axes.add_collection(collection)
 
@@ -181,7 +184,7 @@ def _draw_phases(axes: Axes, schedule: Schedule, scale: float, room: _Room) -> b
 def _draw_critical_path(axes: Axes, schedule: Schedule, scale: float, line_args: ArtistArgs) -> None:
     path = critical_bars(schedule)
     times = [time * scale for bar in path for time in (bar.start, bar.end)]
-    rows = [bar.device for bar in path for _ in range(2)]
+    rows = [bar.device + _PATH_BELOW for bar in path for _ in range(2)]
     (line,) = axes.plot(times, rows, label="critical path", clip_on=False)
     line.set(color=CRITICAL, linewidth=1.8, solid_joinstyle="round", zorder=3)
     line.set(**line_args)

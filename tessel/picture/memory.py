@@ -1,18 +1,28 @@
-"""Draw what devices hold over time, each with its limit, on axes that the caller gives."""
+"""Draw what devices hold over time, each with its limit, on axes that the caller gives.
+
+Few devices have a curve each. More curves than there are colours nobody can follow: then each device has a
+row, and its colour says what share of its limit (of the highest peak, where there is no limit) it holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
-from tessel.picture.bars import memory_curves
-from tessel.picture.colors import DEVICE_COLORS
+from tessel.picture.bars import MemoryCurve, memory_curves
+from tessel.picture.colors import CRITICAL, DEVICE_COLORS
 from tessel.schedule import Schedule
 
 _FAR = 3.0
 """Limits more than this many times the peak would flatten the curves; they are written instead."""
+
+_COLUMNS = 1200
+"""Columns of a row; about the pixels that the axes have."""
 
 
 def draw_memory(
@@ -25,11 +35,11 @@ def draw_memory(
 ) -> Axes:
     """Draw what each device holds over time, and its limit where there is one.
 
-    A limit that all devices share is one black line; others have their device's colour.
+    Of curves, a limit that all devices share is one black line; others have their device's colour.
 
     Args:
         schedule: what to draw.
-        axes: where.
+        axes: where; beside rows it gives room to a colour bar.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         unit: memory units of one tick unit, such as 2**20 for MiB.
         unit_name: what the axis counts.
@@ -38,6 +48,19 @@ def draw_memory(
         The axes.
     """
     scale = 1.0 if step_ms is None else step_ms
+    end = max(schedule.makespan, 1) * scale
+    if schedule.placement.devices > len(DEVICE_COLORS):
+        _draw_rows(schedule, axes, end)
+    else:
+        _draw_curves(schedule, axes, scale, unit, unit_name)
+    axes.set_xlim(0, end)
+    axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return axes
+
+
+def _draw_curves(schedule: Schedule, axes: Axes, scale: float, unit: float, unit_name: str) -> None:
     for curve in memory_curves(schedule):
         axes.step(
             np.asarray(curve.steps) * scale,
@@ -45,32 +68,56 @@ def draw_memory(
             where="post",
             linewidth=1.2,
             label=f"device {curve.device}",
-            color=_color(curve.device),
-            linestyle=("-", "--", ":", "-.")[curve.device // len(DEVICE_COLORS) % 4],
+            color=DEVICE_COLORS[curve.device],
         )
     if schedule.memory is not None:
         _draw_limits(axes, schedule.memory, max(schedule.peak_memory), unit, unit_name)
-    axes.set_xlim(0, max(schedule.makespan, 1) * scale)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
     axes.set_ylabel(unit_name)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return axes
 
 
 def _draw_limits(axes: Axes, limits: Sequence[int], peak: int, unit: float, unit_name: str) -> None:
     if min(limits) > _FAR * peak:
         text = f"least limit {min(limits) / unit:.4g} {unit_name}, above the picture"
         axes.text(1.0, 1.0, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
-        return
-    if len(set(limits)) == 1:
+    elif len(set(limits)) == 1:
         axes.axhline(limits[0] / unit, color="black", linewidth=1.0, linestyle="--", label="limit")
-        return
-    for device, limit in enumerate(limits):
-        if limit <= _FAR * peak:
-            axes.axhline(limit / unit, color=_color(device), linewidth=1.0, linestyle=(0, (6, 3)))
+    else:
+        for device, limit in enumerate(limits):
+            if limit <= _FAR * peak:
+                color = DEVICE_COLORS[device]
+                axes.axhline(limit / unit, color=color, linewidth=1.0, linestyle=(0, (6, 3)))
 
 
-def _color(device: int) -> str:
-    return DEVICE_COLORS[device % len(DEVICE_COLORS)]
+def _draw_rows(schedule: Schedule, axes: Axes, end: float) -> None:
+    devices = schedule.placement.devices
+    whole = schedule.memory or (max(schedule.peak_memory),) * devices
+    edges = np.linspace(0, schedule.makespan, min(schedule.makespan, _COLUMNS) + 1)
+    shares = [
+        _most_held(curve, edges) / max(limit, 1)
+        for curve, limit in zip(memory_curves(schedule), whole, strict=True)
+    ]
+    mesh = axes.pcolormesh(
+        np.linspace(0, end, len(edges)),
+        np.arange(devices + 1) - 0.5,
+        np.array(shares),
+        cmap=colormaps["Blues"].with_extremes(over=CRITICAL),  # over the limit
+        vmin=0,
+        vmax=1,
+        rasterized=True,
+    )
+    axes.set_ylim(devices - 0.5, -0.5)
+    axes.set_ylabel("device")
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    label = "held, of peak" if schedule.memory is None else "held, of limit"
+    figure.colorbar(mesh, ax=axes, label=label, format=PercentFormatter(1), pad=0.01, aspect=8)
+
+
+def _most_held(curve: MemoryCurve, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the most held between each two edges; shape (len(edges) - 1,)."""
+    first = np.searchsorted(curve.steps, edges[:-1], side="right") - 1
+    last = np.searchsorted(curve.steps, edges[1:], side="left")
+    pairs = np.stack([first, last], axis=1).ravel()
+    # A sentinel, because the end of a slice must be a position too.
+    return np.maximum.reduceat(np.append(curve.units, 0).astype(np.float64), pairs)[::2]

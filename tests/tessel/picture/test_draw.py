@@ -75,7 +75,7 @@ def test_the_critical_path_is_a_line_through_its_bars() -> None:
     (line,) = (line for line in axes.lines if line.get_label() == "critical path")
     path = critical_bars(schedule)
     assert list(line.get_xdata()) == [0.5 * time for bar in path for time in (bar.start, bar.end)]
-    assert list(line.get_ydata()) == [bar.device for bar in path for _ in range(2)]
+    assert [round(row) for row in line.get_ydata()] == [bar.device for bar in path for _ in range(2)]
     assert line.get_linewidth() == 7
 
 
@@ -141,6 +141,17 @@ def test_limits_are_lines_one_where_all_share_it(memory: tuple[int, ...], expect
     flat = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 2]
     assert [data[0] for data in flat] == expected
     assert bool(axes.texts) is not bool(expected)
+
+
+def test_many_devices_have_a_row_each_with_the_most_held_in_each_column() -> None:
+    drawn = one_f_one_b(12, 200)
+    schedule = Schedule.of(drawn.placement, drawn.start_by_block(), micro_batches=200, memory=(24,) * 12)
+    axes = draw_memory(schedule, new_axes())
+
+    (mesh,) = axes.collections
+    shares = np.asarray(mesh.get_array()).reshape(12, -1)
+    assert shares.shape[1] < schedule.makespan * 4
+    assert shares.max(axis=1).tolist() == [peak / 24 for peak in schedule.peak_memory]
 
 
 def test_a_comparison_has_one_time_axis_and_a_row_a_schedule() -> None:
