@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tessel.plan import Plan
 
 
+_PICTURES = (".svg", ".pdf", ".png")
+
+
 class Stages(enum.StrEnum):
     """What the ranks run."""
 
@@ -38,6 +41,9 @@ def run(
     timeout: Annotated[str, typer.Option(help="Longest the ranks may take, such as 5m.")] = "5m",
     trace: Annotated[
         Path | None, typer.Option(help="Write what every rank really did as a trace for Perfetto (.json).")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what every rank really did (.svg, .pdf or .png).")
     ] = None,
     csv: Annotated[
         Path | None,
@@ -61,6 +67,8 @@ def run(
 
     if repeats < 1:
         raise typer.BadParameter(f"--repeats is {repeats}; at least one step must count")
+    if picture is not None and picture.suffix not in _PICTURES:
+        raise typer.BadParameter(f"--picture {picture} is none of {', '.join(_PICTURES)}; change the suffix")
     timeout_s = parse_duration(timeout)
     loaded = load_plan(plan)
     if csv is not None:
@@ -73,6 +81,9 @@ def run(
     if trace is not None:
         save_document(trace, _trace(loaded, report))
         console.print_note(f"trace written to {trace}")
+    if picture is not None:
+        _draw(loaded, report, picture)
+        console.print_note(f"picture written to {picture}")
     if json:
         console.print_json(_document(report))
         return
@@ -123,16 +134,26 @@ def _programs(plan: Plan, stages: Stages, seed: int) -> tuple[str, str, Callable
 
 def _trace(plan: Plan, report: RunReport) -> bytes:
     """Return the plan and the last step of its schedule side by side."""
+    from tessel.engine.real import begin_of
     from tessel.picture import RealSlice, trace_document
 
     step = report.events["searched"][-1]
-    begin_s = min(events[0].ready_s for events in step if events)
+    begin_s = begin_of(step)
     real = [
         RealSlice(rank, event.action, (event.start_s - begin_s) * 1e6, (event.end_s - event.start_s) * 1e6)
         for rank, events in enumerate(step)
         for event in events
     ]
     return trace_document(plan.schedule, step_us=plan.step_us, name=plan.model, real=real)
+
+
+def _draw(plan: Plan, report: RunReport, path: Path) -> None:
+    """Draw the last step of the plan's schedule."""
+    from tessel.engine.real import real_schedule
+    from tessel.picture import save_figure, schedule_figure
+
+    real = real_schedule(report.events["searched"][-1])
+    save_figure(schedule_figure(real, step_ms=1e-3, title=f"{plan.model}, as it ran"), path)
 
 
 def _document(report: RunReport) -> dict[str, object]:

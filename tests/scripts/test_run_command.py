@@ -55,7 +55,9 @@ def test_a_plan_runs_and_its_gradients_are_exact(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     trace = tmp_path / "trace.json"
-    done = tessel("run", plan, "--stages", stages, "--repeats", 2, "--trace", trace, "--json")
+    picture = tmp_path / "real.svg"
+    wanted = ("--trace", trace, "--picture", picture, "--json")
+    done = tessel("run", plan, "--stages", stages, "--repeats", 2, *wanted)
     assert done.status == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["max_gradient_error"] < 1e-5
@@ -65,6 +67,7 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     ran = [event for event in events if event.get("cat") == "real"]
     assert len(ran) == len(load_plan(plan).schedule.starts)
     assert min(event["ts"] for event in ran) >= 0
+    assert "as it ran" in picture.read_text()
 
 
 def test_orders_are_written_as_csv_without_a_run(
@@ -84,6 +87,7 @@ def test_orders_are_written_as_csv_without_a_run(
         (["--repeats", "0"], 2, "at least one step"),
         (["--timeout", "soon"], 2, "soon"),
         (["--stages", "onnx"], 2, "onnx"),
+        (["--picture", "real.gif"], 2, "real.gif is none of .svg"),
     ],
 )
 def test_bad_options_are_one_clear_line(
