@@ -2,9 +2,10 @@
 
 The model of the world: a stage takes the sum of its layers' costs, and needs the sum of their bytes. Costs of
 layers measured apart leave out what fusing across them would win. In steady state a pipeline moves at the
-pace of its slowest stage, so that is minimised first; among equal cuts the one that sends least is chosen,
-and among those the one whose cuts come earliest. Checked against every possible cut in
-tests/tuner/stages/test_balance.py.
+pace of its slowest stage, so that is minimised first. Where one heavy layer sets the pace, the rest is still
+to be balanced, because filling and draining take the sum of all stages: the least sum of squared costs comes
+second. Among equal cuts the one that sends least is chosen, and among those the one whose cuts come earliest.
+Checked against every possible cut in tests/tuner/stages/test_balance.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tuner.errors import TunerError
 
 _CostOf: TypeAlias = Callable[[int, int], float]
 
+_NO_CUTS: tuple[float, float, tuple[int, ...]] = (math.inf, math.inf, ())
+
 
 def choose_cuts(
     costs_us: Sequence[float],
@@ -30,8 +33,8 @@ def choose_cuts(
 ) -> tuple[int, ...]:
     """Find the layers at which a new stage begins: `num_stages - 1` indices, rising, none of them zero.
 
-    Exact dynamic programming, O(stages x layers²), in two passes: the least slowest stage, then the least
-    total communication among cuts whose stages are all no slower than that.
+    Exact dynamic programming, O(stages x layers²), in two passes: the least slowest stage, then the most
+    even cuts whose stages are all no slower than that.
 
     Args:
         costs_us: cost of each layer.
@@ -46,8 +49,8 @@ def choose_cuts(
         TunerError: there are fewer layers than stages, or no cut fits the limit; names the layer.
 
     Source: the exact solution of the linear partition (chains-on-chains) problem; Pinar and Aykanat, "Fast
-        optimal load balancing algorithms for 1D partitioning", JPDC 2004, section 2. Added here: a second
-        objective and a capacity.
+        optimal load balancing algorithms for 1D partitioning", JPDC 2004, section 2. Added here: further
+        objectives and a capacity.
     """
     num_layers = len(costs_us)
     sending_us = [0.0] * (num_layers - 1) if communication_us is None else list(communication_us)
@@ -63,7 +66,7 @@ def choose_cuts(
         return cost_sums[last] - cost_sums[first] if fits else math.inf
 
     slowest_us = _least_slowest_stage(num_layers, num_stages, cost_of)
-    return _least_communication(num_layers, num_stages, cost_of, slowest_us, sending_us)
+    return _most_even(num_layers, num_stages, cost_of, slowest_us, sending_us)
 
 
 def _least_slowest_stage(num_layers: int, num_stages: int, cost_of: _CostOf) -> float:
@@ -82,27 +85,34 @@ def _least_slowest_stage(num_layers: int, num_stages: int, cost_of: _CostOf) -> 
     return best[0]
 
 
-def _least_communication(
+def _most_even(
     num_layers: int, num_stages: int, cost_of: _CostOf, slowest_us: float, sending_us: Sequence[float]
 ) -> tuple[int, ...]:
-    """Find the earliest cuts that send least, among those whose stages all cost at most `slowest_us`."""
-    suffixes: list[tuple[float, tuple[int, ...]]] = [
-        (0.0, ()) if cost_of(first, num_layers) <= slowest_us else (math.inf, ())
-        for first in range(num_layers)
-    ]
+    """Find the most even cuts among those whose stages all cost at most `slowest_us`.
+
+    Each suffix of layers keeps its least (sum of squared costs, communication, cuts), compared in that order.
+    """
+    suffixes: list[tuple[float, float, tuple[int, ...]]] = []
+    for first in range(num_layers):
+        cost_us = cost_of(first, num_layers)
+        suffixes.append((cost_us**2, 0.0, ()) if cost_us <= slowest_us else _NO_CUTS)
     for stages_left in range(2, num_stages + 1):
         suffixes = [
             min(
                 (
-                    (sending_us[last - 1] + suffixes[last][0], (last, *suffixes[last][1]))
+                    (
+                        cost_of(first, last) ** 2 + suffixes[last][0],
+                        sending_us[last - 1] + suffixes[last][1],
+                        (last, *suffixes[last][2]),
+                    )
                     for last in range(first + 1, num_layers - stages_left + 2)
                     if cost_of(first, last) <= slowest_us and suffixes[last][0] < math.inf
                 ),
-                default=(math.inf, ()),
+                default=_NO_CUTS,
             )
             for first in range(num_layers)
         ]
-    return suffixes[0][1]
+    return suffixes[0][2]
 
 
 def _check_arguments(

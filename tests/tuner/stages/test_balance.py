@@ -12,12 +12,13 @@ from tuner.stages import choose_cuts
 layers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=8)
 
 
-def slowest_and_sent(cuts, costs, memory, sending, limit):
+def slowest_even_and_sent(cuts, costs, memory, sending, limit):
     borders = (0, *cuts, len(costs))
     stages = list(itertools.pairwise(borders))
     if any(sum(memory[first:last]) > limit for first, last in stages):
         return None
-    return max(sum(costs[first:last]) for first, last in stages), sum(sending[cut - 1] for cut in cuts)
+    totals = [sum(costs[first:last]) for first, last in stages]
+    return max(totals), sum(total**2 for total in totals), sum(sending[cut - 1] for cut in cuts)
 
 
 @settings(max_examples=150, deadline=None)
@@ -27,7 +28,9 @@ def test_cuts_equal_the_best_of_all_cuts(layers, num_stages, limit):
     sending = sending[:-1]
     every = itertools.combinations(range(1, len(costs)), num_stages - 1)
     scored = [
-        (score, cuts) for cuts in every if (score := slowest_and_sent(cuts, costs, memory, sending, limit))
+        (score, cuts)
+        for cuts in every
+        if (score := slowest_even_and_sent(cuts, costs, memory, sending, limit))
     ]
     arguments = {"memory_limit_bytes": limit, "communication_us": sending}
     if not scored:
@@ -40,6 +43,11 @@ def test_cuts_equal_the_best_of_all_cuts(layers, num_stages, limit):
 def test_six_equal_layers_and_a_heavy_head():
     # An embedding, six blocks of 10 and a head of 25: 31, 30 and 25 rather than 21, 30 and 35.
     assert choose_cuts([1, 10, 10, 10, 10, 10, 10, 25], [1] * 8, 3) == (4, 7)
+
+
+def test_what_a_heavy_head_leaves_is_even():
+    # The head sets the pace; an embedding and twelve blocks are still shared out among three stages.
+    assert choose_cuts([1] + [10] * 12 + [90], [1] * 14, 4) == (5, 9, 13)
 
 
 def test_the_least_communication_breaks_ties():
