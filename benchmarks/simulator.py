@@ -206,7 +206,7 @@ def report(rows: Sequence[Row], overheads: Overheads, arguments: argparse.Namesp
     lines = [
         "# Simulated and real makespans",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {_commit()}, {_processor()}, {os.cpu_count()} cores, "
+        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {processor()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}, load average {load} "
         f"from other work, niceness {os.nice(0)}.",
         "",
@@ -371,14 +371,16 @@ def _load() -> float:
     return os.getloadavg()[0]
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit that is checked out, shortened."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the processor's name."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

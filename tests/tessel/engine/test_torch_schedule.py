@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
@@ -55,7 +55,7 @@ def one_rank_schedule(seed: int, **options: bool) -> Schedule:
     return draw_schedule(placement, MICRO_BATCHES, np.random.default_rng(seed))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from(["joint", "split_backward"]))
 def test_any_order_is_exact(group: None, seed: int, backward: str) -> None:
     schedule = one_rank_schedule(seed, **({} if backward == "joint" else {backward: True}))
