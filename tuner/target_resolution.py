@@ -119,9 +119,13 @@ def cpu_model() -> str:
 
 def blas_version() -> tuple[str, str]:
     """Return name and version of the BLAS inside NumPy, such as `("openblas", "0.3.31 SkylakeX")`."""
-    for library in threadpoolctl.threadpool_info():
-        if library["user_api"] == "blas":
-            return library["internal_api"], f"{library['version']} {library.get('architecture', '')}".strip()
+    found = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    # SciPy ships a BLAS of its own; which of the two is listed first changes from run to run.
+    found.sort(
+        key=lambda library: ("numpy" not in Path(library["filepath"]).parent.name, library["filepath"])
+    )
+    for library in found:
+        return library["internal_api"], f"{library['version']} {library.get('architecture', '')}".strip()
     return "blas", "unknown"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -84,3 +86,18 @@ def test_every_known_target_resolves() -> None:
     assert {"cpu", "cuda", "nvidia/nvidia-h200"} <= set(names)
     for name in names[2::40]:
         assert resolve_target(name).name == name
+
+
+def test_the_blas_is_numpys_whatever_else_was_loaded_first() -> None:
+    code = "import {first}, {second}; from tuner.target_resolution import blas_version; print(blas_version())"
+    orders = (("scipy.linalg", "numpy"), ("numpy", "scipy.linalg"), ("numpy", "numpy"))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code.format(first=first, second=second)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for first, second in orders
+    }
+    assert len(found) == 1
