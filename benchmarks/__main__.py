@@ -1,0 +1,38 @@
+"""Run every benchmark in turn, each briefly: `python -m benchmarks`; name some to run only those.
+
+Each prints its tables; full lengths are its own options (`python -m benchmarks.NAME --help`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BRIEF = {
+    "period": ["--repeats", "3", "--cpsat-seconds", "2"],
+    "makespan": ["--seconds", "2"],
+    "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
+    "partition_search": ["--repeats", "1"],
+    "records_scale": ["--records", "20000"],
+    "simulator": ["--ranks", "2", "--ms", "10", "--micro-batches", "4", "--repeats", "2"],
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(BRIEF))
+    if unknown:
+        print(f"there is no benchmark {unknown[0]}; choose {', '.join(BRIEF)}", file=sys.stderr)
+        return 2
+    failed = []
+    for name in names or BRIEF:
+        print(f"== {name}", flush=True)
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *BRIEF[name]], check=False)
+        if done.returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
