@@ -45,8 +45,7 @@ def describe_function(
 def describe_graph(
     graph: DataflowGraph, role: Role = "kernel", parameters: Sequence[tuple[str, str]] = ()
 ) -> Workload:
-    """Return the canonical description of the function that a graph was read from; see "
-    "`describe_function`."""
+    """Return the canonical description of a graph's function; see `describe_function`."""
     writer = _Writer(graph)
     return describe(role, writer.inputs, writer.operators, writer.results, parameters)
 
@@ -127,8 +126,7 @@ def _scalar(leaf: Any) -> str | None:
 
 
 def _attributes(call: Any, leaves: Sequence[Any], module: Any) -> tuple[tuple[str, str], ...]:
-    """Return the call's attributes, and those of its arguments that are no tensors, as sorted pairs of "
-    "text."""
+    """Return attributes, and arguments that are no tensors, as sorted pairs of text."""
     pairs: dict[str, str] = {}
     for name in _attribute_names(call.attrs):
         value = getattr(call.attrs, name)

@@ -159,8 +159,7 @@ def _read_variables(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...
 
 
 def _leaving_values(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...]:
-    """Return the values made inside that are read outside or returned, in order; all of the last if none "
-    "is."""
+    """Return the values made inside that leave, in order; all of the last node's where none does."""
     source = graph.source
     needed = {variable for index in sub_graph.output for variable in variables_of(source.calls[index])}
     needed.update(result for result in source.results if isinstance(result, relax.Var))

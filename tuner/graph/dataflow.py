@@ -183,8 +183,7 @@ class DataflowGraph:
         return _immediate_dominators(reads, range(len(self.nodes)), roots=[not inputs for inputs in reads])
 
     def post_dominators(self) -> tuple[int | None, ...]:
-        """Return for each node the nearest node through which every path from it to a result goes, or "
-        "None."""
+        """Return for each node the nearest node that every path from it to a result goes through, or None."""
         roots = [node.is_external or not self.users[node.index] for node in self.nodes]
         return _immediate_dominators(self.users, range(len(self.nodes) - 1, -1, -1), roots=roots)
 
