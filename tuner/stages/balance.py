@@ -136,8 +136,7 @@ def _check_arguments(
     if num_layers < num_stages:
         raise TunerError(
             f"the model has {num_layers} layers that can be cut apart, fewer than the {num_stages} stages "
-            "asked "
-            "for; ask for fewer stages"
+            "asked for; ask for fewer stages"
         )
 
 
