@@ -104,6 +104,7 @@ def solve_makespan(
         model.add_hint(starts[key], when)
     model.minimize(makespan)
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # else Ctrl-C kills this process ever after
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = num_workers
     solver.parameters.random_seed = seed

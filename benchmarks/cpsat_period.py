@@ -74,6 +74,7 @@ def _solve(problem: Problem, period: int, time_limit_s: float) -> int:
             model.add(phase[target] + period * lap[target] >= phase[source] + period * lap[source] + steps)
     _limit_memory(model, problem, before, lap)
     solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False  # else Ctrl-C kills this process ever after
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = 1
     return int(solver.solve(model))

@@ -33,10 +33,10 @@ class Answer(enum.IntEnum):
     INFEASIBLE = 2
 
 
-FIRST_DEPTH = 16
+FIRST_DEPTH = 4
 """Levels of the search tree that memory is set aside for at first; it doubles when they are used up."""
 
-LARGEST_STACK_BYTES = 2**31
+LARGEST_STACK_BYTES = 2**30
 """The search gives up (and says so: `is_stuck`) rather than hold more."""
 
 MOST_NODES = 2048
@@ -132,6 +132,7 @@ class OrderSearch:
             self._weight,
             cyclic.spans,
             cyclic.pairs,
+            cyclic.is_low,
             cyclic.row_start,
             cyclic.row_limits,
             cyclic.term_pair,
@@ -217,6 +218,7 @@ def search(
     weight: Integers,
     spans: Integers,
     pairs: Integers,
+    is_low: Integers,
     row_start: Integers,
     row_limits: Integers,
     term_pair: Integers,
@@ -254,7 +256,7 @@ def search(
             continue
         if earliest_fits(
             period, distance[depth], starts,
-            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+            spans, pairs, is_low, row_start, row_limits, term_pair, term_sign, term_memory,
         ):  # fmt: skip
             return _FOUND, depth, max_steps, starts
         if max_steps <= 0:
@@ -262,6 +264,10 @@ def search(
         if depth + 1 == len(branch):
             return _FULL, depth, max_steps, starts
         split = widest_need(lowest[depth], highest[depth], weight)
+        if split < 0:
+            # Only blocks of span 0 that are each before the next in a circle, thus all together, get here.
+            is_consistent = False
+            continue
         branch[depth] = split
         distance[depth + 1] = distance[depth]
         lowest[depth + 1] = lowest[depth]
@@ -386,6 +392,7 @@ def earliest_fits(
     starts: Integers,
     spans: Integers,
     pairs: Integers,
+    is_low: Integers,
     row_start: Integers,
     row_limits: Integers,
     term_pair: Integers,
@@ -398,7 +405,10 @@ def earliest_fits(
     for pair in range(len(pairs)):
         u, v = pairs[pair, 0], pairs[pair, 1]
         apart = starts[v] - starts[u]
-        chosen[pair] = (period - spans[v] - apart) // period
+        if is_low[pair] > 0:
+            chosen[pair] = -((apart - spans[u]) // period)
+        else:
+            chosen[pair] = (period - spans[v] - apart) // period
         if apart + chosen[pair] * period < spans[u]:
             return False
     for row in range(len(row_limits)):

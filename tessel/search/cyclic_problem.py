@@ -44,8 +44,10 @@ class CyclicProblem:
         components: int64, shape (num_nodes,): number of each node's component.
         spread: int64, shape (num_components, 2): starts in a component differ by at most
             `spread[., 0] + spread[., 1] * period`.
-        pairs: int64, shape (num_pairs, 2): nodes that share a device; the first one is never behind the
-            second in topological order.
+        pairs: int64, shape (num_pairs, 2): nodes that share a device, but for two of span 0 that do not both
+            hold memory, in any order; the first one is never behind the second in topological order.
+        is_low: int64, shape (num_pairs,): 1 where of two blocks of span 0 that start together the first one
+            frees and the second adds, so that the lower of the two h's that fit holds less.
         row_start: int64, shape (num_rows + 1,): where each memory row's terms start.
         row_limits: int64, shape (num_rows,).
         term_pair: int64, shape (num_terms,): the pair whose h the term multiplies.
@@ -60,6 +62,7 @@ class CyclicProblem:
     components: Integers
     spread: Integers
     pairs: Integers
+    is_low: Integers
     row_start: Integers
     row_limits: Integers
     term_pair: Integers
@@ -99,6 +102,7 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
         components=components,
         spread=_spread(problem, copies, components),
         pairs=np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        is_low=_are_low(problem, pairs),
         row_start=np.cumsum([0, *(len(row) for _, row in rows)], dtype=np.int64),
         row_limits=np.array([limit for limit, _ in rows], dtype=np.int64),
         term_pair=np.array([term[0] for term in terms], dtype=np.int64),
@@ -179,7 +183,20 @@ def _spread(problem: Problem, copies: int, components: Integers) -> Integers:
 
 def _pairs(problem: Problem, copies: int, nodes: list[int]) -> list[tuple[int, int]]:
     masks = [sum(1 << device for device in devices) for devices in problem.devices] * copies
-    return [(u, v) for u, v in combinations(nodes, 2) if masks[u] & masks[v]]
+    takes = (problem.spans > 0).tolist() * copies
+    holds = (problem.memory != 0).tolist() * copies
+    return [
+        (u, v)
+        for u, v in combinations(nodes, 2)
+        if masks[u] & masks[v] and (takes[u] or takes[v] or (holds[u] and holds[v]))
+    ]
+
+
+def _are_low(problem: Problem, pairs: list[tuple[int, int]]) -> Integers:
+    u, v = np.array(pairs, dtype=np.int64).reshape(-1, 2).T % max(1, problem.num_blocks)
+    frees_before_it_adds = (problem.memory[u] < 0) & (problem.memory[v] > 0)
+    is_low: Integers = ((problem.spans[u] + problem.spans[v] == 0) & frees_before_it_adds).astype(np.int64)
+    return is_low
 
 
 def _memory_rows(

@@ -66,7 +66,9 @@ def earliest_starts(arcs: Integers, num_nodes: int, period: int) -> tuple[bool, 
 
 def _decided_arcs(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
     u, v = cyclic.pairs[:, 0], cyclic.pairs[:, 1]
-    laps = (period - cyclic.spans[v] - (starts[v] - starts[u])) // period
+    apart = starts[v] - starts[u]
+    highest = (period - cyclic.spans[v] - apart) // period
+    laps = np.where(cyclic.is_low > 0, -((apart - cyclic.spans[u]) // period), highest)
     forwards = np.stack([u, v, cyclic.spans[u], laps], axis=1)
     backwards = np.stack([v, u, cyclic.spans[v], 1 - laps], axis=1)
     return np.concatenate([cyclic.arcs, forwards, backwards])

@@ -23,7 +23,7 @@ from tessel.engine import (
     renumbered,
     schedule_of_actions,
 )
-from tessel.engine.actions import check_chain, rank_by_stage, require_valid
+from tessel.engine.actions import check_chain, rank_by_stage, require_valid, torch_actions
 from tessel.handwritten import HANDWRITTEN
 from tessel.orders import device_orders
 from tessel.placement import Block, BlockKind, Edge, Placement
@@ -129,7 +129,7 @@ def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
     except EngineError as error:
         refusal = str(error)
     assert not refusal or "line " in refusal
-    own = _on_one_rank_each(actions)
+    own = torch_actions(_on_one_rank_each(actions))
     assert tuple(filter(None, actions_from_csv(actions_to_csv(own)))) == tuple(filter(None, own))
 
 
