@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
@@ -70,7 +71,8 @@ def build_reference(module: IRModule, target: Target) -> Executable:
     if target.kind == "cuda" or checks_blas:
         return build_module(plain, target)
     pipeline = relax.get_pipeline("default")
-    return tvm.compile(call_blas(plain), target=tvm_target(target), relax_pipeline=pipeline)
+    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(plain)))
+    return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
 
 
 def run_module(
@@ -128,6 +130,7 @@ def _pipeline(device: Any, target: Target) -> Any:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         _schedule_rest(target),
+        _drop_scopes(),
         relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
@@ -145,6 +148,27 @@ def _pipeline(device: Any, target: Target) -> Any:
     def run(module: IRModule, _context: Any) -> IRModule:
         with device:
             return tvm.transform.Sequential(passes)(module)
+
+    return run
+
+
+def _drop_scopes() -> Any:
+    """Return the pass that takes out the marks of TVM's script builder, which its code generator warns of.
+
+    Kernels of several loops (a scatter, the gradient of `take`) have a `pragma_scope` around them that says
+    nothing.
+    """
+
+    def body_of(statement: Any) -> Any:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselDropScopes")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        plain = module.clone()
+        for variable, function in module.functions_items():
+            if isinstance(function, tvm.tirx.PrimFunc):
+                plain.update_func(variable, tvm_ffi.structural_map(function, (tvm.tirx.AttrStmt, body_of)))
+        return plain
 
     return run
 

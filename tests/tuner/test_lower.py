@@ -48,6 +48,24 @@ def test_operators_outside_any_partition_are_lowered_and_run(target: Target) -> 
         np.testing.assert_allclose(run_module(executable, inputs, target)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_kernel_of_several_loops_builds_without_a_warning_and_is_right(
+    target: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gradient, value = (relax.Var(name, relax.TensorType((3, 2), "float32")) for name in ("gradient", "value"))
+    rows = relax.Var("rows", relax.TensorType((3,), "int64"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [gradient, value, rows]):
+        with builder.dataflow():
+            made = builder.emit_output(op.grad.take_backward(gradient, value, rows, 0))
+        builder.emit_func_output(made)
+    inputs = [np.arange(6, dtype=np.float32).reshape(3, 2), np.zeros((3, 2), np.float32), np.array([2, 0, 2])]
+    for executable in (build_module(builder.get(), target), build_reference(builder.get(), target)):
+        np.testing.assert_array_equal(
+            run_module(executable, inputs, target)[0], [[2.0, 3.0], [0.0, 0.0], [4.0, 6.0]]
+        )
+    assert "Warning" not in capfd.readouterr().err
+
+
 def test_results_in_tuples_come_flat(target: Target) -> None:
     module = function_module([(4, 6)], lambda x: op.split(x, 2, axis=1))
     results = run_module(build_module(module, target), [np.ones((4, 6), np.float32)], target)
