@@ -175,6 +175,15 @@ def test_jobs_are_positive(store: RecordStore, target: Target) -> None:
         Measurer(store, target, (), jobs=0)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Have SIGINT raise `KeyboardInterrupt`, as at a terminal; a job in the background ignores it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interruption_ends_at_once_and_keeps_what_was_measured(
     jobs: int, store: RecordStore, target: Target
