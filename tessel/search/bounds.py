@@ -23,9 +23,6 @@ import networkx as nx
 from tessel.search.cyclic_problem import is_limited
 from tessel.search.problem import UNREACHABLE, Integers, Problem
 
-MOST_BLOCKS_ORDERED = 16
-"""Blocks with memory on a device up to which `least_memory` tries every order (2^16 sets, some 0.1 s)."""
-
 
 def rate_bound(problem: Problem) -> Fraction:
     """Return the steps that one micro-batch takes at least in the long run, however many overlap."""
@@ -64,22 +61,6 @@ def memory_bound(problem: Problem, device: int, paths: Integers | None = None) -
         if paths[u, v] > UNREACHABLE
     }
     return Fraction(max(0, _greatest_live_time(problem, added, freed, steps)), limit)
-
-
-def least_memory(problem: Problem, device: int) -> int:
-    """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
-
-    Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound below that: the largest block.
-    Blocks of span 0 may add and free in one step, so that with one of them nothing is known: 0.
-    """
-    held = [block for block in problem.blocks_by_device[device] if problem.memory[block]]
-    if any(problem.spans[block] == 0 for block in held):
-        return 0
-    if len(held) > MOST_BLOCKS_ORDERED:
-        return max(0, *(int(problem.memory[block]) for block in held))
-    paths = problem.paths
-    before = [sum(1 << i for i, u in enumerate(held) if u != v and paths[u, v] > UNREACHABLE) for v in held]
-    return _least_peak([int(problem.memory[block]) for block in held], before)
 
 
 def _can_bind(problem: Problem, device: int) -> bool:
@@ -130,21 +111,3 @@ def _matching_graph(
     for (u, v), length in steps.items():
         graph.add_edge(u, v, weight=-length)
     return graph
-
-
-def _least_peak(memory: Sequence[int], before: Sequence[int]) -> int:
-    """Return the least peak over all orders in which each item comes after the set `before` it."""
-    whole = (1 << len(memory)) - 1
-    level = {0: 0}
-    peak = {0: 0}
-    for done in range(whole):
-        if done not in peak:
-            continue
-        for item, units in enumerate(memory):
-            bit = 1 << item
-            if done & bit or before[item] & ~done:
-                continue
-            level[done | bit] = level[done] + units
-            reached = max(peak[done], level[done | bit])
-            peak[done | bit] = min(peak.get(done | bit, reached), reached)
-    return peak[whole]

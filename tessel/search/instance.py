@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tessel.errors import InfeasibleError
 from tessel.placement import Placement
 from tessel.search.distances import least_distances_from_start, least_distances_to_end
-from tessel.search.memory_need import ample_room, explain_infeasible
+from tessel.search.memory_need import ample_rooms, explain_infeasible
 
 IntArray = npt.NDArray[np.int64]
 
@@ -126,7 +126,7 @@ def build_instance(placement: Placement, *, micro_batches: int, memory: Sequence
         option=_array(option),
         default_option=_array(options),
         limit=_array(limit),
-        ample=_array([ample_room(placement, device) for device in range(placement.devices)]),
+        ample=_array(ample_rooms(placement)),
         head=_array(least_distances_from_start(placement)),
         tail=_array(least_distances_to_end(placement)),
         serial_order=_array(serial_order),

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from tessel.errors import InfeasibleError
-from tessel.search.bounds import least_memory
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import make_cyclic_problem
+from tessel.search.memory_need import least_memory
 from tessel.search.problem import NO_LIMIT, Problem
 
 MOST_STEPS = 50_000_000

@@ -1,9 +1,11 @@
 """What a memory limit must at least be, and the sentence that says so when it is not.
 
-When block b starts, its micro-batch holds what the blocks started so far have added. Those are a set that
-contains b and everything before it, and nothing whose predecessors it lacks; the least sum of such a set is a
-minimum closure, one minimum cut. The most over the blocks of a device is what the device needs for one
-micro-batch, in any order. Checked in tests/tessel/search/test_instance.py.
+One micro-batch alone, in its best order, is what no limit can do without: every order of the blocks that hold
+memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With more such
+blocks a bound stands in: when block b starts, its micro-batch holds what the blocks started so far have
+added. Those are a set that contains b and everything before it, and nothing whose predecessors it lacks; the
+least sum of such a set is a minimum closure, one minimum cut. Checked in tests/tessel/search/test_instance.py
+and test_bounds.py.
 
 Source: Picard, "Maximal closure of a graph and applications to combinatorial problems" (1976).
 """
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 import networkx as nx
 
 from tessel.placement import Placement
+from tessel.search.problem import Problem, make_problem
 
 NEVER_AMPLE = 1 << 61
 """More than any device has room, one without a limit included."""
@@ -23,42 +26,32 @@ NEVER_AMPLE = 1 << 61
 MAX_COMBINATIONS = 64
 """Combinations of options looked at; beyond, the sentence names the limits without a number."""
 
+MOST_BLOCKS_ORDERED = 16
+"""Blocks with memory on a device up to which every order is tried (2^16 sets, some 0.1 s)."""
 
-def least_memory_needed(placement: Placement, device: int) -> int:
-    """Return the units without which the device cannot run one micro-batch, whatever the order.
 
-    Args:
-        placement: blocks of one micro-batch, without choices.
-        device: device number.
+def least_memory(problem: Problem, device: int) -> int:
+    """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
+
+    Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound that may be below that. Blocks of
+    span 0 may add and free in one step, so that with one of them nothing is known: 0.
     """
-    here = [block.name for block in placement.blocks if device in block.devices]
-    return max((_least_held(placement, device, name) for name in here), default=0)
+    held = _holders(problem, device)
+    if any(problem.spans[block] == 0 for block in held):
+        return 0
+    memory = [int(problem.memory[block]) for block in held]
+    before = _before(problem, held)
+    return _least_peak(memory, before) if len(held) <= MOST_BLOCKS_ORDERED else _least_closure(memory, before)
 
 
-def ample_room(placement: Placement, device: int) -> int:
-    """Return room with which every micro-batch under way can be finished, one after the other.
+def ample_rooms(placement: Placement) -> tuple[int, ...]:
+    """Return, by device, room with which every micro-batch under way can be finished, one after the other.
 
     That is all that one micro-batch adds, provided that each gives back what it took and never more. Where
     that is not so, or there are too many options to tell, the answer is `NEVER_AMPLE`.
     """
-    here = {block.name for block in placement.blocks if device in block.devices}
-    sizes = [
-        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
-        for choice in placement.choices
-    ]
-    names = [choice.name for choice in placement.choices]
-    most = 0
-    for count, options in enumerate(itertools.product(*sizes)):
-        fixed = placement.chosen(dict(zip(names, options, strict=True)))
-        changes = {block.name: block.memory for block in fixed.blocks if device in block.devices}
-        gain = {name: -amount for name, amount in changes.items()}
-        is_returned = (
-            sum(changes.values()) == 0 and _largest_closure(fixed.graph, list(fixed.graph), gain) == 0
-        )
-        if not is_returned or count == MAX_COMBINATIONS:
-            return NEVER_AMPLE
-        most = max(most, sum(amount for amount in changes.values() if amount > 0))
-    return most
+    known: dict[tuple[int, ...], Problem] = {}
+    return tuple(_ample_room(placement, device, known) for device in range(placement.devices))
 
 
 def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequence[int]) -> str:
@@ -67,14 +60,98 @@ def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequ
     for device, (need, limit) in enumerate(zip(needs, memory, strict=True)):
         if need > limit:
             return (
-                f"device {device} needs at least {need} units for {_count(micro_batches)}, its limit is "
-                f"{limit}; raise the limit, recompute, or spread the blocks over more devices"
+                f"device {device} needs at least {need} unit{'s' * (need != 1)} for {_count(micro_batches)}, "
+                f"its limit is {limit}; raise the limit, recompute, or spread the blocks over more devices"
             )
     device = min(range(placement.devices), key=lambda device: memory[device] - needs[device])
     return (
         f"no order of the blocks keeps the limits of all devices at once (device {device} is tightest: it "
         f"needs at least {needs[device]} units, its limit is {memory[device]}); raise the limits"
     )
+
+
+def _holders(problem: Problem, device: int) -> list[int]:
+    return [block for block in problem.blocks_by_device[device] if problem.memory[block]]
+
+
+def _before(problem: Problem, held: Sequence[int]) -> list[int]:
+    """For each of these blocks the set, as bits, of those that come before it on some way."""
+    found = [0] * problem.num_blocks
+    for block in problem.order:
+        for target, _ in problem.successors[block]:
+            found[target] |= found[block] | 1 << block
+    return [sum(1 << item for item, other in enumerate(held) if found[block] >> other & 1) for block in held]
+
+
+def _least_peak(memory: Sequence[int], before: Sequence[int]) -> int:
+    """Return the least peak over all orders in which each item comes after the set `before` it."""
+    whole = (1 << len(memory)) - 1
+    level = {0: 0}
+    peak = {0: 0}
+    for done in range(whole):
+        if done not in peak:
+            continue
+        for item, units in enumerate(memory):
+            bit = 1 << item
+            if done & bit or before[item] & ~done:
+                continue
+            level[done | bit] = level[done] + units
+            reached = max(peak[done], level[done | bit])
+            peak[done | bit] = min(peak.get(done | bit, reached), reached)
+    return peak[whole]
+
+
+def _least_closure(memory: Sequence[int], before: Sequence[int]) -> int:
+    """Return the most, over the items, of what is at least held right after the item starts."""
+    return max((_least_held(memory, before, item) for item in range(len(memory))), default=0)
+
+
+def _least_held(memory: Sequence[int], before: Sequence[int], item: int) -> int:
+    """Least units held right after an item starts: what must have started less the most then freed."""
+    started = before[item] | 1 << item
+    held = sum(units for other, units in enumerate(memory) if started >> other & 1)
+    optional = [
+        other for other in range(len(memory)) if not started >> other & 1 and not before[other] >> item & 1
+    ]
+    return held - _most_freed(memory, before, optional)
+
+
+def _most_freed(memory: Sequence[int], before: Sequence[int], optional: Sequence[int]) -> int:
+    """Return the most units that a set of optional items frees which holds all optional ones before each."""
+    network = nx.DiGraph()
+    network.add_nodes_from(("source", "sink"))
+    freed = 0
+    for item in optional:
+        if memory[item] < 0:
+            freed -= memory[item]
+            network.add_edge("source", item, capacity=-memory[item])
+        elif memory[item] > 0:
+            network.add_edge(item, "sink", capacity=memory[item])
+        network.add_edges_from((item, other) for other in optional if before[item] >> other & 1)
+    return freed - int(nx.minimum_cut(network, "source", "sink")[0]) if freed else 0
+
+
+def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], Problem]) -> int:
+    here = {block.name for block in placement.blocks if device in block.devices}
+    sizes = [
+        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
+        for choice in placement.choices
+    ]
+    names = [choice.name for choice in placement.choices]
+    most = 0
+    for count, options in enumerate(itertools.product(*sizes)):
+        if count == MAX_COMBINATIONS:
+            return NEVER_AMPLE
+        if options not in known:
+            taken = dict(zip(names, options, strict=True))
+            known[options] = make_problem(placement, memory=None, option_indices=taken)
+        problem = known[options]
+        held = _holders(problem, device)
+        memory = [int(problem.memory[block]) for block in held]
+        if sum(memory) != 0 or _most_freed(memory, _before(problem, held), range(len(held))) > 0:
+            return NEVER_AMPLE
+        most = max(most, sum(amount for amount in memory if amount > 0))
+    return most
 
 
 def _count(micro_batches: int) -> str:
@@ -86,49 +163,17 @@ def _needs(placement: Placement, micro_batches: int) -> list[int]:
     sizes = (range(len(choice.options)) for choice in placement.choices)
     names = [choice.name for choice in placement.choices]
     combinations = itertools.islice(itertools.product(*sizes), MAX_COMBINATIONS)
-    fixed = [placement.chosen(dict(zip(names, options, strict=True))) for options in combinations]
+    problems = [
+        make_problem(placement, memory=None, option_indices=dict(zip(names, options, strict=True)))
+        for options in combinations
+    ]
     return [
-        min(_need_of(each, device, micro_batches) for each in fixed) for device in range(placement.devices)
+        min(_need_of(problem, device, micro_batches) for problem in problems)
+        for device in range(placement.devices)
     ]
 
 
-def _need_of(placement: Placement, device: int, micro_batches: int) -> int:
+def _need_of(problem: Problem, device: int, micro_batches: int) -> int:
     """Finished micro-batches may leave something behind; the last one needs its room beside it."""
-    left = sum(block.memory for block in placement.blocks if device in block.devices)
-    return least_memory_needed(placement, device) + max(0, left) * (micro_batches - 1)
-
-
-def _least_held(placement: Placement, device: int, name: str) -> int:
-    """Least units held by a micro-batch on the device right after the block starts."""
-    graph = placement.graph
-    started = nx.ancestors(graph, name) | {name}
-    later = nx.descendants(graph, name)
-    gain = {
-        block.name: -block.memory
-        for block in placement.blocks
-        if device in block.devices and block.name not in started and block.name not in later
-    }
-    optional = [other for other in graph if other not in started and other not in later]
-    held = sum(placement.block(other).memory for other in started if device in placement.block(other).devices)
-    return held - _largest_closure(graph, optional, gain)
-
-
-def _largest_closure(graph: nx.DiGraph, names: Sequence[str], gain: dict[str, int]) -> int:
-    """Return the most that a set can gain that holds, with each block, the blocks before it."""
-    if all(gain.get(name, 0) <= 0 for name in names):
-        return 0
-    network = nx.DiGraph()
-    inside = set(names)
-    for name in names:
-        worth = gain.get(name, 0)
-        if worth > 0:
-            network.add_edge("source", ("block", name), capacity=worth)
-        elif worth < 0:
-            network.add_edge(("block", name), "sink", capacity=-worth)
-        for before in graph.pred[name]:
-            if before in inside:
-                network.add_edge(("block", name), ("block", before))
-    if "sink" not in network:
-        network.add_node("sink")
-    cut, _ = nx.minimum_cut(network, "source", "sink")
-    return int(sum(worth for name, worth in gain.items() if worth > 0 and name in inside) - cut)
+    left = max(0, int(problem.net_memory[device]))
+    return least_memory(problem, device) + left * (micro_batches - 1)

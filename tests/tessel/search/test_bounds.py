@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Edge, Placement
-from tessel.search import find_repetend
+from tessel.search import find_repetend, memory_need
 from tessel.search.assignments import relaxed_bound
-from tessel.search.bounds import device_bounds, least_memory, rate_bound
+from tessel.search.bounds import device_bounds, rate_bound
+from tessel.search.memory_need import least_memory
 from tessel.search.problem import Problem, make_problem, options
 from tessel.shapes import make_shape
 
@@ -58,6 +59,15 @@ def test_least_memory_is_that_of_the_best_order(placement: Placement) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@given(one_device_placements())
+def test_with_many_blocks_the_least_memory_is_a_bound(placement: Placement) -> None:
+    problem = make_problem(placement, memory=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_need, "MOST_BLOCKS_ORDERED", 0)
+        assert least_memory(problem, 0) <= least_peak(problem)
+
+
+@settings(max_examples=60, deadline=None)
 @given(one_device_placements(), st.integers(1, 6), st.integers(1, 3))
 def test_no_repetend_beats_the_bound(placement: Placement, memory: int, copies: int) -> None:
     bound = rate_bound(make_problem(placement, memory=memory))
@@ -75,6 +85,18 @@ def test_no_repetend_beats_the_bound(placement: Placement, memory: int, copies: 
 def test_the_bound_of_a_chain_is_its_live_time_over_the_limit(memory: int, bound: Fraction) -> None:
     # device 0 holds a unit from step 0 to 16: four forwards, then four backwards of three steps
     assert rate_bound(make_problem(make_shape("vshape", 4), memory=memory)) == bound
+
+
+def test_the_least_memory_of_many_blocks_in_a_chain_is_exact() -> None:
+    blocks = tuple(
+        Block(name=f"{kind}{stage}", devices=(0,), memory=2 if kind == "f" else -2)
+        for kind in "fb"
+        for stage in range(12)
+    )
+    chain = [f"f{stage}" for stage in range(12)] + [f"b{stage}" for stage in reversed(range(12))]
+    edges = tuple(Edge(source, target) for source, target in pairwise(chain))
+    problem = make_problem(Placement(devices=1, blocks=blocks, edges=edges), memory=None)
+    assert least_memory(problem, 0) == 24
 
 
 def test_units_are_matched_for_the_longest_life() -> None:

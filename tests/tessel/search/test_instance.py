@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Edge, Placement
 from tessel.search.instance import build_instance
-from tessel.search.memory_need import NEVER_AMPLE, ample_room, least_memory_needed
+from tessel.search.memory_need import NEVER_AMPLE, ample_rooms, least_memory
+from tessel.search.problem import make_problem
 from tessel.shapes import vshape, zbv
 from tests.schedule_samples import Case, tiny_cases
 
@@ -51,8 +52,9 @@ def test_serial_order_is_topological_and_keeps_the_limits(case: Case) -> None:
 @given(case=tiny_cases())
 def test_least_memory_is_the_least_peak_of_any_order(case: Case) -> None:
     placement = case[0].chosen({choice.name: 0 for choice in case[0].choices})
+    problem = make_problem(placement, memory=None)
     for device in range(placement.devices):
-        assert least_memory_needed(placement, device) == min(peaks_of_orders(placement, device))
+        assert least_memory(problem, device) == min(peaks_of_orders(placement, device))
 
 
 def test_impossible_limit_names_the_device_and_the_need() -> None:
@@ -95,6 +97,6 @@ def test_limits_that_only_clash_together_are_refused() -> None:
 
 
 def test_ample_room_is_what_a_micro_batch_adds_if_it_gives_it_back() -> None:
-    assert ample_room(zbv(3), 1) == 2
-    assert ample_room(zbv(3, choose_backward=True, forward_memory=3, backward_memory=-3), 0) == 6
-    assert ample_room(vshape(2, backward_memory=0), 0) == NEVER_AMPLE
+    assert ample_rooms(zbv(3)) == (2, 2, 2)
+    assert ample_rooms(zbv(3, choose_backward=True, forward_memory=3, backward_memory=-3)) == (6, 6, 6)
+    assert ample_rooms(vshape(2, backward_memory=0)) == (NEVER_AMPLE, NEVER_AMPLE)

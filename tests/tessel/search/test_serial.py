@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.search.instance import build_instance
-from tessel.search.memory_need import least_memory_needed
+from tessel.search.memory_need import least_memory
+from tessel.search.problem import make_problem
 from tessel.search.serial import list_schedule
 from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
@@ -30,8 +31,8 @@ def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
     placement = make_shape(
         shape, 3, forward_memory=2, backward_memory=-2, recompute_memory=0, **{variant: True}
     )
-    fixed = placement.chosen({choice.name: 0 for choice in placement.choices})
-    memory = tuple(least_memory_needed(fixed, device) + extra for device in range(3))
+    fixed = make_problem(placement, memory=None)
+    memory = tuple(least_memory(fixed, device) + extra for device in range(3))
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     rng = np.random.default_rng(seed)
     num_steps = instance.num_blocks * micro_batches
