@@ -8,7 +8,7 @@ tests/cost_model/test_evaluation.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,9 +58,8 @@ class SplitFigures(msgspec.Struct, frozen=True, kw_only=True):
     noise_floor: float
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldOut:
-    """Out-of-fold predictions, microseconds, each of shape (num_samples,)."""
+class HeldOut(NamedTuple):
+    """Out-of-fold predictions, microseconds, each of shape (num_samples,); NaN where there is none."""
 
     latency: np.ndarray
     low: np.ndarray
@@ -100,22 +99,31 @@ def evaluate(
     return {
         name: _figures(
             dataset,
-            _predict_held_out(dataset, fold, seed=seed, target=target, columns=columns),
+            predict_held_out(dataset, fold, seed=seed, target=target, columns=columns),
             counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
         )
         for name, fold in folds.items()
     }
 
 
-def _predict_held_out(
+def predict_held_out(
     dataset: Dataset,
     folds: np.ndarray,
     *,
     seed: int,
-    target: TargetKind,
-    columns: Sequence[int] | None,
-) -> _HeldOut:
-    held_out = _HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
+    target: TargetKind = "roofline_ratio",
+    columns: Sequence[int] | None = None,
+) -> HeldOut:
+    """Return predictions of each fold by a model trained on the others.
+
+    Args:
+        dataset: the samples.
+        folds: fold of each sample, shape (num_samples,); samples of fold -1 are only trained on.
+        seed: seed of the models.
+        target: what the trees learn.
+        columns: features that count; all if None.
+    """
+    held_out = HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
     for fold in range(int(folds.max()) + 1):
         inside = np.flatnonzero(folds == fold)
         rest = np.flatnonzero(folds != fold)
@@ -129,7 +137,7 @@ def _predict_held_out(
     return held_out
 
 
-def _figures(dataset: Dataset, held_out: _HeldOut, *, counted: np.ndarray) -> SplitFigures:
+def _figures(dataset: Dataset, held_out: HeldOut, *, counted: np.ndarray) -> SplitFigures:
     counted = counted & ~np.isnan(held_out.latency)
     if not counted.any():
         raise CostModelError(
@@ -155,7 +163,7 @@ def _figures(dataset: Dataset, held_out: _HeldOut, *, counted: np.ndarray) -> Sp
     )
 
 
-def _decisions(dataset: Dataset, held_out: _HeldOut, counted: np.ndarray) -> tuple[list[float], list[bool]]:
+def _decisions(dataset: Dataset, held_out: HeldOut, counted: np.ndarray) -> tuple[list[float], list[bool]]:
     groups: dict[tuple[str, int], list[int]] = {}
     for index in np.flatnonzero(counted):
         query = dataset.samples[index].query

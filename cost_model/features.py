@@ -89,6 +89,14 @@ _SYSTEM = (
 
 FEATURE_NAMES: tuple[str, ...] = (*_WORK, *_ANCHOR, *_STRUCTURE, *_SYSTEM)
 
+FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
+    "work": _WORK,
+    "anchor": _ANCHOR,
+    "structure": _STRUCTURE,
+    "system": _SYSTEM,
+}
+"""The features by what they say; for ablations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:

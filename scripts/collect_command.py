@@ -27,6 +27,12 @@ def collect(
         typer.Option(help="Models to take kernels from, by commas; small ones of the zoo if left out."),
     ] = None,
     batches: Annotated[str, typer.Option(help="Batch sizes, by commas.")] = "1,2,4",
+    lengths: Annotated[
+        str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
+    ] = None,
+    max_gflops: Annotated[
+        float | None, typer.Option(help="Leave out programs of more 10⁹ operations than this.")
+    ] = None,
     max_samples: Annotated[int | None, typer.Option(help="Most programs to measure now.")] = None,
     time_limit: Annotated[str | None, typer.Option(help="Longest to go on, such as 10m.")] = None,
     save_networks: Annotated[
@@ -51,9 +57,8 @@ def collect(
     from tuner.collect import DEFAULT_NETWORKS, collect
 
     names = parse_names(networks) or DEFAULT_NETWORKS
-    sizes = [int(size) for size in parse_names(batches) or () if size.isdigit() and int(size) > 0]
-    if not sizes or len(sizes) < len(batches.split(",")):
-        raise typer.BadParameter(f"--batches is {batches!r}; give whole numbers of at least 1, such as 1,2,4")
+    sizes = _parse_numbers("--batches", batches)
+    tokens = [] if lengths is None else _parse_numbers("--lengths", lengths)
     limit_s = None if time_limit is None else parse_duration(time_limit)
     with tuning_options.open_session(
         target=target,
@@ -64,7 +69,15 @@ def collect(
         jobs=jobs,
         seed=seed,
     ) as session:
-        found = collect(session, networks=names, batches=sizes, max_samples=max_samples, time_limit_s=limit_s)
+        found = collect(
+            session,
+            networks=names,
+            batches=sizes,
+            lengths=tokens,
+            max_gflops=max_gflops,
+            max_samples=max_samples,
+            time_limit_s=limit_s,
+        )
     save_networks.parent.mkdir(parents=True, exist_ok=True)
     save_document(save_networks, msgspec.json.format(msgspec.json.encode(found.networks), indent=1))
     if json:
@@ -81,3 +94,10 @@ def collect(
         f"{found.num_done} of {found.num_found} kernels measured, {found.num_new} of them now; "
         f"networks in {save_networks}"
     )
+
+
+def _parse_numbers(option: str, text: str) -> list[int]:
+    numbers = [int(number) for number in parse_names(text) or () if number.isdigit() and int(number) > 0]
+    if not numbers or len(numbers) < len(text.split(",")):
+        raise typer.BadParameter(f"{option} is {text!r}; give whole numbers of at least 1, such as 1,2,4")
+    return numbers

@@ -16,6 +16,7 @@ from scripts.tuning_options import (
     CostModelOption,
     JobsOption,
     JsonOption,
+    MatchOption,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -51,6 +52,7 @@ def partition(
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
     prune: PruneOption = False,
+    match: MatchOption = "exact",
     second_level: SecondLevelOption = 0,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
@@ -85,6 +87,7 @@ def partition(
         regret=regret,
         cost_model=cost_model,
         prune=prune,
+        match=match,
     ) as session:
         result = partition_model(loaded, session, second_level=second_level)
     if picture is not None:

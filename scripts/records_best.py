@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,6 @@ from scripts.records_options import JsonOption, UrlOption, name_operators, open_
 if TYPE_CHECKING:
     from records import Record, RecordStore
 
-MatchName = Literal["exact", "compatible", "any"]
-
 
 def best(
     model: Annotated[
@@ -21,7 +19,7 @@ def best(
     ] = None,
     target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.")] = "cpu",
     match: Annotated[
-        MatchName,
+        tuning_options.MatchName,
         typer.Option(
             help="Records of the same versions and threads, of the same threads, or of the same device."
         ),
@@ -70,7 +68,11 @@ def _workloads(
 
 
 def _find_best(
-    store: RecordStore, wanted: tuple[str, ...] | None, target: str, threads: int | None, match: MatchName
+    store: RecordStore,
+    wanted: tuple[str, ...] | None,
+    target: str,
+    threads: int | None,
+    match: tuning_options.MatchName,
 ) -> list[Record]:
     """Return the fastest record of each workload, in the order wanted, or the slowest first for all."""
     from records import Match

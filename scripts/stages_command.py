@@ -16,6 +16,7 @@ from scripts.tuning_options import (
     CostModelOption,
     JobsOption,
     JsonOption,
+    MatchOption,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -53,6 +54,7 @@ def stages(
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
     prune: PruneOption = False,
+    match: MatchOption = "exact",
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -85,6 +87,7 @@ def stages(
         regret=regret,
         cost_model=cost_model,
         prune=prune,
+        match=match,
     ) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
     document = {

@@ -19,6 +19,7 @@ from scripts.tuning_options import (
     CostModelOption,
     JobsOption,
     JsonOption,
+    MatchOption,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -79,6 +80,7 @@ def tune(
     regret: RegretOption = 0.02,
     cost_model: CostModelOption = None,
     prune: PruneOption = False,
+    match: MatchOption = "exact",
     second_level: SecondLevelOption = 0,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -117,6 +119,7 @@ def tune(
         regret=regret,
         cost_model=cost_model,
         prune=prune,
+        match=match,
     ) as session:
         tuned = tune_model(
             loaded,

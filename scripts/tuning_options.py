@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -74,6 +74,14 @@ PruneOption = Annotated[
         rich_help_panel=_TUNING,
     ),
 ]
+MatchName = Literal["exact", "compatible", "any"]
+MatchOption = Annotated[
+    MatchName,
+    typer.Option(
+        help="Records used again: of equal versions and threads, of equal threads, or of the same device.",
+        rich_help_panel=_TUNING,
+    ),
+]
 SecondLevelOption = Annotated[
     int,
     typer.Option(
@@ -116,6 +124,7 @@ def open_session(
     threads: int | None,
     jobs: int,
     seed: int,
+    match: MatchName = "exact",
     price: str = "measured",
     budget: int | None = None,
     regret: float = 0.02,
@@ -124,6 +133,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from cost_model import load_kernel_model
+    from records import Match
     from tuner.pricing import Pricing
     from tuner.session import start_session
 
@@ -144,6 +154,7 @@ def open_session(
             num_threads=threads,
             jobs=jobs,
             seed=seed,
+            match=Match(match),
             pricing=Pricing(
                 mode=cast("PriceMode", price),  # checked above
                 budget=budget,

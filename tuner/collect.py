@@ -1,10 +1,11 @@
 """Gather a training set for the cost model: kernels of the zoo's models, over shapes and backends.
 
-Each network is loaded at several batch sizes; every distinct candidate of its forward, and of its joint
-backward where it trains, is a sample to be. They are measured in an order shuffled by a seed, so that a
-budget cut short still covers every network. Resumable: what the records hold is not measured again. Which
-workloads belong to which network is told beside, because a held-out network is the honest test. Checked in
-tests/tuner/test_collect.py.
+Each network is loaded at several batch sizes and lengths of text; every distinct candidate of its forward,
+and of its joint backward where it trains, is a sample to be. They are measured in an order that a budget may
+cut short anywhere: networks, batches and lengths take turns, and in each so do programs that several backends
+can run (what decisions are made between) and programs that only one can; within these, a seed shuffles.
+Resumable: what the records hold is not measured again. Which workloads belong to which network is told
+beside, because a held-out network is the honest test. Checked in tests/tuner/test_collect.py.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from tuner.backends.protocol import IRModule
 from tuner.candidate import HOST
 from tuner.errors import TunerError
-from tuner.frontend import load_model
+from tuner.frontend import Model, load_model
 from tuner.graph import DataflowGraph
 from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
@@ -40,6 +42,10 @@ DEFAULT_NETWORKS = (
 )
 
 DEFAULT_BATCHES = (1, 2, 4)
+
+_Item = TypeVar("_Item")
+_Key: TypeAlias = tuple[str, str]
+"""Workload and backend."""
 
 _CHUNK = 16
 """Programs measured between two looks at the clock: a few seconds."""
@@ -67,6 +73,8 @@ def collect(
     *,
     networks: Sequence[str] = DEFAULT_NETWORKS,
     batches: Sequence[int] = DEFAULT_BATCHES,
+    lengths: Sequence[int] = (),
+    max_gflops: float | None = None,
     max_samples: int | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -77,6 +85,9 @@ def collect(
         session: what measures.
         networks: models as `load_model` names them.
         batches: batch sizes at which each is loaded.
+        lengths: tokens of a text, for networks that read text; each network's own if empty.
+        max_gflops: programs of more than so many 10⁹ operations are left out; None for no limit. Without
+            tuning, TVM's kernels run at a few GFLOP/s.
         max_samples: most programs to measure in this run; None for all.
         time_limit_s: longest to go on; None for no limit.
         clock: seconds, monotonic.
@@ -85,15 +96,21 @@ def collect(
         UnknownNameError: there is no such model.
     """
     deadline = None if time_limit_s is None else clock() + time_limit_s
-    requests: dict[tuple[str, str], MeasureRequest] = {}
     members: dict[str, dict[str, None]] = {name: {} for name in networks}
+    seen: set[_Key] = set()
+    turns: list[list[list[MeasureRequest]]] = []
+    rng = np.random.default_rng(session.seed)
     for name, batch in itertools.product(networks, batches):
         session.on_progress(TuningProgress(text=f"listing kernels of {name} at batch {batch}"))
-        for request in _requests(session, name, batch):
-            requests.setdefault((request.workload.fingerprint, request.backend), request)
-            members[name][request.workload.fingerprint] = None
-    order = list(requests.values())
-    np.random.default_rng(session.seed).shuffle(order)
+        for length in _lengths_of(name, lengths):
+            found = _requests(session, name, batch, length, seen, members[name])
+            turns.append(_in_turn(list(found), rng))
+    order = [
+        request
+        for group in _round_robin(turns)
+        for request in group
+        if max_gflops is None or request.workload.flops <= max_gflops * 1e9
+    ]
     num_new, num_done = _measure(session, order, max_samples=max_samples, deadline=deadline, clock=clock)
     return Collected(
         num_found=len(order),
@@ -127,17 +144,72 @@ def _measure(
     return measurer.new_measurements - start, num_done
 
 
-def _requests(session: Session, name: str, batch: int) -> Iterator[MeasureRequest]:
-    """Yield every candidate of a network's functions as a program to measure."""
+def _lengths_of(name: str, lengths: Sequence[int]) -> tuple[int | None, ...]:
+    """Return the lengths at which a network is loaded; None stands for its own."""
+    reads_text = bool(_token_inputs(load_model(name, training=False)))
+    return tuple(lengths) if lengths and reads_text else (None,)
+
+
+def _token_inputs(model: Model) -> tuple[str, ...]:
+    return tuple(
+        item.name
+        for item in model.inputs
+        if item.dtype.startswith("int") and len(item.shape) == 2 and item.name.endswith("input_ids")
+    )
+
+
+def _in_turn(requests: Sequence[MeasureRequest], rng: np.random.Generator) -> list[list[MeasureRequest]]:
+    """Group requests by workload, and let those of several backends and of one take turns."""
+    by_workload: dict[str, list[MeasureRequest]] = {}
+    for request in requests:
+        by_workload.setdefault(request.workload.fingerprint, []).append(request)
+    groups = list(by_workload.values())
+    rng.shuffle(groups)
+    several = [group for group in groups if len(group) > 1]
+    alone = [group for group in groups if len(group) == 1]
+    return _round_robin([several, alone])
+
+
+def _round_robin(rows: Sequence[Sequence[_Item]]) -> list[_Item]:
+    """Return the first of each row, then the second of each, and so on; rows may differ in length."""
+    missing = object()
+    columns = itertools.zip_longest(*rows, fillvalue=missing)
+    return [cast("_Item", item) for column in columns for item in column if item is not missing]
+
+
+def _requests(
+    session: Session,
+    name: str,
+    batch: int,
+    length: int | None,
+    seen: set[_Key],
+    members: dict[str, None],
+) -> Iterator[MeasureRequest]:
+    """Yield the candidates of a network's functions that were not seen yet, as programs to measure.
+
+    Args:
+        session: what measures.
+        name: the network.
+        batch: examples at once.
+        length: tokens of a text; the network's own if None.
+        seen: workloads and backends that were yielded before; added to.
+        members: fingerprints of the network's workloads, seen or not; added to.
+    """
     backends = {backend.name: backend for backend in session.backends}
     specs = gather_specs(session.backends, session.target)
-    for module in _modules(name, batch):
+    for module in _modules(name, batch, length):
         graph = DataflowGraph.from_function(module)
         for candidate in find_candidates(graph, specs).candidates:
             if candidate.backend == HOST:
                 continue
+            workload = workload_of_candidate(graph, candidate)
+            members[workload.fingerprint] = None
+            key = workload.fingerprint, candidate.backend
+            if key in seen:
+                continue
+            seen.add(key)
             yield MeasureRequest(
-                workload=workload_of_candidate(graph, candidate),
+                workload=workload,
                 module=extract_module(graph, candidate.sub_graph, candidate.backend),
                 backend=candidate.backend,
                 settings=backends[candidate.backend].settings,
@@ -145,12 +217,13 @@ def _requests(session: Session, name: str, batch: int) -> Iterator[MeasureReques
             )
 
 
-def _modules(name: str, batch: int) -> Iterator[IRModule]:
+def _modules(name: str, batch: int, length: int | None) -> Iterator[IRModule]:
     """Yield a network's forward, and its joint backward where it can be trained."""
     model = load_model(name, batch=batch, training=False)
-    yield model.module
+    shapes = {} if length is None else dict.fromkeys(_token_inputs(model), (batch, length))
+    yield load_model(name, batch=batch, shapes=shapes, training=False).module if shapes else model.module
     try:
-        (stage,) = build_stages(load_model(name, batch=batch, training=True), ())
+        (stage,) = build_stages(load_model(name, batch=batch, shapes=shapes, training=True), ())
     except TunerError:
         return  # A network without a loss, or with an operator without a gradient, has its forward alone.
     if stage.backward is not None:

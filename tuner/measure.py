@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import tvm
 
-from records import Environment, Measurement, Record, RecordStore, Status, Workload
+from records import Environment, Match, Measurement, Record, RecordStore, Status, Workload
 from tuner.backends.protocol import Backend, IRModule, TuningBackend
 from tuner.errors import TunerError
 from tuner.lower import partitions_by_backend
@@ -111,6 +111,7 @@ class Measurer:
         limits: when to give up, and how long to time.
         seed: seed of the random inputs.
         jobs: programs built at once; timing is always one at a time.
+        match: which records of other environments count as this one's; target and device model always must.
         on_progress: called after each program.
 
     Attributes:
@@ -127,6 +128,7 @@ class Measurer:
         limits: Limits = Limits(),
         seed: int = 0,
         jobs: int = 1,
+        match: Match = Match.EXACT,
         on_progress: Callable[[MeasureProgress], None] = lambda progress: None,
     ) -> None:
         if jobs < 1:
@@ -136,6 +138,7 @@ class Measurer:
         self.backends = tuple(backends)
         self.limits = limits
         self.seed = seed
+        self.match = match
         self.new_measurements = 0
         self.reused_measurements = 0
         self._on_progress = on_progress
@@ -199,13 +202,14 @@ class Measurer:
         return tuple(record_by_key[_key(request)] for request in requests)
 
     def find(self, workload: Workload, backend: str, *, settings: str = "") -> Record | None:
-        """Return the newest record of a program for this target and environment, or None."""
+        """Return the newest record of a program for this target and what matches its environment, or None."""
         return self.store.find_latest(
             workload.fingerprint,
             backend=backend,
             settings=settings,
             target=self.target.text,
             environment=self.environment(backend),
+            match=self.match,
         )
 
     def environment(self, backend: str) -> Environment:
@@ -265,7 +269,9 @@ class Measurer:
         for environment, group in by_environment.items():
             wanted = {_key(request) for request in group}
             fingerprints = sorted({fingerprint for fingerprint, _, _ in wanted})
-            found = self.store.find_many(fingerprints, target=self.target.text, environment=environment)
+            found = self.store.find_many(
+                fingerprints, target=self.target.text, environment=environment, match=self.match
+            )
             for record in itertools.chain.from_iterable(found.values()):
                 measurement = record.measurement
                 key = measurement.workload_fingerprint, measurement.backend, measurement.settings

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from records import Measurement, RecordStore, Status, Workload, open_store
+from records import Match, Measurement, RecordStore, Status, Workload, open_store
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for, make_backend
 from tuner.device_probe import ensure_probed
@@ -66,6 +66,7 @@ def start_session(
     num_threads: int | None = None,
     jobs: int = 1,
     seed: int = 0,
+    match: Match = Match.EXACT,
     pricing: Pricing | None = None,
     on_progress: Callable[[TuningProgress], None] = lambda progress: None,
 ) -> Iterator[Session]:
@@ -79,6 +80,7 @@ def start_session(
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
+        match: which records of other environments are used again.
         pricing: how candidates get their prices; all measured if None.
         on_progress: told what is going on.
 
@@ -103,7 +105,7 @@ def start_session(
 
     with (
         open_store(records_url) as store,
-        Measurer(store, target, backends, jobs=jobs, seed=seed, on_progress=report) as measurer,
+        Measurer(store, target, backends, jobs=jobs, seed=seed, match=match, on_progress=report) as measurer,
     ):
         on_progress(TuningProgress(text="probing the device"))
         measurer.new_measurements += ensure_probed(

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tvm import relax
 
-from records import Measurement, RecordStore, Status, open_store
+from records import Match, Measurement, RecordStore, Status, open_store
 from tests.partition_samples import function_module, part_of, partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
@@ -199,3 +200,40 @@ def test_an_interruption_ends_at_once_and_keeps_what_was_measured(
             measurer.measure_many([request("sleepy", width=width, check=False) for width in (8, 16, 24)])
         assert measurer.find(request("tvm").workload, "tvm") is not None
     assert time.monotonic() - started < 60
+
+
+def test_other_environments_records_are_used_again_only_where_the_match_says_so(
+    target: Target, store: RecordStore
+) -> None:
+    asked = request("tvm")
+    backends = backends_for(["tvm"], target)
+    with Measurer(store, target, backends, limits=LIMITS) as exact:
+        here = exact.environment("tvm")
+    known = Measurement(
+        workload_fingerprint=asked.workload.fingerprint,
+        backend="tvm",
+        target=target.text,
+        environment=here,
+        status=Status.OK,
+        samples_us=(7.0,),
+    )
+
+    def is_found(match: Match, **changes: object) -> bool:
+        """Say whether a record of a changed measurement, kept alone, answers the request."""
+        environment_changes = changes.pop("environment", {})
+        changed = msgspec.structs.replace(
+            known, environment=msgspec.structs.replace(here, **environment_changes), **changes
+        )
+        with open_store(
+            f"{store.location}-{match}-{len(list(Path(store.location).parent.iterdir()))}"
+        ) as alone:
+            alone.append(asked.workload, changed)
+            with Measurer(alone, target, backends, limits=LIMITS, match=match) as measurer:
+                return measurer.find(asked.workload, "tvm") is not None
+
+    older = {"environment": {"versions": (("apache-tvm", "0.1"),)}}
+    threads = {"environment": {"num_threads": here.num_threads + 1}}
+    assert [is_found(match, **older) for match in Match] == [False, True, True]
+    assert [is_found(match, **threads) for match in Match] == [False, False, True]
+    for other in ({"target": "{}"}, {"environment": {"device_model": "another"}}):
+        assert not any(is_found(match, **other) for match in Match)
