@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
+from scripts.report import format_figure
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
-    from tessel.picture.page import PageTable
+    from tessel.picture.page import PagePart, PageTable
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
@@ -115,6 +116,7 @@ def write_picture(
             title=title,
             step_ms=step_ms,
             static_bytes=None if plan is None else plan.static_bytes,
+            parts=() if plan is None else _plan_parts(plan),
             tables=() if plan is None else _plan_tables(plan),
         )
         save_document(out, page)
@@ -128,6 +130,24 @@ def _comparison(schedule: Schedule, plan: Plan | None) -> Comparison:
     return compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
 
 
+def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
+    from tessel.picture.page import PagePart
+    from tessel.pipeline import block_of_function
+
+    return tuple(
+        PagePart(
+            operators=part.operators,
+            backend=part.backend,
+            latency_us=part.figure.latency_us,
+            source=part.figure.source,
+            occurrences=part.occurrences,
+            runner_up=part.runner_up,
+            blocks=tuple(map(block_of_function, part.functions)),
+        )
+        for part in plan.partition
+    )
+
+
 def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
     from tessel.picture.page import PageTable
 
@@ -135,7 +155,7 @@ def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
         (
             f"{stage.name}: {', '.join(stage.layers)}",
             *(
-                "-" if figure is None else f"{figure.latency_us / 1000:.2f} ({figure.source})"
+                "-" if figure is None else format_figure(figure)
                 for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
             ),
             console.format_bytes(stage.weight_bytes),
@@ -143,25 +163,10 @@ def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
         )
         for stage in plan.stages
     )
-    partition = tuple(
-        (
-            ", ".join(part.operators),
-            part.backend,
-            f"{part.figure.latency_us:.1f} ({part.figure.source})",
-            str(part.occurrences),
-            "-" if part.runner_up is None else f"{part.runner_up[0]}, {part.runner_up[1]:.1f}",
-        )
-        for part in plan.partition
-    )
     return (
         PageTable(
-            title="Stages (latencies in ms)",
-            columns=("stage", "F", "B and W joint", "B", "W", "weights", "saved a micro-batch"),
+            title="Stages, a micro-batch (measured where nothing else is said)",
+            columns=("stage", "F", "B and W joint", "B", "W", "weights", "saved"),
             rows=stages,
-        ),
-        PageTable(
-            title="Sub-graphs and their backends (latencies in us)",
-            columns=("operators", "backend", "latency", "occurrences", "runner-up"),
-            rows=partition,
         ),
     )

@@ -120,6 +120,15 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
     )
 
 
+def block_of_function(function: str) -> str:
+    """Return the block that runs a stage's function: `b1_input` for `stage1.backward_input`."""
+    stage, _, kind = function.partition(".")
+    index = stage.removeprefix("stage")
+    if kind == "forward":
+        return f"f{index}"
+    return f"b{index}{kind.removeprefix('backward')}"
+
+
 def _figures(stage: StagePlan) -> list[Figure]:
     figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
     return [figure for figure in figures if figure is not None]

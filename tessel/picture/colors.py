@@ -5,6 +5,8 @@ kind, so that a grey print still tells forward from backward. Source: Okabe and 
 (2008).
 """
 
+from collections.abc import Iterable
+
 from tessel.placement import BlockKind
 
 COLOR_BY_KIND = {
@@ -28,3 +30,13 @@ CRITICAL = "#D55E00"
 
 IDLE = "#EFEFEF"
 DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#999999")
+
+_BACKEND_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#BBBBBB")
+
+
+def color_by_backend(backends: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each backend; they take them in order of their names."""
+    return {
+        backend: _BACKEND_COLORS[number % len(_BACKEND_COLORS)]
+        for number, backend in enumerate(sorted(set(backends)))
+    }

@@ -17,8 +17,30 @@ import msgspec
 import numpy as np
 
 from tessel.comparison import Comparison, ComparisonRow
-from tessel.picture.colors import COLOR_BY_KIND, LABEL_BY_KIND
+from tessel.picture.colors import COLOR_BY_KIND, LABEL_BY_KIND, color_by_backend
 from tessel.schedule import Schedule
+
+
+class PagePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A sub-graph, who runs it, and what it cost.
+
+    Attributes:
+        operators: names in order.
+        backend: who runs it.
+        latency_us: of one run.
+        source: where the latency comes from.
+        occurrences: how often all blocks together run it in a micro-batch.
+        runner_up: the next best backend and its latency in microseconds, where another could run it.
+        blocks: names of the blocks that run it.
+    """
+
+    operators: tuple[str, ...]
+    backend: str
+    latency_us: float
+    source: str
+    occurrences: int
+    runner_up: tuple[str, float] | None = None
+    blocks: tuple[str, ...] = ()
 
 
 class PageTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +57,7 @@ def page_document(
     title: str,
     step_ms: float | None = None,
     static_bytes: Sequence[int] | None = None,
+    parts: Sequence[PagePart] = (),
     tables: Sequence[PageTable] = (),
 ) -> bytes:
     """Return the page as HTML.
@@ -44,6 +67,7 @@ def page_document(
         title: heading of the page.
         step_ms: milliseconds of a step, or None to count steps.
         static_bytes: bytes each device holds throughout, where memory counts bytes.
+        parts: sub-graphs and their backends; the page shows those of a chosen block.
         tables: further tables, below the comparison.
     """
     schedules = dict(comparison.schedules)
@@ -58,10 +82,12 @@ def page_document(
         "static_memory": static_bytes,
         "limit": schedules["searched"].memory,
         "blocks": placement.blocks,
-        "edges": [[names[edge.source], names[edge.target]] for edge in placement.edges],
+        "edges": [[names[edge.source], names[edge.target], edge.lag] for edge in placement.edges],
         "colors": {kind.value: color for kind, color in COLOR_BY_KIND.items()},
         "labels": {kind.value: label for kind, label in LABEL_BY_KIND.items()},
         "schedules": [_schedule_data(row, schedules[row.schedule], names) for row in rows],
+        "parts": [_part_data(part, names) for part in parts],
+        "backend_colors": color_by_backend(part.backend for part in parts),
         "tables": [_comparison_table(comparison.rows, step_ms), *tables],
     }
     # "</" would end the script element that holds the data; JSON may write it as "<\/".
@@ -74,6 +100,10 @@ def page_document(
 
 def _resource(name: str) -> str:
     return (resources.files("tessel.picture") / name).read_text()
+
+
+def _part_data(part: PagePart, names: dict[str, int]) -> dict[str, object]:
+    return {**msgspec.structs.asdict(part), "blocks": [names[name] for name in part.blocks if name in names]}
 
 
 def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]) -> dict[str, object]:

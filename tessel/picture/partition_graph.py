@@ -14,8 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 
-_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#BBBBBB")
-"""Okabe and Ito's; backends take them in order of their names."""
+from tessel.picture.colors import color_by_backend
 
 _MAX_TEXTS = 400
 _COLUMN_INCHES = 0.9
@@ -65,10 +64,7 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
     """
     columns = _columns(nodes)
     places = _places(columns)
-    color_by_backend = {
-        backend: _COLORS[number % len(_COLORS)]
-        for number, backend in enumerate(sorted({node.backend for node in nodes}))
-    }
+    colors = color_by_backend(node.backend for node in nodes)
     lines = [
         ((places[source][0] + 0.4, places[source][1]), (places[target][0] - 0.4, places[target][1]))
         for target, node in enumerate(nodes)
@@ -91,7 +87,7 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
                 0.8,
                 0.6,
                 boxstyle="round,pad=0,rounding_size=0.1",
-                facecolor=color_by_backend[node.backend],
+                facecolor=colors[node.backend],
                 edgecolor="black",
                 linewidth=0.5,
                 zorder=2,
@@ -106,10 +102,10 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
     axes.set_yticks([])
     axes.set_title(title, loc="left")
     axes.legend(
-        handles=[Patch(facecolor=color, label=backend) for backend, color in color_by_backend.items()],
+        handles=[Patch(facecolor=color, label=backend) for backend, color in colors.items()],
         loc="upper left",
         bbox_to_anchor=(0, -0.02),
-        ncols=len(color_by_backend) or 1,
+        ncols=len(colors) or 1,
         frameon=False,
     )
     return axes
