@@ -36,6 +36,7 @@ _Numbers = npt.NDArray[np.float64]
 
 _BAR_HEIGHT = 0.84
 _CHARACTER_EM = 0.62  # advance width of a digit in DejaVu Sans, in ems
+_PADDING_EM = 0.3  # on both sides together, or numbers of neighbours read as one
 _FONT_POINTS = 7.5
 _SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
@@ -117,7 +118,9 @@ def _draw_bars(
 ) -> None:
     devices = np.arange(schedule.placement.devices, dtype=np.float64)
     whole = np.tile((0, schedule.makespan * scale), (len(devices), 1))
-    axes.add_collection(PolyCollection(_corners(devices, whole), facecolor=IDLE, linewidth=0, zorder=0.5))
+    axes.add_collection(
+        PolyCollection(_corners(devices, whole), facecolor=IDLE, linewidth=0, zorder=0.5, label="idle")
+    )
     shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
     # Edges would hide bars that are hardly wider than they are, and shades would beat with the pixels.
     wide = shortest / max(schedule.makespan, 1) > 1 / 1500
@@ -156,7 +159,8 @@ def _draw_numbers(
     fitting = [
         bar
         for bar in bars
-        if len(str(bar.micro_batch)) * _CHARACTER_EM * points <= (bar.end - bar.start) * scale * room.time
+        if (len(str(bar.micro_batch)) * _CHARACTER_EM + _PADDING_EM) * points
+        <= (bar.end - bar.start) * scale * room.time
     ]
     if points < _SMALLEST_POINTS or len(fitting) > _MAX_TEXTS:
         return

@@ -161,11 +161,12 @@ def _headline(row: ComparisonRow) -> str:
 
 
 def _add_legend(figure: Figure, all_axes: Sequence[Axes]) -> None:
-    """One entry a label, of whatever axes has it first."""
+    """One entry a label, of whatever axes has it first; idle time last."""
     handles: dict[str, Artist] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    handles["idle"] = handles.pop("idle")
     figure.legend(
         handles.values(),
         handles.keys(),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tessel.search.frontier import FrontierPoint
 
@@ -34,10 +35,19 @@ def draw_frontier(points: Sequence[FrontierPoint], axes: Axes, *, title: str = "
     limits = [max(point.memory) for point in points]
     rates = [float(point.rate) for point in points]
     axes.step(limits, rates, where="post", color=_PROVEN)
+    for proven, label, face in ((True, "proven least", _PROVEN), (False, "not proven", _OPEN)):
+        own = [number for number, point in enumerate(points) if point.optimal is proven]
+        if own:
+            axes.plot(
+                [limits[number] for number in own],
+                [rates[number] for number in own],
+                "o",
+                markeredgecolor=_PROVEN,
+                markerfacecolor=face,
+                linestyle="none",
+                label=label,
+            )
     for limit, rate, point in zip(limits, rates, points, strict=True):
-        axes.plot(
-            limit, rate, "o", markeredgecolor=_PROVEN, markerfacecolor=_PROVEN if point.optimal else _OPEN
-        )
         axes.annotate(
             f"{point.period}/{point.copies}" if point.copies > 1 else str(point.period),
             (limit, rate),
@@ -45,8 +55,13 @@ def draw_frontier(points: Sequence[FrontierPoint], axes: Axes, *, title: str = "
             xytext=(5, 5),
         )
     axes.set_xlabel("memory limit of a device (units)")
-    axes.set_ylabel("steps a micro-batch")
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel("steps a micro-batch (period / micro-batches)")
+    axes.set_ylim(0, 1.1 * max(rates, default=1.0))
+    axes.margins(x=0.08)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    if points:
+        axes.legend(frameon=False)
     axes.set_title(title)
     axes.grid(visible=True, alpha=0.3)
     return axes

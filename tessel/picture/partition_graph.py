@@ -1,23 +1,27 @@
 """A data-flow graph coloured by backend: which operators run together, and who runs them.
 
-Operators stand in columns by depth, each below its inputs' column; those of one part share an outline. Names
-are written where there is room for them. Nothing here reads or writes global figure state.
+Operators stand in columns by depth, each right of its inputs, and deep graphs go on below, as lines of text
+do. Links inside a part are thick; one that leads to another line ends in a ring, and begins again with one.
+Names are written where there is room for them. Nothing here reads or writes global figure state.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.patches import FancyBboxPatch, Patch, PathPatch
+from matplotlib.path import Path
 
 from tessel.picture.colors import color_by_backend
 
-_MAX_TEXTS = 400
+_MAX_TEXTS = 2000
+_COLUMNS = 16  # as many as a page is wide
 _COLUMN_INCHES = 0.9
+_ROW_INCHES = 0.42
 _MAX_INCHES = 120.0
 
 
@@ -39,12 +43,12 @@ class GraphNode:
 
 
 def partition_figure(nodes: Sequence[GraphNode], *, title: str = "") -> Figure:
-    """Return a figure with the graph on axes of its own, as wide as the graph is deep."""
-    columns = _columns(nodes)
-    depth = max(columns, default=0) + 1
-    breadth = max((columns.count(column) for column in set(columns)), default=1)
+    """Return a figure with the graph on axes of its own, as large as the graph needs."""
+    places = _places(_columns(nodes)) or [(0.0, 0.0)]
+    width = max(x for x, _ in places) + 2
+    height = max(y for _, y in places) + 3
     figure = Figure(
-        figsize=(min(max(8.0, depth * _COLUMN_INCHES), _MAX_INCHES), max(3.0, 0.5 * breadth + 1.2)),
+        figsize=(max(8.0, width * _COLUMN_INCHES), min(max(2.5, height * _ROW_INCHES), _MAX_INCHES)),
         layout="constrained",
     )
     draw_partition(nodes, figure.add_subplot(), title=title)
@@ -62,23 +66,9 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
     Returns:
         The axes.
     """
-    columns = _columns(nodes)
-    places = _places(columns)
+    places = _places(_columns(nodes))
     colors = color_by_backend(node.backend for node in nodes)
-    lines = [
-        ((places[source][0] + 0.4, places[source][1]), (places[target][0] - 0.4, places[target][1]))
-        for target, node in enumerate(nodes)
-        for source in node.inputs
-    ]
-    same_part = [nodes[source].part == node.part for node in nodes for source in node.inputs]
-    axes.add_collection(
-        LineCollection(
-            lines,
-            colors=["black" if inside else "#999999" for inside in same_part],
-            linewidths=[1.6 if inside else 0.6 for inside in same_part],
-            zorder=1,
-        )
-    )
+    _draw_links(nodes, places, axes)
     for position, node in enumerate(nodes):
         x, y = places[position]
         axes.add_patch(
@@ -95,20 +85,64 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
         )
         if len(nodes) <= _MAX_TEXTS:
             axes.text(x, y, _short(node.operator), ha="center", va="center", fontsize=6, zorder=3)
-    axes.set_xlim(-0.6, max(columns, default=0) + 0.6)
-    heights = [y for _, y in places] or [0.0]
-    axes.set_ylim(max(heights) + 0.6, min(heights) - 0.6)
+    axes.set_xlim(-0.8, max((x for x, _ in places), default=0) + 0.8)
+    axes.set_ylim(max((y for _, y in places), default=0) + 0.7, -0.7)
+    axes.set_frame_on(False)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(title, loc="left")
     axes.legend(
         handles=[Patch(facecolor=color, label=backend) for backend, color in colors.items()],
-        loc="upper left",
-        bbox_to_anchor=(0, -0.02),
+        loc="lower right",
+        bbox_to_anchor=(1, 1.0),
+        borderaxespad=0,
         ncols=len(colors) or 1,
         frameon=False,
     )
     return axes
+
+
+def _draw_links(nodes: Sequence[GraphNode], places: Sequence[tuple[float, float]], axes: Axes) -> None:
+    for target, node in enumerate(nodes):
+        for source in node.inputs:
+            inside = nodes[source].part == node.part
+            for path in _link(places[source], places[target]):
+                axes.add_patch(
+                    PathPatch(
+                        path,
+                        fill=False,
+                        edgecolor="black" if inside else "#999999",
+                        linewidth=1.8 if inside else 0.7,
+                        zorder=1,
+                    )
+                )
+
+
+def _link(source: tuple[float, float], target: tuple[float, float]) -> list[Path]:
+    """Return the lines of a link: one, or two ends where it leads to another line of the picture."""
+    (x, y), (to_x, to_y) = (source[0] + 0.4, source[1]), (target[0] - 0.4, target[1])
+    if to_x < x:  # on a later line
+        return [
+            Path(((x, y), (x + 0.15, y))),
+            Path.circle((x + 0.18, y), 0.03),
+            Path(((to_x - 0.15, to_y), (to_x, to_y))),
+            Path.circle((to_x - 0.18, to_y), 0.03),
+        ]
+    if to_x - x < 1:
+        return [Path(((x, y), (to_x, to_y)))]
+    # Below the operators between them, which it would otherwise hide behind.
+    low = max(y, to_y) + 0.42
+    curve = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3]
+    points = (
+        (x, y),
+        (x + 0.1, y),
+        (x, low),
+        (x + 0.3, low),
+        (to_x - 0.3, low),
+        (to_x, low),
+        (to_x - 0.1, to_y),
+    )
+    return [Path((*points, (to_x, to_y)), curve)]
 
 
 def _columns(nodes: Sequence[GraphNode]) -> list[int]:
@@ -119,12 +153,15 @@ def _columns(nodes: Sequence[GraphNode]) -> list[int]:
 
 
 def _places(columns: Sequence[int]) -> list[tuple[float, float]]:
-    """Return (column, row) of each node; the rows of a column are centred on zero."""
-    counts = {column: columns.count(column) for column in set(columns)}
-    seen: dict[int, int] = dict.fromkeys(counts, 0)
+    """Return where each node stands: rows of a column from its line's top, lines below each other."""
+    counts = Counter(columns)
+    tops = [0.0]
+    for first in range(0, max(columns, default=0) + 1, _COLUMNS):
+        tops.append(tops[-1] + max(counts[column] for column in range(first, first + _COLUMNS)) + 0.4)
+    seen: Counter[int] = Counter()
     places = []
     for column in columns:
-        places.append((float(column), seen[column] - (counts[column] - 1) / 2))
+        places.append((float(column % _COLUMNS), tops[column // _COLUMNS] + seen[column]))
         seen[column] += 1
     return places
 

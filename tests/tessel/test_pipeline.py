@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import InfeasibleError
-from tessel.pipeline import build_plan, choose_step_us, place_stages
+from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
 from tessel.plan import load_plan, save_plan
 from tessel.validation import check_schedule
 from tests.tuned_model import tuned_model
@@ -39,6 +39,14 @@ def test_the_first_stage_has_no_choice_and_others_do() -> None:
         (("b1",), ("b1_input", "b1_weight")),
         (("b2",), ("b2_input", "b2_weight")),
     ]
+
+
+def test_every_block_of_a_placement_runs_a_function_of_its_stage() -> None:
+    placement = place_stages(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2), step_us=1.0)
+    kinds = ("forward", "backward", "backward_input", "backward_weight")
+    named = {block_of_function(f"stage{stage}.{kind}") for stage in range(2) for kind in kinds}
+    assert {block.name for block in placement.blocks} <= named
+    assert block_of_function("stage11.backward_input") == "b11_input"
 
 
 def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Path) -> None:
