@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ import tvm
 from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
+from tuner.autograd_stage import StageAction, Tensors
 from tuner.backends.protocol import Backend, IRModule
 from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
@@ -38,22 +39,6 @@ from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_ten
 from tuner.stages.interface import gradient_name
 from tuner.target import Target
 from tuner.target_resolution import resolve_target, tvm_device
-
-Tensors = dict[str, torch.Tensor]
-
-
-class StageAction(Protocol):
-    """What a program is told to do: one of `F`, `B`, `I`, `W`, and the micro-batch."""
-
-    @property
-    def kind(self) -> str:
-        """`F` forward, `B` whole backward, `I` its input half, `W` its weight half."""
-        ...
-
-    @property
-    def micro_batch(self) -> int:
-        """Number of the micro-batch."""
-        ...
 
 
 class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
