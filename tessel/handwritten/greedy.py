@@ -137,9 +137,17 @@ def _depths(graph: nx.DiGraph, order: Sequence[str], opening: Sequence[str]) -> 
     return {name: depth[name] for name in opening}
 
 
+_Urgency = tuple[bool, int, int, int]
+"""Least for the block to start first."""
+
+
 @dataclass(slots=True)
 class _Simulation:
-    """Devices, and the next micro-batch of each block, at one moment."""
+    """Devices, and the next micro-batch of each block, at one moment.
+
+    Only devices on which something has changed are looked at: on the others nothing can start that could not
+    have started before.
+    """
 
     flow: Flow
     micro_batches: int
@@ -147,25 +155,29 @@ class _Simulation:
     opening_first: bool = field(kw_only=True)
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
     free_at: list[int] = field(init=False)
-    next_micro_batch: dict[int, int] = field(init=False)
-    ready_since: dict[int, int] = field(default_factory=dict)
-    waits: dict[int, list[tuple[int, int]]] = field(init=False)
-    wakes: dict[int, list[tuple[int, int]]] = field(init=False)
+    devices: list[tuple[int, ...]] = field(init=False)
+    next_micro_batch: list[int] = field(init=False)
+    ready: list[dict[int, _Urgency]] = field(init=False)
+    waits: list[list[tuple[int, int]]] = field(init=False)
+    wakes: list[list[tuple[int, int]]] = field(init=False)
     rank: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         placement = self.flow.placement
         index = placement.index_by_name
         blocks = self.flow.blocks
+        is_run = set(blocks)
         self.free_at = [0] * placement.devices
-        self.next_micro_batch = dict.fromkeys(blocks, 0)
+        self.devices = [block.devices for block in placement.blocks]
+        self.next_micro_batch = [0] * len(placement.blocks)
+        self.ready = [{} for _ in range(placement.devices)]
         self.rank = {block: -rank for rank, block in enumerate(blocks)}
-        self.waits = {block: [] for block in blocks}
+        self.waits = [[] for _ in placement.blocks]
         # A block's own start makes its next micro-batch possible, its end frees the devices.
-        self.wakes = {block: [(block, placement.blocks[block].span)] for block in blocks}
+        self.wakes = [[(index, block.span)] for index, block in enumerate(placement.blocks)]
         for edge in placement.edges:
             source, target = index[edge.source], index[edge.target]
-            if source in self.waits and target in self.waits:
+            if source in is_run and target in is_run:
                 delay = placement.blocks[source].span + edge.lag
                 self.waits[target].append((source, delay))
                 self.wakes[source].append((target, delay))
@@ -179,11 +191,13 @@ class _Simulation:
         heapq.heapify(moments)
         while moments:
             now = moments[0][0]
+            changed: set[int] = set()
             while moments and moments[0][0] == now:
                 _, block = heapq.heappop(moments)
+                changed.update(self.devices[block])
                 if self._is_ready(block, now):
-                    self.ready_since.setdefault(block, now)
-            for block in self._start_all(now):
+                    self._note_ready(block, now)
+            for block in self._start_all(changed, now):
                 for woken, delay in self.wakes[block]:
                     heapq.heappush(moments, (now + delay, woken))
         return self.starts
@@ -203,28 +217,41 @@ class _Simulation:
                 return False
         return True
 
-    def _start_all(self, now: int) -> list[int]:
-        """Start what is ready and finds its devices free, the most urgent first."""
-        started = []
-        for block in sorted(self.ready_since, key=self._urgency):
-            if all(self.free_at[device] <= now for device in self.flow.placement.blocks[block].devices):
-                self._start(block, now)
-                started.append(block)
-        return started
-
-    def _urgency(self, block: int) -> tuple[bool, int, int, int]:
+    def _note_ready(self, block: int, now: int) -> None:
+        """Note how urgent a block is that can start from now on, unless that is known."""
+        devices = self.devices[block]
+        if block in self.ready[devices[0]]:
+            return
         is_opening = block in self.flow.opening
-        return (
+        urgency = (
             is_opening != self.opening_first,
-            self.ready_since[block],
+            now,
             self.next_micro_batch[block],
             self.rank[block],
         )
+        for device in devices:
+            self.ready[device][block] = urgency
+
+    def _start_all(self, changed: set[int], now: int) -> list[int]:
+        """Start what is ready and finds its devices free, the most urgent first."""
+        waiting = {
+            urgency: block
+            for device in changed
+            if self.free_at[device] <= now
+            for block, urgency in self.ready[device].items()
+        }
+        started = []
+        for urgency in sorted(waiting):
+            block = waiting[urgency]
+            if all(self.free_at[device] <= now for device in self.devices[block]):
+                self._start(block, now)
+                started.append(block)
+        return started
 
     def _start(self, block: int, now: int) -> None:
         micro_batch = self.next_micro_batch[block]
         self.starts[block, micro_batch] = now
         self.next_micro_batch[block] = micro_batch + 1
-        del self.ready_since[block]
-        for device in self.flow.placement.blocks[block].devices:
+        for device in self.devices[block]:
+            del self.ready[device][block]
             self.free_at[device] = now + self.flow.placement.blocks[block].span

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.greedy import Flow, read_flow, run_greedily
-from tessel.handwritten.rule import Starts, as_schedule, check_micro_batches, find_excess
+from tessel.handwritten.rule import (
+    Starts,
+    as_schedule,
+    check_micro_batches,
+    find_excess,
+    in_order_of_start,
+)
+from tessel.orders import Orders
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, peak_memory
 
@@ -48,6 +55,21 @@ class LimitedRule:
             None if excess is None else f"{self.name} does not fit: {excess} with one micro-batch in flight"
         )
 
+    def orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Orders:
+        """Return the steps of each device; with one micro-batch in flight where even that does not fit.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device.
+
+        Raises:
+            ScheduleError: there is no limit.
+        """
+        return in_order_of_start(placement, self._starts(placement, micro_batches, memory))
+
     def build(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Schedule:
@@ -62,11 +84,14 @@ class LimitedRule:
             InfeasibleError: one micro-batch in flight needs more memory than there is.
             ScheduleError: there is no limit.
         """
+        starts = self._starts(placement, micro_batches, memory)
+        return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
+
+    def _starts(self, placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> Starts:
         check_micro_batches(micro_batches)
         if memory is None:
             raise ScheduleError(f"{self.name} was asked for without a memory limit; give one, or use 1f1b")
-        starts = _fit(placement, micro_batches, memory)
-        return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
+        return _fit(placement, micro_batches, memory)
 
 
 def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Starts:

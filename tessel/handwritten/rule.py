@@ -49,6 +49,16 @@ class Rule(Protocol):
         """Return one sentence that says why the rule cannot be used here, or None if it can."""
         ...
 
+    def orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Orders:
+        """Return the steps of each device, whether or not they fit the limit.
+
+        Raises:
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        ...
+
     def build(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Schedule:
@@ -70,7 +80,8 @@ class StreamRule:
         applies: returns why the rule does not apply to a pipeline with so many micro-batches, or None.
         streams: returns the instructions of each device, given pipeline and micro-batches.
         extra_edges: returns precedences that the rule adds to the placement's.
-        generalised: starts for placements to which the published rule does not apply, where there are any.
+        generalised: starts for placements to which the published rule does not apply, where there are any,
+            in the order in which they start.
     """
 
     name: str
@@ -118,14 +129,37 @@ class StreamRule:
         starts = self._starts(placement, micro_batches)
         return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
 
+    def orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Orders:
+        """Return the steps of each device, whether or not they fit the limit.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: has no effect.
+
+        Raises:
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        check_micro_batches(micro_batches)
+        del memory
+        pipeline = self._read(placement, micro_batches)
+        if isinstance(pipeline, str):
+            return in_order_of_start(placement, self._generalised(pipeline, placement, micro_batches))
+        return as_orders(pipeline, self.streams(pipeline, micro_batches))
+
     def _starts(self, placement: Placement, micro_batches: int) -> Starts:
         pipeline = self._read(placement, micro_batches)
         if isinstance(pipeline, str):
-            if self.generalised is None:
-                raise ScheduleError(f"{pipeline}; use another schedule or another placement")
-            return self.generalised(placement, micro_batches)
+            return self._generalised(pipeline, placement, micro_batches)
         orders = as_orders(pipeline, self.streams(pipeline, micro_batches))
         return earliest_starts(with_edges(placement, self.extra_edges(pipeline)), orders)
+
+    def _generalised(self, reason: str, placement: Placement, micro_batches: int) -> Starts:
+        if self.generalised is None:
+            raise ScheduleError(f"{reason}; use another schedule or another placement")
+        return self.generalised(placement, micro_batches)
 
     def _read(self, placement: Placement, micro_batches: int) -> Pipeline | str:
         """The placement as stages, or why the published rule does not apply to it."""
@@ -172,6 +206,15 @@ def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> 
         if peak > limit:
             return f"device {device} needs {peak} units, its limit is {limit}"
     return None
+
+
+def in_order_of_start(placement: Placement, starts: Starts) -> Orders:
+    """Return the steps of each device for starts that are listed in the order in which they start."""
+    orders: list[list[Step]] = [[] for _ in range(placement.devices)]
+    for block, micro_batch in starts:
+        for device in placement.blocks[block].devices:
+            orders[device].append(Step(block, micro_batch))
+    return orders
 
 
 def as_orders(pipeline: Pipeline, streams: Streams) -> Orders:

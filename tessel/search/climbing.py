@@ -73,7 +73,7 @@ class Climber:
         start = np.empty(self.instance.num_blocks * self.instance.micro_batches, dtype=np.int64)
         for _ in range(min(max(1, ROUND_LOOKS // looks), MOST_TRIES)):
             offset = self._try_from(climb)
-            makespan = self._schedule(offset, climb.options, start)
+            makespan = self._schedule(offset, climb.options, start, best)
             if 0 <= makespan <= climb.makespan:
                 climb.offset, climb.makespan = offset, makespan
             if 0 <= makespan < best.makespan:
@@ -86,9 +86,9 @@ class Climber:
             offset[moved] += self.rng.integers(-self.stride, self.stride + 1, size=len(moved))
         return offset
 
-    def _schedule(self, offset: IntArray, options: IntArray, start: IntArray) -> int:
+    def _schedule(self, offset: IntArray, options: IntArray, start: IntArray, best: Incumbent) -> int:
         rhythm = np.arange(self.instance.micro_batches, dtype=np.int64)[:, None] * self.stride
         priority = (offset[None, :] + rhythm).reshape(-1)
         # One try in four lets no device idle for a more urgent step.
         is_active = bool(self.rng.integers(4))
-        return list_schedule(self.instance, priority, options.copy(), is_active, start)
+        return list_schedule(self.instance, priority, options.copy(), is_active, start, lambda: best.is_over)

@@ -14,6 +14,7 @@ Checked in tests/tessel/search/test_neighbourhood.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,8 +64,6 @@ def orders_of(instance: Instance, start: IntArray) -> Orders:
         instance: the arrays.
         start: start by step, -1 where a step is not run.
     """
-    num_steps = instance.num_blocks * instance.micro_batches
-    num_slots = len(instance.device)
     steps = np.flatnonzero(start >= 0)
     block = steps % instance.num_blocks
     topological = np.empty(instance.num_blocks, dtype=np.int64)
@@ -73,7 +72,35 @@ def orders_of(instance: Instance, start: IntArray) -> Orders:
     by_time = np.lexsort(
         (topological[block], steps // instance.num_blocks, instance.span[block] > 0, start[steps])
     )
-    sequence = steps[by_time].astype(np.int64)
+    return _linked(instance, steps[by_time].astype(np.int64), start.copy())
+
+
+def orders_of_devices(instance: Instance, steps_by_device: Sequence[IntArray]) -> Orders | None:
+    """Return the orders with these steps on each device, not yet timed, or None where they dead-lock.
+
+    Args:
+        instance: the arrays.
+        steps_by_device: int64, the steps of each device, first to last; of each micro-batch one option.
+    """
+    ends = np.cumsum([0, *map(len, steps_by_device)])
+    sequence = np.empty(ends[-1], dtype=np.int64)
+    count = _sequence_of(instance, ends, np.concatenate(steps_by_device), sequence)
+    if count < 0:
+        return None
+    num_steps = instance.num_blocks * instance.micro_batches
+    return _linked(instance, sequence[:count].copy(), np.full(num_steps, -1, dtype=np.int64))
+
+
+def keeps_limits(instance: Instance, orders: Orders) -> bool:
+    """Return whether no running sum of memory is above its device's limit."""
+    devices = np.tile(instance.device, instance.micro_batches)
+    return bool((orders.level <= instance.limit[devices]).all())
+
+
+def _linked(instance: Instance, sequence: IntArray, best: IntArray) -> Orders:
+    """Return the orders in which each device follows a sequence of all steps."""
+    num_steps = instance.num_blocks * instance.micro_batches
+    num_slots = len(instance.device)
     rank = np.full(num_steps, -1, dtype=np.int64)
     rank[sequence] = np.arange(len(sequence))
     orders = Orders(
@@ -86,7 +113,7 @@ def orders_of(instance: Instance, start: IntArray) -> Orders:
         head=np.full(num_steps, -1, dtype=np.int64),
         tail=np.zeros(num_steps, dtype=np.int64),
         tabu=np.zeros(1 << TABU_BITS, dtype=np.int64),
-        best=start.copy(),
+        best=best,
     )
     _link(instance, orders)
     return orders
@@ -307,6 +334,59 @@ def _set_levels(instance: Instance, orders: Orders, device: int) -> None:
         held += instance.memory[step % instance.num_blocks]
         orders.level[slot] = held
         step = orders.following[slot]
+
+
+@compiled
+def _sequence_of(instance: Instance, ends: IntArray, order: IntArray, sequence: IntArray) -> int:
+    """Write a topological order of all steps and return their number, or -1 where they dead-lock.
+
+    Args:
+        instance: the arrays.
+        ends: where each device's steps begin in `order`, and where the last ones end.
+        order: the steps of one device after the other.
+        sequence: as long as `order`; overwritten.
+    """
+    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    pending = np.full(num_blocks * instance.micro_batches, -1, dtype=np.int64)
+    following = np.full(num_slots * instance.micro_batches, -1, dtype=np.int64)
+    for step in order:
+        pending[step] = 0
+    num_run = 0
+    for step in range(len(pending)):
+        if pending[step] == 0:
+            num_run += 1
+            block, first = step % num_blocks, step // num_blocks * num_blocks
+            for at in range(instance.before_start[block], instance.before_start[block + 1]):
+                pending[step] += pending[first + instance.before[at]] >= 0
+    for device in range(instance.num_devices):
+        for place in range(ends[device] + 1, ends[device + 1]):
+            following[slot_of(instance, order[place - 1], device)] = order[place]
+            pending[order[place]] += 1
+    count = 0
+    for step in range(len(pending)):
+        if pending[step] == 0:
+            sequence[count] = step
+            count += 1
+    done = 0
+    while done < count:
+        step = sequence[done]
+        done += 1
+        block, micro_batch = step % num_blocks, step // num_blocks
+        for at in range(instance.after_start[block], instance.after_start[block + 1]):
+            target = micro_batch * num_blocks + instance.after[at]
+            if pending[target] > 0:
+                pending[target] -= 1
+                if pending[target] == 0:
+                    sequence[count] = target
+                    count += 1
+        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+            target = following[micro_batch * num_slots + at]
+            if target >= 0:
+                pending[target] -= 1
+                if pending[target] == 0:
+                    sequence[count] = target
+                    count += 1
+    return count if count == num_run else -1
 
 
 @compiled

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import networkx as nx
 
@@ -18,7 +19,7 @@ from tessel.placement import Placement
 
 def least_distances_from_start(placement: Placement) -> list[int]:
     """Return, by block, the least steps from the start of its micro-batch to its start."""
-    distance = _longest(placement, list(nx.topological_sort(placement.graph)), _incoming(placement), None)
+    distance = _longest(placement, *_forwards(placement), None)
     return [max(distance[block.name] or 0, 0) for block in placement.blocks]
 
 
@@ -37,19 +38,23 @@ def least_distances_to_end(placement: Placement) -> list[int]:
 
 def least_distances_from(placement: Placement, source: str) -> dict[str, int]:
     """Return the least steps from the start of `source` to the start of each block that must follow it."""
-    order = list(nx.topological_sort(placement.graph))
-    distance = _longest(placement, order, _incoming(placement), source)
+    distance = _longest(placement, *_forwards(placement), source)
     return {name: steps for name, steps in distance.items() if steps is not None}
 
 
 _Hops = Mapping[str, list[tuple[str, int]]]
 
 
-def _incoming(placement: Placement) -> _Hops:
-    return {
+# The bounds ask for the distances from one block after the other.
+@lru_cache(maxsize=4)
+def _forwards(placement: Placement) -> tuple[tuple[str, ...], _Hops]:
+    """Return the blocks in topological order, and those before each with the delay from start to start."""
+    graph = placement.graph
+    incoming = {
         name: [(source, placement.block(source).span + data["lag"]) for source, data in neighbours.items()]
-        for name, neighbours in placement.graph.pred.items()
+        for name, neighbours in graph.pred.items()
     }
+    return tuple(nx.topological_sort(graph)), incoming
 
 
 def _longest(

@@ -8,14 +8,18 @@ options. Checked in tests/tessel/search/test_makespan.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tessel.errors import ScheduleError
-from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten import HANDWRITTEN, Rule
+from tessel.handwritten.rule import find_excess
+from tessel.orders import Step
 from tessel.placement import Placement
+from tessel.search.device_orders import earliest_starts, keeps_limits, orders_of_devices
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray
 from tessel.search.serial import NEVER, list_schedule
@@ -23,12 +27,23 @@ from tessel.search.serial import NEVER, list_schedule
 RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 """Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
 
+MOST_STEPS_UNASKED = 20_000
+"""Steps of a schedule up to which a rule just runs, in some tenths of a second at most."""
+
+FEW_MICRO_BATCHES = 8
+"""Micro-batches by which the time of a rule is judged where there are more steps."""
+
+RUNS_UNDER_LIMIT = 3
+"""Simulations of a rule that lowers its own limits until it fits; with few micro-batches one does."""
+
 
 def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> None:
     """Offer one schedule that always exists, then the hand-written ones that fit, then the urgencies."""
     best.offer(_one_after_the_other(best.instance), "serial")
-    for name, start in _handwritten(placement, best.instance, memory):
-        best.offer(start, name)
+    for rule in _in_time(placement, best, memory):
+        start = _starts_of(rule, placement, best.instance, memory)
+        if start is not None:
+            best.offer(start, rule.name)
     stride = busiest_work(placement)
     for options in option_presets(best.instance):
         for rhythm in RHYTHMS:
@@ -113,7 +128,7 @@ def _offer_urgency(best: Incumbent, options: IntArray, *, stride: int, is_active
     rhythm = np.arange(instance.micro_batches, dtype=np.int64)[:, None] * stride
     priority = (rhythm - instance.tail[None, :]).reshape(-1)
     start = np.empty(len(priority), dtype=np.int64)
-    if list_schedule(instance, priority, options.copy(), is_active, start) >= 0:
+    if list_schedule(instance, priority, options.copy(), is_active, start, lambda: best.is_over) >= 0:
         best.offer(start, "list scheduling")
 
 
@@ -149,15 +164,49 @@ def _start_of_one(instance: Instance) -> IntArray:
     return start
 
 
-def _handwritten(
-    placement: Placement, instance: Instance, memory: Sequence[int] | None
-) -> Iterator[tuple[str, IntArray]]:
+def _in_time(placement: Placement, best: Incumbent, memory: Sequence[int] | None) -> Iterator[Rule]:
+    """Yield the rules; of a large schedule the quickest first, as long as they would be done in time."""
+    micro_batches = best.instance.micro_batches
+    if micro_batches * best.instance.num_blocks <= MOST_STEPS_UNASKED:
+        yield from HANDWRITTEN
+        return
+    seconds: dict[str, float] = {}
     for rule in HANDWRITTEN:
-        try:
-            built = rule.build(placement, micro_batches=instance.micro_batches, memory=memory)
-        except ScheduleError:  # it does not apply, or does not fit the limit
-            continue
-        start = np.full(instance.num_blocks * instance.micro_batches, -1, dtype=np.int64)
-        for (block, micro_batch), when in built.start_by_block().items():
-            start[micro_batch * instance.num_blocks + block] = when
-        yield built.found_by, start
+        began = best.clock()
+        with contextlib.suppress(ScheduleError):
+            rule.orders(placement, micro_batches=FEW_MICRO_BATCHES, memory=memory)
+        runs = RUNS_UNDER_LIMIT if rule.needs_limit else 1
+        seconds[rule.name] = runs * (best.clock() - began) * micro_batches / FEW_MICRO_BATCHES
+    for rule in sorted(HANDWRITTEN, key=lambda rule: seconds[rule.name]):
+        if seconds[rule.name] < best.seconds_left:
+            yield rule
+
+
+def _starts_of(
+    rule: Rule, placement: Placement, instance: Instance, memory: Sequence[int] | None
+) -> IntArray | None:
+    """Return a rule's starts by step, or None where it does not apply or does not fit."""
+    try:
+        by_device = rule.orders(placement, micro_batches=instance.micro_batches, memory=memory)
+    except ScheduleError:
+        return None
+    orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
+    if orders is None:
+        return None
+    start = earliest_starts(instance, orders)
+    return start if keeps_limits(instance, orders) or _fits_at_once(placement, start, memory) else None
+
+
+def _step_numbers(instance: Instance, steps: Sequence[Step]) -> IntArray:
+    numbers = np.array(steps, dtype=np.int64).reshape(-1, 2)
+    found: IntArray = numbers[:, 1] * instance.num_blocks + numbers[:, 0]
+    return found
+
+
+def _fits_at_once(placement: Placement, start: IntArray, memory: Sequence[int] | None) -> bool:
+    """Return whether the limits are kept if blocks of span 0 add and free in one step."""
+    if memory is None or all(block.span > 0 for block in placement.blocks if block.memory):
+        return False
+    size = len(placement.blocks)
+    starts = {(step % size, step // size): int(start[step]) for step in np.flatnonzero(start >= 0).tolist()}
+    return find_excess(placement, starts, memory) is None

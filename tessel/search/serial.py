@@ -19,6 +19,9 @@ Source: Giffler and Thompson, "Algorithms for solving production-scheduling prob
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from tessel.search.compiled import compiled, compiled_leaf
@@ -26,6 +29,12 @@ from tessel.search.instance import UNLIMITED, Instance, IntArray
 
 NEVER = 1 << 62
 """Later than any step of any schedule."""
+
+MOST_LOOKS = 600_000
+"""Blocks looked at between two questions whether time is over: some hundredths of a second."""
+
+FINISHED, STUCK, GOING_ON = range(3)
+"""What has become of a listing."""
 
 
 @compiled_leaf
@@ -211,9 +220,33 @@ def place_step(
         held[device] += instance.memory[block]
 
 
-@compiled
+class Listing(NamedTuple):
+    """A schedule that is being listed; all int64.
+
+    Attributes:
+        start: by step, -1 where it has not started, or is not run.
+        options: option by choice and micro-batch, -1 where undecided.
+        free: step from which each device is free.
+        held: units on each device.
+        following: next micro-batch of each block.
+        makespan: one number, the last end so far.
+    """
+
+    start: IntArray
+    options: IntArray
+    free: IntArray
+    held: IntArray
+    following: IntArray
+    makespan: IntArray
+
+
 def list_schedule(
-    instance: Instance, priority: IntArray, options: IntArray, is_active: bool, start: IntArray
+    instance: Instance,
+    priority: IntArray,
+    options: IntArray,
+    is_active: bool,
+    start: IntArray,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write the start of every step by priority, and return the makespan, or -1 where it got stuck.
 
@@ -226,14 +259,34 @@ def list_schedule(
         options: option by choice and micro-batch; -1 leaves it to the priority, and is overwritten.
         is_active: whether a device may idle for a more urgent step that comes before another could end.
         start: by step, overwritten; -1 where a step is not run.
+        is_over: asked every few hundredths of a second; where it is true there is no schedule, and -1.
     """
     start[:] = -1
-    free = np.zeros(instance.num_devices, dtype=np.int64)
-    held = np.zeros(instance.num_devices, dtype=np.int64)
-    following = np.zeros(instance.num_blocks, dtype=np.int64)
+    listing = Listing(
+        start=start,
+        options=options,
+        free=np.zeros(instance.num_devices, dtype=np.int64),
+        held=np.zeros(instance.num_devices, dtype=np.int64),
+        following=np.zeros(instance.num_blocks, dtype=np.int64),
+        makespan=np.zeros(1, dtype=np.int64),
+    )
+    num_steps = max(MOST_LOOKS // instance.num_blocks, 1)
+    state = GOING_ON
+    while state == GOING_ON:
+        state = continue_listing(instance, priority, listing, is_active, num_steps)
+        if state == GOING_ON and is_over():
+            return -1
+    return int(listing.makespan[0]) if state == FINISHED else -1
+
+
+@compiled
+def continue_listing(
+    instance: Instance, priority: IntArray, listing: Listing, is_active: bool, num_steps: int
+) -> int:
+    """Start so many more steps; return whether all have started, it is stuck, or it goes on."""
+    start, options, free, held, following, makespan = listing
     ready = np.full(instance.num_blocks, -1, dtype=np.int64)
-    makespan = 0
-    while True:
+    for _ in range(num_steps):
         is_finished = True
         for block in range(instance.num_blocks):
             ready[block] = -1
@@ -242,18 +295,19 @@ def list_schedule(
                 is_finished = False
                 ready[block] = ready_time(instance, block, micro_batch, start, free, options)
         if is_finished:
-            return int(makespan)
+            return FINISHED
         # Whether a step fits is costly to find out, so only those that would be taken are asked.
         while True:
             leader = first_to_end(instance, ready, is_active)
             if leader < 0:
-                return -1
+                return STUCK
             block = most_urgent(instance, ready, leader, following, priority, is_active)
             if fits(instance, block, following[block], start, held, options, following):
                 break
             ready[block] = -1
-        makespan = max(makespan, ready[block] + instance.span[block])
+        makespan[0] = max(makespan[0], ready[block] + instance.span[block])
         place_step(instance, block, following[block], ready[block], start, free, held, options, following)
+    return GOING_ON
 
 
 @compiled_leaf

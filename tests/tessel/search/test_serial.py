@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessel.search import serial
 from tessel.search.instance import build_instance
 from tessel.search.memory_need import least_memory
 from tessel.search.problem import make_problem
@@ -56,3 +57,15 @@ def test_most_urgent_step_goes_first(is_active: bool) -> None:
     forward_first = np.array([0, 1, 0, 1, 0, 1])
     assert list_schedule(instance, forward_first, options, is_active, start) == 12
     assert start.tolist() == [0, 3, 1, 6, 2, 9]
+
+
+def test_a_listing_ends_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = build_instance(vshape(2), micro_batches=8, memory=None)
+    priority = np.arange(instance.num_blocks * 8, dtype=np.int64)
+    options = np.empty((0, 8), dtype=np.int64)
+    whole, cut = np.empty((2, len(priority)), dtype=np.int64)
+    makespan = list_schedule(instance, priority, options, True, whole)
+    monkeypatch.setattr(serial, "MOST_LOOKS", 1)
+    assert list_schedule(instance, priority, options, True, cut, lambda: False) == makespan
+    assert (cut == whole).all()
+    assert list_schedule(instance, priority, options, True, cut, lambda: True) == -1

@@ -1,0 +1,86 @@
+"""First schedules: hand-written rules as they are built, and as far as time goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessel.handwritten import HANDWRITTEN
+from tessel.placement import Block, BlockKind, Placement
+from tessel.search import find_schedule, rules
+from tessel.search.device_orders import orders_of_devices
+from tessel.search.instance import build_instance
+from tessel.search.rules import _starts_of
+from tessel.shapes import interleaved, make_shape, vshape, zbv
+from tessel.validation import check_schedule
+from tests.schedule_samples import ticking_clock
+
+PLACEMENTS = (
+    vshape(4, backward_span=2, lag=1),
+    vshape(4, split_backward=True, forward_span=(3, 5, 4, 4), lag=1),
+    vshape(3, choose_backward=True),
+    vshape(3, recompute=True, recompute_memory=0),
+    interleaved(3, chunks=2, forward_span=2),
+    zbv(3, split_backward=True, forward_span=5, lag=2),
+    make_shape("xshape", 4),
+    make_shape("nnshape", 4),
+    make_shape("kshape", 4, lag=3),
+)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("micro_batches", [1, 5, 8])
+@pytest.mark.parametrize("limit", [None, 3, 6])
+def test_rules_start_as_they_are_built(placement: Placement, micro_batches: int, limit: int | None) -> None:
+    memory = None if limit is None else (limit,) * placement.devices
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    has_recompute = any(block.kind is BlockKind.RECOMPUTE for block in placement.blocks)
+    fitting = []
+    for rule in HANDWRITTEN:
+        start = _starts_of(rule, placement, instance, memory)
+        is_fitting = rule.why_not(placement, micro_batches, memory) is None
+        assert (start is not None) == is_fitting
+        if start is None:
+            continue
+        fitting.append(rule.name)
+        built = rule.build(placement, micro_batches=micro_batches, memory=memory).start_by_block()
+        for (block, micro_batch), when in built.items():
+            own = start[micro_batch * instance.num_blocks + block]
+            # 1F1B lets a recomputation wait for its gradient; here it starts at once.
+            assert own == when or (has_recompute and own < when)
+        assert (start >= 0).sum() == len(built)
+    assert fitting or limit == 3
+
+
+def test_orders_that_wait_for_each_other_are_none() -> None:
+    instance = build_instance(vshape(2), micro_batches=1, memory=None)
+    f0, f1, b1, b0 = (instance.serial_order[place : place + 1] for place in range(4))
+    orders = orders_of_devices(instance, [np.concatenate([f0, b0]), np.concatenate([f1, b1])])
+    assert orders is not None
+    assert orders.sequence.tolist() == instance.serial_order.tolist()
+    assert orders_of_devices(instance, [np.concatenate([b0, f0]), np.concatenate([f1, b1])]) is None
+
+
+def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
+    blocks = (
+        Block(name="f", devices=(0,), span=0, memory=1),
+        Block(name="b", devices=(0,), span=0, memory=-1),
+        Block(name="work", devices=(0,), span=2),
+    )
+    placement = Placement(devices=1, blocks=blocks)
+    instance = build_instance(placement, micro_batches=3, memory=(1,))
+    for rule in HANDWRITTEN:
+        start = _starts_of(rule, placement, instance, (1,))
+        assert (start is not None) == (rule.why_not(placement, 3, (1,)) is None)
+
+
+def test_rules_that_take_too_long_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MOST_STEPS_UNASKED", 0)
+    placement = zbv(3, split_backward=True)
+    # Every look at the clock takes a second, so judging the rules takes one each and none is quick enough.
+    hurried = find_schedule(placement, micro_batches=24, memory=9, time_limit_s=4, clock=ticking_clock())
+    check_schedule(hurried)
+    assert hurried.found_by == "serial"
+    patient = find_schedule(placement, micro_batches=24, memory=9, time_limit_s=80, clock=ticking_clock())
+    check_schedule(patient)
+    assert patient.makespan < hurried.makespan
