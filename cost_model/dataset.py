@@ -1,8 +1,9 @@
 """Measured samples as a training set, and honest ways to hold some of it out.
 
 One sample is one key (workload, backend, settings, environment): repeated measurements of a key are merged
-into their median, so that a duplicate never stands on both sides of a split. A held-out group is a shape of
-known operators, a combination of operators, or a network. Checked in tests/cost_model/test_dataset.py.
+into their median, so that a duplicate never stands on both sides of a split. A held-out group is a workload,
+a shape of the most expensive operator with everything around it, a combination of operators, or a network.
+Checked in tests/cost_model/test_dataset.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cost_model.errors import CostModelError
-from cost_model.features import Query, shape_key
+from cost_model.features import Query, anchor_key, shape_key
 from cost_model.roofline import DeviceSpeed, device_speed
 from records import Environment, Record, Status
 
@@ -116,9 +117,18 @@ def split_folds(groups: Sequence[str], *, num_folds: int, rng: np.random.Generat
     return np.array([fold_by_group[group] for group in groups], dtype=np.int64)
 
 
-def shape_groups(dataset: Dataset) -> list[str]:
-    """Group samples by workload: a held-out group is a shape never seen, of operators that may have been."""
+def workload_groups(dataset: Dataset) -> list[str]:
+    """Group samples by workload: a held-out group is new, but its operators may be known at its shapes."""
     return [sample.query.workload.fingerprint for sample in dataset.samples]
+
+
+def shape_groups(dataset: Dataset) -> list[str]:
+    """Group samples by their most expensive operator and its shapes: a held-out group is a shape never seen.
+
+    Sub-graphs that differ only in what is fused around one matrix product stand on the same side, because
+    their latencies hardly differ.
+    """
+    return [anchor_key(sample.query.workload) for sample in dataset.samples]
 
 
 def combination_groups(dataset: Dataset) -> list[str]:
@@ -129,16 +139,18 @@ def combination_groups(dataset: Dataset) -> list[str]:
 def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> list[str]:
     """Group samples by the network they come from; those of several networks are named `shared`.
 
+    Sizes of one network, such as `gpt2:tiny` and `gpt2:small`, are one network.
+
     Args:
         dataset: the samples.
         networks: fingerprints of each network's workloads.
     """
-    members: dict[str, list[str]] = {}
-    for name, fingerprints in sorted(networks.items()):
+    members: dict[str, set[str]] = {}
+    for name, fingerprints in networks.items():
         for fingerprint in fingerprints:
-            members.setdefault(fingerprint, []).append(name)
+            members.setdefault(fingerprint, set()).add(name.partition(":")[0])
     return [
-        found[0] if len(found := members.get(sample.query.workload.fingerprint, [])) == 1 else "shared"
+        min(found) if len(found := members.get(sample.query.workload.fingerprint, ())) == 1 else "shared"
         for sample in dataset.samples
     ]
 

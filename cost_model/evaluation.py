@@ -1,6 +1,6 @@
 """How good the cost model is on what it has not seen, with the noise floor beside.
 
-Held out in turn: shapes, combinations of operators, networks. Figures are over kernels of at least
+Held out in turn: workloads, shapes, combinations of operators, networks. Figures are over kernels of at least
 `min_latency_us`; decision regret is over groups of backends that ran the same workload. Checked in
 tests/cost_model/test_evaluation.py.
 """
@@ -20,6 +20,7 @@ from cost_model.dataset import (
     network_groups,
     shape_groups,
     split_folds,
+    workload_groups,
 )
 from cost_model.errors import CostModelError
 from cost_model.kernel_model import TargetKind, train_kernel_model
@@ -75,7 +76,7 @@ def evaluate(
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
 ) -> dict[str, SplitFigures]:
-    """Return figures by split: `shape`, `combination`, and `network` where networks are known.
+    """Return figures by split: `workload`, `shape`, `combination`, and `network` where networks are known.
 
     Args:
         dataset: the samples.
@@ -89,7 +90,11 @@ def evaluate(
         CostModelError: too few samples, or none long enough to count.
     """
     rng = np.random.default_rng(seed)
-    groups = {"shape": shape_groups(dataset), "combination": combination_groups(dataset)}
+    groups = {
+        "workload": workload_groups(dataset),
+        "shape": shape_groups(dataset),
+        "combination": combination_groups(dataset),
+    }
     folds = {name: split_folds(group, num_folds=_NUM_FOLDS, rng=rng) for name, group in groups.items()}
     if networks:
         names = network_groups(dataset, networks)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cost_model.roofline import DeviceSpeed, roofline_us
 from records import Operator, Tensor, Workload
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 
 BACKENDS = ("tvm", "metaschedule", "blas", "torch", "onnxruntime", "cublas", "cudnn", "mix")
 """Backends with a column of their own; others share one."""
@@ -35,7 +35,14 @@ OPERATORS = (
 )  # fmt: skip
 """Operators with a column of their own; others share one."""
 
+TRANSCENDENTAL = frozenset(
+    ("exp", "log", "erf", "tanh", "sigmoid", "power", "sqrt", "rsqrt", "divide", "nn.gelu", "nn.gelu_tanh",
+     "nn.softmax", "nn.log_softmax", "nn.silu")
+)  # fmt: skip
+"""Operators that take many instructions an element."""
+
 _KINDS = 9
+_ELEMENTWISE_KINDS, _INJECTIVE_KIND, _REDUCTION_KIND = (0, 1), 2, 3
 _REMAINDERS = (8, 16, 64)
 
 _WORK = (
@@ -50,6 +57,11 @@ _WORK = (
     "log_traffic_us",
     "log_roofline_us",
     "log_working_set",
+    "log_unfused_us",
+    "log_elementwise",
+    "log_transcendental",
+    "log_moved_bytes",
+    "log_reduced",
 )
 _ANCHOR = (
     "anchor_is_matmul",
@@ -155,6 +167,16 @@ def shape_key(workload: Workload) -> str:
     return ";".join(f"{operator.name}{operator.inputs}" for operator in workload.operators)
 
 
+def anchor_key(workload: Workload) -> str:
+    """Name the anchor with its shapes: equal for sub-graphs whose most expensive operator is the same."""
+    anchor = anchor_of(workload)
+    if anchor is None:
+        return "none"
+    values = workload.values
+    given = [values[number].shape for number in anchor.inputs]
+    return f"{anchor.name}{given}{[tensor.shape for tensor in anchor.outputs]}{anchor.attributes}"
+
+
 def _workload_features(workload: Workload, speed: DeviceSpeed) -> list[float]:
     values = workload.values
     anchor = anchor_of(workload)
@@ -186,6 +208,35 @@ def _work_features(workload: Workload, speed: DeviceSpeed, anchor: Operator | No
         math.log2(traffic / speed.bandwidth_gb_s / 1e3 + 1e-3),
         math.log2(roofline_us(workload, speed)),
         _log(traffic + intermediate),
+        *_operator_work(workload, speed),
+    ]
+
+
+def _operator_work(workload: Workload, speed: DeviceSpeed) -> list[float]:
+    """Add up what operators do one by one, as a library runs them and as a compiler's loops do."""
+    values = workload.values
+    unfused_us = elementwise = transcendental = moved_bytes = reduced = 0.0
+    for operator in workload.operators:
+        read = sum(values[number].num_bytes for number in operator.inputs)
+        written = sum(tensor.num_bytes for tensor in operator.outputs)
+        elements = sum(tensor.num_elements for tensor in operator.outputs)
+        unfused_us += speed.call_us + max(
+            operator.flops / speed.peak_gflops / 1e3, (read + written) / speed.bandwidth_gb_s / 1e3
+        )
+        if operator.kind in _ELEMENTWISE_KINDS:
+            elementwise += elements
+        elif operator.kind == _INJECTIVE_KIND:
+            moved_bytes += written
+        elif operator.kind == _REDUCTION_KIND:
+            reduced += max((values[number].num_elements for number in operator.inputs), default=0)
+        if operator.name in TRANSCENDENTAL:
+            transcendental += elements
+    return [
+        math.log2(unfused_us + 1e-3),
+        _log(elementwise),
+        _log(transcendental),
+        _log(moved_bytes),
+        _log(reduced),
     ]
 
 

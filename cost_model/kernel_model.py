@@ -2,12 +2,15 @@
 
 Gradient-boosted trees learn log(latency / roofline bound): an analytic bound carries over to shapes never
 seen, and the trees correct it. A second, smaller forest learns how large the first one's error is likely to
-be; its scale is calibrated on out-of-fold residuals (normalised split-conformal prediction), so that a share
-`coverage` of intervals holds the truth where new programs are like those measured. Checked in
+be; its scale is calibrated on out-of-fold residuals (normalised conformal prediction), so that a share
+`coverage` of intervals holds the truth. How far a program is from what was measured decides how large its
+error is, so residuals are taken, and intervals calibrated, for each *novelty* apart: a known combination of
+operators around a known shape, a known combination around a new shape, and a new combination. Checked in
 tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for
-regression", JASA 2018, section 5.2 (locally weighted conformal intervals).
+regression", JASA 2018, section 5.2 (locally weighted conformal intervals); Vovk et al., "Algorithmic learning
+in a random world", 2005, section 4.5 (calibration by classes).
 """
 
 from __future__ import annotations
@@ -18,17 +21,33 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import xgboost
 
-from cost_model.dataset import MIN_SAMPLES, Dataset, combination_groups, shape_groups, split_folds
+from cost_model.dataset import (
+    MIN_SAMPLES,
+    Dataset,
+    combination_groups,
+    shape_groups,
+    split_folds,
+    workload_groups,
+)
 from cost_model.errors import CostModelError
-from cost_model.features import FEATURE_NAMES, FEATURES_VERSION, Query, feature_matrix, roofline_vector
+from cost_model.features import (
+    FEATURE_NAMES,
+    FEATURES_VERSION,
+    Query,
+    anchor_key,
+    feature_matrix,
+    roofline_vector,
+    shape_key,
+)
+from records import Workload
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
@@ -45,6 +64,7 @@ _MEAN_PARAMETERS = {
     "max_bin": 128,
 }
 _MEAN_ROUNDS = 320
+_QUICK_ETA, _QUICK_ROUNDS = 0.18, 107
 _SCALE_PARAMETERS = {
     "objective": "reg:squarederror",
     "eta": 0.08,
@@ -56,7 +76,16 @@ _SCALE_PARAMETERS = {
     "max_bin": 64,
 }
 _SCALE_ROUNDS = 60
-_NUM_FOLDS = 5
+_NUM_FOLDS = 4
+_NOVELTIES = (workload_groups, shape_groups, combination_groups)
+"""What is held out to learn the errors of each novelty: a workload, its shape, its combination."""
+
+_LONG_US = 100.0
+"""Short kernels are timed less exactly, and have a calibration of their own."""
+
+_FEW_SCORES = 40
+"""Below this a class's quantile would be a guess; all of its novelty stand for it."""
+
 _LEAST_ERROR = 0.005
 """Residuals below half a percent are measurement noise; flooring them keeps their logarithm tame."""
 
@@ -77,7 +106,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         feature_names: their names in order.
         target: what the trees learn.
         coverage: share of intervals meant to hold the truth.
-        conformal_quantile: factor from predicted scale to half-width, calibrated.
+        conformal_quantiles: factor from predicted scale to half-width, calibrated; of short and of long
+            kernels for each novelty.
+        known_shapes: names of the anchors with their shapes that it has seen, hashed.
+        known_combinations: names of the combinations of operators that it has seen, hashed.
         num_samples: keys trained on.
         records_digest: names the set of record ids it rests on.
         last_record_id: newest record it rests on.
@@ -90,7 +122,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     feature_names: tuple[str, ...]
     target: TargetKind
     coverage: float
-    conformal_quantile: float
+    conformal_quantiles: tuple[tuple[float, float], ...]
+    known_shapes: frozenset[str]
+    known_combinations: frozenset[str]
     num_samples: int
     records_digest: str
     last_record_id: int
@@ -132,21 +166,41 @@ class KernelModel:
                 f"the cost model was trained without the backend {unseen[0]} (it knows "
                 f"{', '.join(self.manifest.backends)}); measure some of its kernels and train again"
             )
-        bounds = roofline_vector(queries)
-        return self.predict_features(feature_matrix(queries), bounds)
+        return self.predict_features(feature_matrix(queries), roofline_vector(queries), self.novelty(queries))
+
+    def novelty(self, queries: Sequence[Query]) -> np.ndarray:
+        """Return how far each query is from what was trained on, int64, shape (num_queries,).
+
+        0 for a known combination around a known shape, 1 for a new shape, 2 for a new combination.
+        """
+        found: dict[int, int] = {}
+        for query in queries:
+            workload = query.workload
+            if id(workload) not in found:
+                found[id(workload)] = self._novelty(workload)
+        return np.array([found[id(query.workload)] for query in queries], dtype=np.int64)
+
+    def _novelty(self, workload: Workload) -> int:
+        if _short_hash(shape_key(workload)) not in self.manifest.known_combinations:
+            return 2
+        return int(_short_hash(anchor_key(workload)) not in self.manifest.known_shapes)
 
     def predict_features(
-        self, features: np.ndarray, bounds_us: np.ndarray
+        self, features: np.ndarray, bounds_us: np.ndarray, novelty: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return latency, low and high end from features, for callers that keep them.
 
         Args:
             features: float32, shape (num_queries, num_features).
             bounds_us: float64, shape (num_queries,), the roofline bounds.
+            novelty: int64, shape (num_queries,), as `novelty` returns it.
         """
         base = _base(bounds_us, self.manifest.target)
-        centre = self.mean.inplace_predict(features).astype(np.float64) + base
-        width = self.manifest.conformal_quantile * np.exp(self.scale.inplace_predict(features))
+        correction = self.mean.inplace_predict(features).astype(np.float64)
+        centre = correction + base
+        is_long = (centre >= np.log(_LONG_US)).astype(np.int64)
+        factor = np.asarray(self.manifest.conformal_quantiles)[novelty, is_long]
+        width = factor * np.exp(self.scale.inplace_predict(_scale_features(features, correction, novelty)))
         return np.exp(centre), np.exp(centre - width), np.exp(centre + width)
 
     def save(self, folder: Path) -> None:
@@ -221,9 +275,9 @@ def train_kernel_model(
         features[:, blank] = 0
     labels = np.log(dataset.latencies_us) - _base(roofline_vector(dataset.queries), target)
     threads = num_threads or os.cpu_count() or 1
-    residuals = _out_of_fold_errors(dataset, features, labels, seed=seed, num_threads=threads)
-    log_errors = np.log(np.maximum(residuals, _LEAST_ERROR))
-    scale = _train(_SCALE_PARAMETERS, _SCALE_ROUNDS, features, log_errors, seed, threads)
+    held_out = _out_of_fold(dataset, features, labels, seed=seed, num_threads=threads)
+    scale = _train(_SCALE_PARAMETERS, _SCALE_ROUNDS, held_out.features, held_out.log_errors, seed, threads)
+    bases = np.tile(_base(roofline_vector(dataset.queries), target), len(_NOVELTIES))
     return KernelModel(
         mean=_train(_MEAN_PARAMETERS, _MEAN_ROUNDS, features, labels, seed, threads),
         scale=scale,
@@ -232,9 +286,11 @@ def train_kernel_model(
             feature_names=FEATURE_NAMES,
             target=target,
             coverage=coverage,
-            conformal_quantile=_conformal_quantile(
-                dataset, features, residuals, log_errors, coverage=coverage, seed=seed, num_threads=threads
+            conformal_quantiles=_conformal_quantiles(
+                dataset, held_out, bases, coverage=coverage, seed=seed, num_threads=threads
             ),
+            known_shapes=frozenset(map(_short_hash, shape_groups(dataset))),
+            known_combinations=frozenset(map(_short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),
             records_digest=_digest(dataset),
             last_record_id=max(max(sample.record_ids) for sample in dataset.samples),
@@ -243,6 +299,28 @@ def train_kernel_model(
             seed=seed,
         ),
     )
+
+
+class _OutOfFold(NamedTuple):
+    """What models that had not seen a sample made of it; rows for all samples, once for each novelty.
+
+    Attributes:
+        features: float32, shape (num_novelties × num_samples, num_features + 1 + num_novelties).
+        corrections: what the trees said, shape (num_novelties × num_samples,).
+        errors: |error| of the logarithm, same shape.
+        novelty: which novelty a row is of, same shape.
+    """
+
+    features: np.ndarray
+    corrections: np.ndarray
+    errors: np.ndarray
+    novelty: np.ndarray
+
+    @property
+    def log_errors(self) -> np.ndarray:
+        """Logarithms of the errors, floored."""
+        floored: np.ndarray = np.maximum(self.errors, _LEAST_ERROR)
+        return np.asarray(np.log(floored))
 
 
 def _base(bounds_us: np.ndarray, target: TargetKind) -> np.ndarray:
@@ -261,61 +339,90 @@ def _train(
     return xgboost.train(settings, xgboost.DMatrix(features, labels), num_boost_round=rounds)
 
 
-def _out_of_fold_errors(
+def _out_of_fold(
     dataset: Dataset, features: np.ndarray, labels: np.ndarray, *, seed: int, num_threads: int
-) -> np.ndarray:
-    """Return |error| of each sample under a model that saw neither its shape nor, half the time, its like.
-
-    New programs are partly new shapes of known combinations and partly new combinations; folds by shape alone
-    would promise too narrow intervals for the latter, so half the folds are drawn by each.
-    """
+) -> _OutOfFold:
+    """Return predictions of each sample by models that saw neither it nor its like, for each novelty."""
     rng = np.random.default_rng(seed)
-    by_shape = split_folds(shape_groups(dataset), num_folds=_NUM_FOLDS, rng=rng)
-    by_combination = split_folds(combination_groups(dataset), num_folds=_NUM_FOLDS, rng=rng)
-    pick = rng.random(len(labels)) < 0.5
-    errors = np.zeros(len(labels))
-    for folds, wanted in ((by_shape, ~pick), (by_combination, pick)):
+    rows = []
+    for novelty, groups_of in enumerate(_NOVELTIES):
+        folds = split_folds(groups_of(dataset), num_folds=_NUM_FOLDS, rng=rng)
+        corrections = np.zeros(len(labels))
         for fold in range(_NUM_FOLDS):
             held_out = folds == fold
-            if not (held_out & wanted).any() or held_out.all():
+            if not held_out.any():
                 continue
-            # Half the rounds: errors only calibrate the width, and training stays within its time.
+            # Where all samples are of one group, what saw them has to do.
+            rest = ~held_out if not held_out.all() else held_out
+            # Fewer, larger steps: errors only calibrate the width, and training stays within its time.
             model = _train(
-                {**_MEAN_PARAMETERS, "eta": 0.1},
-                _MEAN_ROUNDS // 2,
-                features[~held_out],
-                labels[~held_out],
+                {**_MEAN_PARAMETERS, "eta": _QUICK_ETA},
+                _QUICK_ROUNDS,
+                features[rest],
+                labels[rest],
                 seed,
                 num_threads,
             )
-            chosen = held_out & wanted
-            errors[chosen] = np.abs(model.inplace_predict(features[chosen]) - labels[chosen])
-    return errors
+            corrections[held_out] = model.inplace_predict(features[held_out])
+        of_rows = np.full(len(labels), novelty)
+        rows.append((_scale_features(features, corrections, of_rows), corrections, of_rows))
+    stacked, corrections, novelties = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    errors = np.abs(corrections - np.tile(labels, len(_NOVELTIES)))
+    return _OutOfFold(stacked, corrections, errors, novelties)
 
 
-def _conformal_quantile(
+def _scale_features(features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray) -> np.ndarray:
+    """Return what the second forest sees: the features, the first one's answer, and the novelty."""
+    one_hot = np.eye(len(_NOVELTIES), dtype=np.float32)[novelty]
+    return np.concatenate([features, corrections[:, None].astype(np.float32), one_hot], axis=1)
+
+
+def _conformal_quantiles(
     dataset: Dataset,
-    features: np.ndarray,
-    errors: np.ndarray,
-    log_errors: np.ndarray,
+    held_out: _OutOfFold,
+    bases: np.ndarray,
     *,
     coverage: float,
     seed: int,
     num_threads: int,
-) -> float:
-    """Return the factor that makes a share `coverage` of out-of-fold errors fall within predicted widths."""
-    folds = split_folds(shape_groups(dataset), num_folds=3, rng=np.random.default_rng(seed + 1))
-    scores = np.zeros(len(errors))
+) -> tuple[tuple[float, float], ...]:
+    """Return the factors that make a share `coverage` of out-of-fold errors fall within predicted widths."""
+    rng = np.random.default_rng(seed + 1)
+    folds = np.tile(split_folds(shape_groups(dataset), num_folds=3, rng=rng), len(_NOVELTIES))
+    scores = np.zeros(len(folds))
     for fold in range(3):
-        held_out = folds == fold
-        if not held_out.any() or held_out.all():
+        tested = folds == fold
+        if not tested.any():
             continue
+        rest = ~tested if not tested.all() else tested
         model = _train(
-            _SCALE_PARAMETERS, _SCALE_ROUNDS, features[~held_out], log_errors[~held_out], seed, num_threads
+            _SCALE_PARAMETERS,
+            _SCALE_ROUNDS,
+            held_out.features[rest],
+            held_out.log_errors[rest],
+            seed,
+            num_threads,
         )
-        scores[held_out] = errors[held_out] / np.exp(model.inplace_predict(features[held_out]))
+        scores[tested] = held_out.errors[tested] / np.exp(model.inplace_predict(held_out.features[tested]))
+    is_long = held_out.corrections + bases >= np.log(_LONG_US)
+    quantiles = []
+    for novelty in range(len(_NOVELTIES)):
+        of_novelty = held_out.novelty == novelty
+        pair = []
+        for long in (False, True):
+            chosen = scores[of_novelty & (is_long == long)]
+            pair.append(_quantile(chosen if len(chosen) >= _FEW_SCORES else scores[of_novelty], coverage))
+        quantiles.append((pair[0], pair[1]))
+    return tuple(quantiles)
+
+
+def _quantile(scores: np.ndarray, coverage: float) -> float:
     level = min(1.0, np.ceil((len(scores) + 1) * coverage) / len(scores))
     return float(np.quantile(scores, level, method="higher"))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _digest(dataset: Dataset) -> str:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,7 +7,12 @@ from hypothesis import strategies as st
 from kernel_physics import many_records, measured, probes, product
 
 from cost_model import CostModelError, load_dataset
-from cost_model.dataset import network_groups, split_folds
+from cost_model.dataset import network_groups, shape_groups, split_folds, workload_groups
+from cost_model.features import anchor_key, roofline_vector
+from records import Record
+from records.exchange import read_records
+
+SAMPLE = Path(__file__).parent / "kernels_amd-epyc.jsonl"
 
 
 def test_repeated_measurements_of_a_key_are_one_sample():
@@ -35,3 +42,26 @@ def test_workloads_of_several_networks_are_shared():
     first, second, third = dict.fromkeys(s.query.workload.fingerprint for s in dataset.samples)
     groups = network_groups(dataset, {"a": [first, second], "b": [second, third]})
     assert groups == ["a", "a", "shared", "shared", "b", "b"]
+
+
+def test_the_fixed_sample_is_a_training_set():
+    found = [
+        Record(record_id=number, workload=workload, measurement=measurement)
+        for number, (workload, measurement) in enumerate(read_records(SAMPLE), start=1)
+    ]
+    dataset = load_dataset(found)
+    assert len(dataset.samples) >= 150
+    assert {query.backend for query in dataset.queries} == {"tvm", "blas", "torch"}
+    assert len(set(shape_groups(dataset))) >= 40
+    # Every kernel takes longer than a tenth of its bound: speeds of caches beat that of the memory.
+    assert (dataset.latencies_us > 0.1 * roofline_vector(dataset.queries)).all()
+
+
+def test_a_shape_is_held_out_with_everything_around_it():
+    shape = product(64, 32, 16)
+    dataset = load_dataset(
+        [*probes(), *(measured(product(64, 32, 16, epilogue=n), "blas", 10.0, 4 + n) for n in range(3))]
+    )
+    assert len(set(shape_groups(dataset))) == 1
+    assert len(set(workload_groups(dataset))) == 3
+    assert shape_groups(dataset)[0] == anchor_key(shape) != anchor_key(product(64, 32, 8))

@@ -3,6 +3,8 @@ import pytest
 from kernel_physics import many_records, product, true_latency_us
 
 from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
+from records import Operator, Tensor
+from records.workload import describe
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_few_samples_and_unseen_backends_are_refused(dataset, model):
     ("name", "content", "message"),
     [
         ("manifest.json", b"{", "not a cost model's manifest"),
-        ("manifest.json", b'{"features_version": 1, "surprise": 2}', "not a cost model's manifest"),
+        ("manifest.json", b'{"features_version": 2, "surprise": 2}', "not a cost model's manifest"),
         ("mean.json", b"not json", "cannot be read as a model"),
         ("mean.json", None, "cannot be read as a model"),
         ("manifest.json", None, "holds no cost model"),
@@ -79,6 +81,21 @@ def test_damaged_model_is_refused(model, tmp_path, name, content, message):
 def test_model_of_other_features_is_refused(model, tmp_path):
     model.save(tmp_path)
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"features_version": 1', '"features_version": 99'))
+    manifest.write_text(manifest.read_text().replace('"features_version": 2', '"features_version": 99'))
     with pytest.raises(CostModelError, match="version 99"):
         load_kernel_model(tmp_path)
+
+
+def test_what_is_further_from_the_training_set_has_a_higher_novelty(dataset, model):
+    known = dataset.samples[0].query
+    speed = known.speed
+    new_shape = product(37, 41, 43)
+    one = Tensor((8, 8), "float32")
+    new_combination = describe(
+        "kernel", [one], [Operator(name="tanh", kind=0, inputs=(0,), outputs=(one,))], [1]
+    )
+    queries = [known] + [
+        Query(workload=workload, backend="tvm", settings="", num_threads=2, speed=speed)
+        for workload in (new_shape, new_combination)
+    ]
+    assert model.novelty(queries).tolist() == [0, 1, 2]
