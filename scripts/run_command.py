@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,33 +12,48 @@ import typer
 
 from scripts import console
 from scripts.arguments import parse_duration
+from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tessel.engine.overheads import Overheads as KnownOverheads
     from tessel.engine.run import Reference, RunReport
     from tessel.plan import Plan
+    from tessel.schedule import Schedule
 
 
 _PICTURES = (".svg", ".pdf", ".png")
+_SLEEP_STEP_S = 0.01
 
 
-class Stages(enum.StrEnum):
-    """What the ranks run."""
+class Overheads(enum.StrEnum):
+    """Where the overheads of this machine's ranks come from."""
 
-    COMPILED = "compiled"
-    TORCH = "torch"
+    KNOWN = "known"
+    ANEW = "anew"
+    NONE = "none"
 
 
 def run(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan that `tessel tune` wrote.")],
-    stages: Annotated[
-        Stages,
-        typer.Option(
-            help="compiled: the plan's functions, as TVM compiles them. torch: the model's own modules; for "
-            "plans of a module:function."
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="A plan that `tessel tune` wrote, or a schedule of `tessel schedule --save`."
         ),
-    ] = Stages.COMPILED,
+    ],
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            help="compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
+            "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
+            "blocks (the default for a schedule). module:function or file.py:function: stages of one's own."
+        ),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(help="How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3,
     timeout: Annotated[str, typer.Option(help="Longest the ranks may take, such as 5m.")] = "5m",
     trace: Annotated[
@@ -49,6 +66,14 @@ def run(
         Path | None,
         typer.Option(help="Only write the orders as the CSV that torch.distributed.pipelining loads."),
     ] = None,
+    overheads: Annotated[
+        Overheads,
+        typer.Option(
+            help="What ranks take beside their blocks: known, from the records, or measured once if they "
+            "lack it; anew, measured again; none, left out."
+        ),
+    ] = Overheads.KNOWN,
+    records: RecordsOption = DEFAULT_RECORDS,
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
@@ -61,80 +86,199 @@ def run(
     `tessel run out/own/plan.json --stages torch --trace real.json`
 
     `tessel run out/gpt2/plan.json --csv orders.csv`
+
+    `tessel run m.json --stages examples/vocabulary_parallel.py:stages`
     """
     from tessel.documents import save_document
-    from tessel.plan import load_plan
 
     if repeats < 1:
         raise typer.BadParameter(f"--repeats is {repeats}; at least one step must count")
     if picture is not None and picture.suffix not in _PICTURES:
         raise typer.BadParameter(f"--picture {picture} is none of {', '.join(_PICTURES)}; change the suffix")
     timeout_s = parse_duration(timeout)
-    loaded = load_plan(plan)
+    subject = _load(plan, step)
     if csv is not None:
         from tessel.engine import actions_of, actions_to_csv, renumbered
 
-        save_document(csv, actions_to_csv(renumbered(actions_of(loaded.schedule))).encode())
+        save_document(csv, actions_to_csv(renumbered(actions_of(subject.schedule))).encode())
         console.print_note(f"orders written to {csv}")
         return
-    report = _run(loaded, stages, repeats=repeats, timeout_s=timeout_s, seed=seed)
+    programs = _programs(subject, stages, seed)
+    known = _overheads(subject, records, overheads)
+    report = _run(subject, programs, known, repeats=repeats, timeout_s=timeout_s)
     if trace is not None:
-        save_document(trace, _trace(loaded, report))
+        save_document(trace, _trace(subject, report))
         console.print_note(f"trace written to {trace}")
     if picture is not None:
-        _draw(loaded, report, picture)
+        _draw(subject, report, picture)
         console.print_note(f"picture written to {picture}")
     if json:
         console.print_json(_document(report))
         return
-    _print(loaded, report)
+    _print(subject, programs, report)
 
 
-def _run(plan: Plan, stages: Stages, *, repeats: int, timeout_s: float, seed: int) -> RunReport:
-    from tessel.engine.run import run_plan
+@dataclass(frozen=True)
+class _Subject:
+    """What is run: a plan, or a schedule alone, whose steps may have no length."""
 
-    provider, provider_spec, reference = _programs(plan, stages, seed)
-    with console.progress_bar(f"running {plan.placement.devices} ranks"):
-        return run_plan(
-            plan,
-            provider=provider,
-            provider_spec=provider_spec,
-            reference=reference,
+    name: str
+    schedule: Schedule
+    step_us: float | None
+    plan: Plan | None
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """Who builds the stages, from what, the unpipelined model, and how long a step is simulated to be."""
+
+    provider: str
+    spec: str
+    reference: Callable[[int], Reference] | None
+    step_us: float | None
+
+
+def _load(path: Path, step: str | None) -> _Subject:
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.plan import load_plan
+
+    if detect_kind(path) is DocumentKind.SCHEDULE:
+        step_us = None if step is None else parse_duration(step) * 1e6
+        return _Subject(path.stem, load_schedule(path), step_us, None)
+    plan = load_plan(path)
+    if step is not None:
+        raise typer.BadParameter("--step is for schedules; the steps of a plan have a length")
+    return _Subject(plan.model, plan.schedule, plan.step_us, plan)
+
+
+def _run(
+    subject: _Subject,
+    programs: _Programs,
+    overheads: KnownOverheads | None,
+    *,
+    repeats: int,
+    timeout_s: float,
+) -> RunReport:
+    from tessel.engine.run import run_schedule
+
+    with console.progress_bar(f"running {subject.schedule.placement.devices} ranks"):
+        return run_schedule(
+            subject.schedule,
+            step_us=programs.step_us,
+            provider=programs.provider,
+            provider_spec=programs.spec,
+            reference=programs.reference,
+            tied=subject.plan.tied if subject.plan is not None else (),
+            num_threads=subject.plan.num_threads if subject.plan is not None else 1,
             repeats=repeats,
             timeout_s=timeout_s,
+            overheads=overheads,
         )
 
 
-def _programs(plan: Plan, stages: Stages, seed: int) -> tuple[str, str, Callable[[int], Reference]]:
-    """Return who builds the stages, from which specification, and the unpipelined model."""
+def _overheads(subject: _Subject, records_url: str, wanted: Overheads) -> KnownOverheads | None:
+    """Find what ranks take beside their blocks in the records, or measure it and keep it there."""
+    if wanted is Overheads.NONE:
+        return None
+    from records import open_store
+    from tessel.engine.overheads import known_overheads
+    from tuner.target_resolution import environment_of, resolve_target
+
+    num_ranks = subject.schedule.placement.devices
+    target = resolve_target("cpu", num_threads=1)
+    with open_store(records_url) as store, console.progress_bar(f"overheads of {num_ranks} ranks"):
+        found = known_overheads(
+            store,
+            num_ranks,
+            target=target.text,
+            machine=environment_of(target),
+            anew=wanted is Overheads.ANEW,
+        )
+    origin = f"measured, and kept in {records_url}" if found.is_new else f"found in {records_url}"
+    console.print_note(f"overheads of {num_ranks} ranks {origin}")
+    return found.overheads
+
+
+def _programs(subject: _Subject, stages: str | None, seed: int) -> _Programs:
+    """Return who builds the stages, from which specification, and the unpipelined model.
+
+    Raises:
+        typer.BadParameter: there are no such stages for this document.
+    """
+    chosen = stages or ("sleep" if subject.plan is None else "compiled")
+    if chosen == "sleep":
+        return _sleeping(subject)
+    if ":" in chosen:
+        return _stages_of_ones_own(subject, chosen)
+    if chosen not in ("compiled", "torch"):
+        raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
+    if subject.plan is None:
+        raise typer.BadParameter(
+            f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
+            "module:function"
+        )
+    return _stages_of_plan(subject.plan, chosen, seed)
+
+
+def _sleeping(subject: _Subject) -> _Programs:
+    import msgspec
+
+    from tessel.engine.sleeping_run import PROVIDER, sleep_spec
+
+    step_us = subject.step_us or _SLEEP_STEP_S * 1e6
+    spec = sleep_spec(subject.schedule.placement, step_us=step_us)
+    return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, step_us)
+
+
+def _stages_of_ones_own(subject: _Subject, provider: str) -> _Programs:
+    """Take stages from a function of the user's; a function `reference` beside it gives the whole model."""
+    import msgspec
+
+    from tessel.engine import EngineError
+    from tessel.engine.actions import rank_by_stage
+    from tessel.engine.location import find_function
+
+    find_function(provider)  # Refused here, before any process starts.
+    spec = msgspec.json.encode({"ranks": rank_by_stage(subject.schedule)}).decode()
+    try:
+        whole = find_function(f"{provider.rpartition(':')[0]}:reference")
+    except EngineError:
+        whole = None
+    reference = None if whole is None else functools.partial(whole, spec)
+    return _Programs(provider, spec, reference, subject.step_us if subject.plan is None else None)
+
+
+def _stages_of_plan(plan: Plan, stages: str, seed: int) -> _Programs:
     import msgspec
 
     from tuner.plan import ModelPlan
 
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
-    if stages is Stages.TORCH:
+    if stages == "torch":
         from tuner import torch_programs
 
         of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed)
         torch_programs.check_spec(of_torch)
-        return (
+        return _Programs(
             "tuner.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
+            plan.step_us,
         )
     from tuner import compiled_stages
 
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
-    return (
+    return _Programs(
         "tuner.compiled_stages:provide_programs",
         msgspec.json.encode(spec).decode(),
         lambda count: compiled_stages.reference_step(spec, count),
+        plan.step_us,
     )
 
 
-def _trace(plan: Plan, report: RunReport) -> bytes:
-    """Return the plan and the last step of its schedule side by side."""
-    from tessel.engine.real import begin_of
+def _trace(subject: _Subject, report: RunReport) -> bytes:
+    """Return the schedule and its last step as it ran, side by side."""
+    from tessel.engine.real import begin_of, with_real_spans
     from tessel.picture import RealSlice, trace_document
 
     step = report.events["searched"][-1]
@@ -144,16 +288,19 @@ def _trace(plan: Plan, report: RunReport) -> bytes:
         for rank, events in enumerate(step)
         for event in events
     ]
-    return trace_document(plan.schedule, step_us=plan.step_us, name=plan.model, real=real)
+    planned, step_us = subject.schedule, subject.step_us
+    if step_us is None:
+        planned, step_us = with_real_spans(planned, [step]), 1.0
+    return trace_document(planned, step_us=step_us, name=subject.name, real=real)
 
 
-def _draw(plan: Plan, report: RunReport, path: Path) -> None:
-    """Draw the last step of the plan's schedule."""
+def _draw(subject: _Subject, report: RunReport, path: Path) -> None:
+    """Draw the last step of the schedule."""
     from tessel.engine.real import real_schedule
     from tessel.picture import save_figure, schedule_figure
 
     real = real_schedule(report.events["searched"][-1])
-    save_figure(schedule_figure(real, step_ms=1e-3, title=f"{plan.model}, as it ran"), path)
+    save_figure(schedule_figure(real, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
 
 
 def _document(report: RunReport) -> dict[str, object]:
@@ -165,24 +312,34 @@ def _document(report: RunReport) -> dict[str, object]:
     }
 
 
-def _print(plan: Plan, report: RunReport) -> None:
-    rows = [
-        [
-            name,
-            f"{figures.real_ms:.1f}",
-            f"{min(figures.real_ms_by_step):.1f} to {max(figures.real_ms_by_step):.1f}",
-            f"{figures.simulated_ms:.1f}",
-            f"{figures.real_ms / figures.simulated_ms:.2f}",
-        ]
-        for name, figures in report.figures.items()
-    ]
-    title = f"{plan.model}, {plan.placement.devices} ranks, {plan.schedule.micro_batches} micro-batches"
-    console.print_table(title, ["schedule", "real (ms)", "range", "simulated (ms)", "real/simulated"], rows)
+def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
+    rows = []
+    for name, figures in report.figures.items():
+        simulated_ms = figures.with_overheads_ms or figures.simulated_ms
+        rows.append(
+            [
+                name,
+                f"{figures.real_ms:.1f}",
+                f"{min(figures.real_ms_by_step):.1f} to {max(figures.real_ms_by_step):.1f}",
+                f"{figures.simulated_ms:.1f}",
+                "-" if figures.with_overheads_ms is None else f"{figures.with_overheads_ms:.1f}",
+                f"{figures.real_ms / simulated_ms:.2f}",
+            ]
+        )
+    ranks, micro_batches = subject.schedule.placement.devices, subject.schedule.micro_batches
+    title = f"{subject.name}, {ranks} ranks, {micro_batches} micro-batches"
+    columns = ["schedule", "real (ms)", "range", "simulated (ms)", "with overheads", "real/simulated"]
+    console.print_table(title, columns, rows)
+    if programs.step_us is None:
+        console.print_line("simulated with the durations that blocks really had")
+    if len(report.figures) == 2:
+        searched, baseline = report.figures.values()
+        console.print_line(f"searched over 1F1B, for real  {searched.real_ms / baseline.real_ms:.3f}")
     if report.max_gradient_error is not None:
         console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
     if report.loss_error is not None:
         console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
-    if report.ranks_per_core > 1:
+    if report.ranks_per_core > 1 and "sleeping" not in programs.provider:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"
         )

@@ -211,10 +211,17 @@ def check_chain(placement: Placement) -> int:
     """Return the number of stages of a placement whose stages are one chain.
 
     Raises:
-        EngineError: a stage takes results of another than the one before it; names it.
+        EngineError: a stage takes results of another than the one before it, or has no backward where an
+            earlier one waits for gradients; names it.
     """
     stages = _pipeline(placement).stages
     for number, stage in enumerate(stages):
+        if not stage.has_backward and number and stages[number - 1].has_backward:
+            name = placement.blocks[stage.forward].name
+            raise EngineError(
+                f"stage {number} ({name}) has no backward, but stage {number - 1} has one and would wait for "
+                "gradients for ever; give every stage after the first trained one a backward"
+            )
         before = (number - 1,) if number else ()
         if stage.before != before:
             name = placement.blocks[stage.forward].name
@@ -223,6 +230,15 @@ def check_chain(placement: Placement) -> int:
                 "hands tensors from each stage to the next one only; relay what others need through the chain"
             )
     return len(stages)
+
+
+def kinds_by_block(placement: Placement) -> dict[int, tuple[int, ActionKind]]:
+    """Return the stage and the kind of action of each block, by its index.
+
+    Raises:
+        EngineError: the placement has blocks that no action stands for; names the first.
+    """
+    return _actions_by_block(_pipeline(placement))
 
 
 def require_valid(schedule: Schedule) -> None:

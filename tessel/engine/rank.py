@@ -7,18 +7,16 @@ returns programs.
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from tessel.engine.actions import actions_from_csv
-from tessel.engine.errors import EngineError
 from tessel.engine.executor import Executor
 from tessel.engine.job import Event, JobSpec, RankResult
 from tessel.engine.program import StageProgram
@@ -32,24 +30,6 @@ _NO_TIMEOUT = timedelta(days=1)
 rank that hangs from one that waits for it."""
 
 Provider: TypeAlias = Callable[[str, Sequence[int]], Mapping[int, StageProgram]]
-
-
-def find_provider(name: str) -> Provider:
-    """Import `module:function`.
-
-    Raises:
-        EngineError: there is no such module or function.
-    """
-    module_name, _, function_name = name.partition(":")
-    try:
-        provider: Any = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise EngineError(
-            f"stage provider {name!r} cannot be imported ({error}); give module:function, with the module on "
-            "the Python path"
-        ) from error
-    found: Provider = provider
-    return found
 
 
 def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankResult:

@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from tessel.engine.job import JobSpec
-from tessel.engine.rank import Provider, find_provider, run_rank
+from tessel.engine.location import find_function
+from tessel.engine.rank import Provider, run_rank
 
 _SETTLE_S = 0.2
 """How long the ranks that fail of another's failure are waited for, to choose the first."""
@@ -38,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True):
 def _main(job_path: Path) -> int:
     folder = job_path.parent
     job = msgspec.json.decode(job_path.read_bytes(), type=JobSpec)
-    provider = find_provider(job.provider)
+    provider: Provider = find_function(job.provider)
     rank_by_pid: dict[int, int] = {}
     for rank in range(job.num_ranks):
         pid = os.fork()

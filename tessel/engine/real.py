@@ -5,11 +5,23 @@ Checked in tests/tessel/engine/test_real.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from tessel.engine.actions import Action, ActionKind, actions_from_csv
+import msgspec
+
+from tessel.engine.actions import (
+    Action,
+    ActionKind,
+    actions_from_csv,
+    actions_of,
+    kinds_by_block,
+    schedule_of_actions,
+)
 from tessel.engine.job import Event
-from tessel.placement import Block, BlockKind, Placement
+from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.schedule import Schedule
 
 RealStep = Sequence[Sequence[Event]]
@@ -53,6 +65,34 @@ def real_schedule(step: RealStep) -> Schedule:
         micro_batches=1 + max(micro_batch for _, micro_batch in starts),
         found_by="a real run",
     )
+
+
+def with_real_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedule:
+    """Return the schedule's orders with each block as long as it really took, a microsecond a step.
+
+    A block's span is the median over steps, ranks and micro-batches, and 0 where it never ran; edges have no
+    lag. What is left between this makespan and the real one is what ranks take beside their blocks.
+
+    Raises:
+        EngineError: the placement has blocks that no action stands for.
+    """
+    taken_us: dict[tuple[int, ActionKind], list[float]] = defaultdict(list)
+    for step in steps:
+        for event in chain.from_iterable(step):
+            stage, kind, _ = _action(event)
+            taken_us[stage, kind].append((event.end_s - event.start_s) * 1e6)
+    placement = schedule.placement
+    kinds = kinds_by_block(placement)
+    real = Placement(
+        devices=placement.devices,
+        blocks=tuple(
+            msgspec.structs.replace(block, span=round(statistics.median(taken_us[kinds[index]] or [0.0])))
+            for index, block in enumerate(placement.blocks)
+        ),
+        edges=tuple(Edge(edge.source, edge.target) for edge in placement.edges),
+        choices=placement.choices,
+    )
+    return schedule_of_actions(real, actions_of(schedule), found_by=schedule.found_by)
 
 
 def begin_of(step: RealStep) -> float:

@@ -1,4 +1,4 @@
-"""Run a plan's schedule and 1F1B in turn on real ranks, check what they compute, and compare the times.
+"""Run a schedule and 1F1B in turn on real ranks, check what they compute, and compare the times.
 
 Results are checked against the unpipelined model: the loss of every micro-batch and every weight's mean
 gradient, tied weights summed over the stages that hold them. Real makespans stand beside simulated ones; on a
@@ -21,7 +21,10 @@ from tessel.engine.actions import actions_of, check_chain, rank_by_stage, requir
 from tessel.engine.errors import EngineError
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
+from tessel.engine.overheads import Overheads, makespan_with_overheads_ms
+from tessel.engine.real import with_real_spans
 from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten.stages import read_pipeline
 from tessel.plan import Plan
 from tessel.schedule import Schedule
 from tuner.plan import TiedParameter
@@ -37,21 +40,23 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         real_ms: median makespan over the counted steps.
-        simulated_ms: makespan that the plan promises.
+        simulated_ms: makespan of the simulation.
+        with_overheads_ms: the same with the overheads of real ranks; None where those are not known.
         real_ms_by_step: every counted step.
     """
 
     real_ms: float
     simulated_ms: float
+    with_overheads_ms: float | None
     real_ms_by_step: tuple[float, ...]
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What running a plan showed.
+    """What running schedules showed.
 
     Attributes:
         figures: by schedule.
-        max_gradient_error: largest relative error of a gradient, over schedules; None for inference.
+        max_gradient_error: largest relative error of a gradient, over schedules; None where none are checked.
         loss_error: largest relative error of a micro-batch's loss, over schedules; None without a loss.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         events: every counted step's events by schedule, then by rank.
@@ -64,65 +69,104 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
 
 
+def run_schedule(
+    schedule: Schedule,
+    *,
+    step_us: float | None,
+    provider: str,
+    provider_spec: str,
+    reference: Callable[[int], Reference] | None,
+    tied: Sequence[Sequence[TiedParameter]] = (),
+    num_threads: int = 1,
+    repeats: int = 3,
+    timeout_s: float = 300.0,
+    overheads: Overheads | None = None,
+) -> RunReport:
+    """Run a schedule and, where it applies, 1F1B in turn, and check both.
+
+    Args:
+        schedule: what to run.
+        step_us: microseconds of one of its steps; None simulates with the durations that blocks really had.
+        provider: `module:function` that builds the stages' programs in each rank.
+        provider_spec: what the provider is given, as JSON text.
+        reference: returns losses and mean gradients of the unpipelined model for so many micro-batches; None
+            where nothing is to be checked.
+        tied: groups of weights that are one and the same; equal names in several stages are one anyway.
+        num_threads: threads of each rank.
+        repeats: counted steps of each schedule.
+        timeout_s: longest the ranks may take.
+        overheads: what real ranks take beyond what is simulated, where it is known.
+
+    Raises:
+        EngineError: a schedule cannot run, a rank failed, or the results are not there.
+    """
+    check_chain(schedule.placement)
+    schedules = {SEARCHED: schedule, **_baseline(schedule)}
+    for each in schedules.values():
+        require_valid(each)
+    gradients: dict[str, dict[str, np.ndarray]] = {}
+
+    def read(folder: Path) -> None:
+        for name in schedules if reference is not None else ():
+            gradients[name] = _read_gradients(folder, name, schedule.placement.devices, tied)
+
+    results = launch(
+        JobSpec(
+            num_ranks=schedule.placement.devices,
+            ranks_by_stage=rank_by_stage(schedule),
+            micro_batches=schedule.micro_batches,
+            provider=provider,
+            provider_spec=provider_spec,
+            runs=tuple(
+                RunSpec(name=name, actions=actions_as_lines(actions_of(each)))
+                for name, each in schedules.items()
+            ),
+            repeats=repeats,
+            num_threads=num_threads,
+            write_gradients=reference is not None,
+        ),
+        timeout_s=timeout_s,
+        read=read,
+    )
+    losses, expected = reference(schedule.micro_batches) if reference is not None else ({}, {})
+    is_trained = read_pipeline(schedule.placement).has_backward
+    return RunReport(
+        figures=_figures(results, schedules, step_us=step_us, overheads=overheads),
+        max_gradient_error=max(_gradient_error(expected, found) for found in gradients.values())
+        if is_trained and gradients
+        else None,
+        loss_error=max(_loss_error(losses, results, name) for name in schedules) if losses else None,
+        ranks_per_core=schedule.placement.devices * num_threads / _num_cores(),
+        events={name: _steps(results, name) for name in schedules},
+    )
+
+
 def run_plan(
     plan: Plan,
     *,
     provider: str,
     provider_spec: str,
-    reference: Callable[[int], Reference],
+    reference: Callable[[int], Reference] | None,
     repeats: int = 3,
     timeout_s: float = 300.0,
+    overheads: Overheads | None = None,
 ) -> RunReport:
-    """Run the plan's schedule and 1F1B in turn, and check both.
-
-    Args:
-        plan: what to run.
-        provider: `module:function` that builds the stages' programs in each rank.
-        provider_spec: what the provider is given, as JSON text.
-        reference: returns losses and mean gradients of the unpipelined model for so many micro-batches.
-        repeats: counted steps of each schedule.
-        timeout_s: longest the ranks may take.
+    """Run the plan's schedule and 1F1B in turn, and check both; arguments are those of `run_schedule`.
 
     Raises:
         EngineError: the schedule cannot run, a rank failed, or the results are not there.
     """
-    check_chain(plan.placement)
-    schedules = {SEARCHED: plan.schedule, BASELINE: _baseline(plan)}
-    for schedule in schedules.values():
-        require_valid(schedule)
-    gradients: dict[str, dict[str, np.ndarray]] = {}
-
-    def read(folder: Path) -> None:
-        for name in schedules:
-            gradients[name] = _read_gradients(folder, name, plan.placement.devices, plan.tied)
-
-    results = launch(
-        JobSpec(
-            num_ranks=plan.placement.devices,
-            ranks_by_stage=rank_by_stage(plan.schedule),
-            micro_batches=plan.schedule.micro_batches,
-            provider=provider,
-            provider_spec=provider_spec,
-            runs=tuple(
-                RunSpec(name=name, actions=actions_as_lines(actions_of(schedule)))
-                for name, schedule in schedules.items()
-            ),
-            repeats=repeats,
-            num_threads=plan.num_threads,
-        ),
+    return run_schedule(
+        plan.schedule,
+        step_us=plan.step_us,
+        provider=provider,
+        provider_spec=provider_spec,
+        reference=reference,
+        tied=plan.tied,
+        num_threads=plan.num_threads,
+        repeats=repeats,
         timeout_s=timeout_s,
-        read=read,
-    )
-    losses, expected = reference(plan.schedule.micro_batches)
-    step_ms = plan.step_us / 1000
-    return RunReport(
-        figures={name: _figures(results, name, schedules[name].makespan * step_ms) for name in schedules},
-        max_gradient_error=max(_gradient_error(expected, found) for found in gradients.values())
-        if plan.training
-        else None,
-        loss_error=max(_loss_error(losses, results, name) for name in schedules) if losses else None,
-        ranks_per_core=plan.placement.devices * plan.num_threads / _num_cores(),
-        events={name: _steps(results, name) for name in schedules},
+        overheads=overheads,
     )
 
 
@@ -133,18 +177,42 @@ def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
     return (end - begin) * 1000
 
 
-def _baseline(plan: Plan) -> Schedule:
+def _baseline(schedule: Schedule) -> dict[str, Schedule]:
+    """Return 1F1B on the same placement, or nothing where it does not apply."""
     rule = next(rule for rule in HANDWRITTEN if rule.name == BASELINE)
-    return rule.build(plan.placement, micro_batches=plan.schedule.micro_batches)
+    if rule.why_not(schedule.placement, schedule.micro_batches) is not None:
+        return {}
+    return {BASELINE: rule.build(schedule.placement, micro_batches=schedule.micro_batches)}
 
 
 def _steps(results: Sequence[RankResult], name: str) -> tuple[tuple[tuple[Event, ...], ...], ...]:
     return tuple(zip(*(result.events[name] for result in results), strict=True))
 
 
-def _figures(results: Sequence[RankResult], name: str, simulated_ms: float) -> RunFigures:
-    real_ms = tuple(makespan_ms(step) for step in _steps(results, name))
-    return RunFigures(real_ms=statistics.median(real_ms), simulated_ms=simulated_ms, real_ms_by_step=real_ms)
+def _figures(
+    results: Sequence[RankResult],
+    schedules: Mapping[str, Schedule],
+    *,
+    step_us: float | None,
+    overheads: Overheads | None,
+) -> dict[str, RunFigures]:
+    if step_us is None:
+        steps = [step for name in schedules for step in _steps(results, name)]
+        schedules = {name: with_real_spans(schedule, steps) for name, schedule in schedules.items()}
+        overheads = overheads._replace(action_us=0.0) if overheads is not None else None
+        step_us = 1.0
+    figures = {}
+    for name, schedule in schedules.items():
+        real_ms = tuple(makespan_ms(step) for step in _steps(results, name))
+        figures[name] = RunFigures(
+            real_ms=statistics.median(real_ms),
+            simulated_ms=schedule.makespan * step_us / 1000,
+            with_overheads_ms=None
+            if overheads is None
+            else makespan_with_overheads_ms(schedule, overheads, step_us=step_us),
+            real_ms_by_step=real_ms,
+        )
+    return figures
 
 
 def _read_gradients(

@@ -16,6 +16,7 @@ from planned_models import ENCODER_DECODER, plan_on_tvm
 from random_schedules import draw_schedule
 
 from tessel.comparison import compare_schedules
+from tessel.documents import save_document
 from tessel.plan import Plan, load_plan, save_plan
 from tessel.shapes import make_shape
 
@@ -56,7 +57,7 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     trace = tmp_path / "trace.json"
     picture = tmp_path / "real.svg"
-    wanted = ("--trace", trace, "--picture", picture, "--json")
+    wanted = ("--trace", trace, "--picture", picture, "--overheads", "none", "--json")
     done = tessel("run", plan, "--stages", stages, "--repeats", 2, *wanted)
     assert done.status == 0, done.stderr
     report = json.loads(done.stdout)
@@ -68,6 +69,40 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     assert len(ran) == len(load_plan(plan).schedule.starts)
     assert min(event["ts"] for event in ran) >= 0
     assert "as it ran" in picture.read_text()
+
+
+def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(
+    tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    schedule = draw_schedule(make_shape("mshape", 2), 2, np.random.default_rng(0))
+    path, stored = tmp_path / "m.json", str(tmp_path / "records.db")
+    save_document(path, schedule.to_json())
+    options = ("--step", "1ms", "--repeats", 1, "--records", stored)
+    done = tessel("run", path, *options, "--json")
+    assert done.status == 0, done.stderr
+    assert "overheads of 2 ranks measured, and kept in" in done.stderr
+    report = json.loads(done.stdout)
+    searched = report["searched"]
+    assert searched["simulated_ms"] == schedule.makespan
+    assert searched["simulated_ms"] < searched["with_overheads_ms"]
+    assert searched["simulated_ms"] < searched["real_ms"]
+
+
+def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., object], tmp_path: Path) -> None:
+    schedule = draw_schedule(make_shape("mshape", 2), 2, np.random.default_rng(0))
+    path = tmp_path / "m.json"
+    save_document(path, schedule.to_json())
+    own = Path(__file__).parents[2] / "examples" / "vocabulary_parallel.py"
+    done = tessel("run", path, "--stages", f"{own}:stages", "--repeats", 1, "--overheads", "none", "--json")
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)["max_gradient_error"] < 1e-5
+    for stages, message in (
+        (f"{own}:nothing", "nothing' cannot be imported"),
+        ("torch", "needs a plan, and this document is a schedule"),
+    ):
+        done = tessel("run", path, "--stages", stages)
+        assert done.status in (1, 2)
+        assert message in done.stderr
 
 
 def test_orders_are_written_as_csv_without_a_run(

@@ -243,3 +243,13 @@ def test_stages_that_are_no_chain_are_named() -> None:
 def test_actions_need_no_torch() -> None:
     code = "import sys, tessel.engine, tessel.engine.actions; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_a_stage_without_backward_behind_a_trained_one_is_refused() -> None:
+    placement = make_shape("vshape", 3)
+    blocks = tuple(block for block in placement.blocks if block.name != "b1")
+    edges = [edge for edge in placement.edges if "b1" not in (edge.source, edge.target)]
+    frozen = Placement(devices=3, blocks=blocks, edges=(*edges, Edge("b2", "b0")))
+    with pytest.raises(EngineError, match=r"stage 1 \(f1\) has no backward, but stage 0 has one"):
+        check_chain(frozen)
+    assert check_chain(make_shape("finetune", 3)) == 4

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-import vocabulary_parallel
 from pipeline_programs import ChainSpec, reference
 from random_schedules import draw_schedule
 
-from tessel.engine.actions import actions_of
+from tessel.engine.actions import actions_of, rank_by_stage
+from tessel.engine.location import find_function
 from tessel.handwritten import HANDWRITTEN
 from tessel.shapes import make_shape
 
 pytestmark = pytest.mark.torch
 
 MICRO_BATCHES = 4
+VOCABULARY_PARALLEL = Path(__file__).parents[3] / "examples" / "vocabulary_parallel.py"
+
+
+class Ranks(msgspec.Struct):
+    """What stages of one's own are told."""
+
+    ranks: tuple[tuple[int, ...], ...]
 
 
 def assert_exact(
@@ -66,12 +75,20 @@ def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., 
     assert_exact(ran, reference(4, MICRO_BATCHES))
 
 
-def test_blocks_on_all_ranks_are_exact(run_ranks: Callable[..., object]) -> None:
-    """A vocabulary-parallel embedding and head around a chain: the mllm shape; and the m shape's orders."""
-    placement = make_shape("mllm", 2)
+@pytest.mark.parametrize("shape", ["mllm", "nnshape"])
+def test_blocks_on_all_ranks_are_exact(shape: str, run_ranks: Callable[..., object]) -> None:
+    """Embeddings and a head spread over all ranks by words, in the middle too; one tied weight."""
+    placement = make_shape(shape, 2, choose_backward=True)
     rng = np.random.default_rng(2)
-    schedules = {f"random{i}": draw_schedule(placement, MICRO_BATCHES, rng) for i in range(4)}
-    ran = run_ranks(
-        schedules, provider="vocabulary_parallel:provide", spec=vocabulary_parallel.ParallelSpec(4)
-    )
-    assert_exact(ran, vocabulary_parallel.reference(4, MICRO_BATCHES))
+    schedules = {f"random{i}": draw_schedule(placement, MICRO_BATCHES, rng) for i in range(2)}
+    spec = Ranks(rank_by_stage(schedules["random0"]))
+    results, by_stage = run_ranks(schedules, provider=f"{VOCABULARY_PARALLEL}:stages", spec=spec)
+    gradients: dict[str, dict[str, np.ndarray]] = {}
+    for name, found in by_stage.items():
+        total = gradients.setdefault(name, {})
+        for key, gradient in found.items():
+            weight = key.partition("/")[2]
+            total[weight] = total[weight] + gradient if weight in total else gradient
+    reference = find_function(f"{VOCABULARY_PARALLEL}:reference")
+    truth = reference(msgspec.json.encode(spec).decode(), MICRO_BATCHES)
+    assert_exact((results, gradients), truth)

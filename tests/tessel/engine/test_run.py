@@ -17,7 +17,8 @@ from random_schedules import draw_schedule
 from tessel.comparison import compare_schedules
 from tessel.engine import EngineError
 from tessel.engine.job import Event
-from tessel.engine.run import Reference, RunReport, makespan_ms, run_plan
+from tessel.engine.overheads import Overheads
+from tessel.engine.run import Reference, RunReport, makespan_ms, run_plan, run_schedule
 from tessel.placement import Placement
 from tessel.plan import Plan
 from tessel.shapes import make_shape
@@ -96,6 +97,26 @@ def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> No
         assert figures.real_ms_by_step == tuple(makespan_ms(step) for step in report.events[name])
         assert len(figures.real_ms_by_step) == 2
     assert report.figures["searched"].simulated_ms == plan.schedule.makespan * 0.5
+
+
+def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    report = run_schedule(
+        make_plan(make_shape("vshape", 2), 2).schedule,
+        step_us=None,
+        provider="pipeline_programs:provide",
+        provider_spec=msgspec.json.encode(ChainSpec(2)).decode(),
+        reference=None,
+        repeats=1,
+        timeout_s=240,
+        overheads=Overheads(action_us=1e9, gap_us=0.0, hop_us=1000.0),
+    )
+    assert (report.max_gradient_error, report.loss_error) == (None, None)
+    for figures in report.figures.values():
+        assert 0 < figures.simulated_ms < figures.real_ms
+        assert figures.with_overheads_ms is not None
+        # The overheads of actions are in their durations already.
+        assert figures.simulated_ms + 2 <= figures.with_overheads_ms < 1000
 
 
 def test_a_wrong_gradient_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,227 @@
+"""What real ranks take beyond what is simulated: measured once for a machine and a number of ranks.
+
+In a schedule an action takes as long as its block, and the next begins at once, or after the lag of an edge.
+A process also needs time to notice that its turn has come. Three figures say how much:
+
+    action   what an action takes beyond its block's duration
+    gap      from the end of an action to the start of the next, where that has not to wait
+    hop      from the end of an action to the start of the one on another rank that waits for it
+
+They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, and are means, because a makespan
+adds up many. Each step is one sample of a measurement of role `device`, kept in the records under the number
+of ranks and the environment. What the model leaves out: large tensors (the lag of an edge says what those
+take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against real
+makespans by benchmarks/simulator.py.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from records import Environment, Measurement, RecordStore, Status, Workload
+from records.workload import Tensor, describe
+from tessel.engine.actions import Action, ActionKind, actions_from_csv, actions_of, schedule_of_actions
+from tessel.engine.job import Event
+from tessel.engine.sleeping_run import run_sleeping, sleep_spec
+from tessel.handwritten import HANDWRITTEN
+from tessel.placement import Edge, Placement
+from tessel.schedule import Schedule
+from tessel.shapes import make_shape
+
+BACKEND = "gloo"
+
+_STAGE_MS = 10
+"""How long the forward and each half of the backward take: long beside the overheads, short to wait for."""
+
+_REPEATS = 5
+_TIMEOUT_S = 300.0
+_READY_S = 2e-4
+"""An action whose inputs are there within this time after the action before has not waited."""
+
+
+class Overheads(NamedTuple):
+    """Microseconds on top of what is simulated."""
+
+    action_us: float
+    gap_us: float
+    hop_us: float
+
+
+class Found(NamedTuple):
+    """Overheads, and whether they were measured now and not found in the records."""
+
+    overheads: Overheads
+    is_new: bool
+
+
+def known_overheads(
+    store: RecordStore, num_ranks: int, *, target: str, machine: Environment, anew: bool = False
+) -> Found:
+    """Return the overheads of this machine: from the records, or measured now and kept there.
+
+    Args:
+        store: the records.
+        num_ranks: ranks that run at once; a single rank has those of two.
+        target: canonical text of the target that records are kept under.
+        machine: this machine; versions are replaced by those of what the ranks run on.
+        anew: whether to measure even what the records have; the newest counts.
+
+    Raises:
+        EngineError: the ranks failed.
+        RecordError: the records cannot be read or written.
+    """
+    num_ranks = max(2, num_ranks)
+    environment = _environment(machine)
+    workloads = _workloads(num_ranks)
+    kept = [
+        store.find_latest(workload.fingerprint, backend=BACKEND, target=target, environment=environment)
+        for workload in workloads
+    ]
+    if not anew and all(record is not None and record.measurement.status is Status.OK for record in kept):
+        means = (statistics.mean(record.measurement.samples_us) for record in kept if record is not None)
+        return Found(Overheads(*means), is_new=False)
+    samples = _measure(num_ranks)
+    now = time.time()
+    store.append_many(
+        (
+            workload,
+            Measurement(
+                workload_fingerprint=workload.fingerprint,
+                backend=BACKEND,
+                target=target,
+                environment=environment,
+                status=Status.OK,
+                samples_us=own,
+                measured_at=now,
+            ),
+        )
+        for workload, own in zip(workloads, samples, strict=True)
+    )
+    return Found(Overheads(*map(statistics.mean, samples)), is_new=True)
+
+
+def makespan_with_overheads_ms(schedule: Schedule, overheads: Overheads, *, step_us: float) -> float:
+    """Simulate a schedule's orders again, each action and hop longer by what real ranks take.
+
+    Args:
+        schedule: its orders count, not its starts.
+        overheads: of the machine that is to run it.
+        step_us: microseconds of one of its steps.
+    """
+    extra_us = round(overheads.action_us + overheads.gap_us)
+    lag_us = max(0, round(overheads.hop_us - overheads.gap_us))
+    placement = schedule.placement
+    slow = Placement(
+        devices=placement.devices,
+        blocks=tuple(
+            msgspec.structs.replace(block, span=round(block.span * step_us) + extra_us)
+            for block in placement.blocks
+        ),
+        edges=tuple(
+            Edge(edge.source, edge.target, round(edge.lag * step_us) + lag_us * _crosses(placement, edge))
+            for edge in placement.edges
+        ),
+        choices=placement.choices,
+    )
+    return schedule_of_actions(slow, actions_of(schedule)).makespan / 1000
+
+
+def overheads_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> Overheads:
+    """Return the means over one real step.
+
+    Args:
+        step: the events of each rank; some rank waits for another, and some action does not wait.
+        seconds: how long each stage takes by the letter of the action.
+    """
+    action, gap = [], []
+    for events in step:
+        for position, event in enumerate(events):
+            stage, kind, _ = _parse(event)
+            action.append(event.end_s - event.start_s - seconds[stage][kind])
+            if position and event.start_s - event.ready_s < _READY_S:
+                gap.append(event.start_s - events[position - 1].end_s)
+    return Overheads(*(1e6 * statistics.mean(values) for values in (action, gap, list(_hops(step)))))
+
+
+def _environment(machine: Environment) -> Environment:
+    versions = (("python", platform.python_version()), ("torch", importlib.metadata.version("torch")))
+    return msgspec.structs.replace(machine, num_threads=1, versions=versions)
+
+
+def _workloads(num_ranks: int) -> tuple[Workload, ...]:
+    return tuple(
+        describe(
+            "device",
+            [Tensor((1,), "float32")],
+            [],
+            [0],
+            [("overhead", name.removesuffix("_us")), ("ranks", str(num_ranks)), ("stage_ms", str(_STAGE_MS))],
+        )
+        for name in Overheads._fields
+    )
+
+
+def _measure(num_ranks: int) -> tuple[tuple[float, ...], ...]:
+    """Return the samples of each overhead, one a step."""
+    step_us = 1000.0
+    # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
+    placement = make_shape(
+        "vshape",
+        num_ranks,
+        choose_backward=True,
+        forward_span=_STAGE_MS,
+        backward_span=2 * _STAGE_MS,
+        backward_input_span=_STAGE_MS,
+        backward_weight_span=_STAGE_MS,
+    )
+    schedules = {
+        rule.name: rule.build(placement, micro_batches=2 * num_ranks)
+        for rule in HANDWRITTEN
+        if rule.name in ("1f1b", "zb-h1")
+    }
+    results = run_sleeping(schedules, step_us=step_us, repeats=_REPEATS, timeout_s=_TIMEOUT_S)
+    seconds = sleep_spec(placement, step_us=step_us).seconds
+    samples = [
+        overheads_of([result.events[name][step] for result in results], seconds)
+        for name in schedules
+        for step in range(_REPEATS)
+    ]
+    return tuple(zip(*samples, strict=True))
+
+
+def _hops(step: Sequence[Sequence[Event]]) -> Iterator[float]:
+    """Yield seconds from the end of an action to the start of the one on another rank that waited for it."""
+    place = {_parse(event): (rank, event) for rank, events in enumerate(step) for event in events}
+    for rank, events in enumerate(step):
+        for event in events:
+            source = next((place[action] for action in _sources(_parse(event)) if action in place), None)
+            if source is not None and source[0] != rank and source[1].end_s > event.ready_s:
+                yield event.start_s - source[1].end_s
+
+
+def _sources(action: Action) -> tuple[Action, ...]:
+    """Return the actions of which one is what a first one waits for."""
+    if action.kind is ActionKind.FORWARD:
+        return (action._replace(stage=action.stage - 1),)
+    if action.kind is ActionKind.BACKWARD_WEIGHT:
+        return ()
+    after = action._replace(stage=action.stage + 1)
+    return tuple(after._replace(kind=kind) for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT))
+
+
+def _parse(event: Event) -> Action:
+    ((action,),) = actions_from_csv(event.action)
+    return action
+
+
+def _crosses(placement: Placement, edge: Edge) -> bool:
+    """Whether what an edge hands on must travel: a rank that has both ends has it already."""
+    source, target = placement.block(edge.source).devices, placement.block(edge.target).devices
+    return not set(target) <= set(source)

@@ -1,0 +1,85 @@
+"""Overheads are what events show, are measured once, and lengthen a simulation as they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records import Environment, open_store
+from tessel.engine import overheads as module
+from tessel.engine.job import Event
+from tessel.engine.overheads import Overheads, known_overheads, makespan_with_overheads_ms, overheads_of
+from tessel.engine.run import makespan_ms
+from tessel.engine.sleeping_run import run_sleeping
+from tessel.handwritten import HANDWRITTEN
+from tessel.schedule import Schedule
+from tessel.shapes import make_shape
+
+MACHINE = Environment(
+    device_kind="cpu", device_model="any", num_cores=2, num_threads=8, driver="1", versions=(("tvm", "1"),)
+)
+
+
+def one_f_one_b(shape: str, num_devices: int, micro_batches: int) -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    return rule.build(make_shape(shape, num_devices), micro_batches=micro_batches)
+
+
+def test_overheads_of_a_step_drawn_by_hand() -> None:
+    """F takes 1 s and half of that again; rank 1 starts 0.25 s after what it waits for."""
+    step = [
+        (
+            Event(action="0F0", ready_s=0.0, start_s=0.0, end_s=1.5),
+            Event(action="0F1", ready_s=1.5, start_s=1.5, end_s=3.0),
+        ),
+        (Event(action="1F0", ready_s=0.0, start_s=1.75, end_s=3.25),),
+    ]
+    found = overheads_of(step, [{"F": 1.0}, {"F": 1.0}])
+    assert found == pytest.approx(Overheads(action_us=5e5, gap_us=0.0, hop_us=2.5e5))
+
+
+def test_a_simulation_with_overheads_adds_them_along_the_longest_way() -> None:
+    """Two stages, one micro-batch: four actions one after the other, and two hops between ranks."""
+    schedule = one_f_one_b("vshape", 2, 1)
+    assert schedule.makespan == 8
+    found_ms = makespan_with_overheads_ms(schedule, Overheads(100.0, 50.0, 250.0), step_us=1000.0)
+    assert found_ms == pytest.approx(8 + 4 * 0.15 + 2 * 0.2)
+
+
+def test_a_rank_that_holds_both_ends_of_an_edge_pays_no_hop() -> None:
+    """The embedding of an m on one device: nothing travels."""
+    schedule = one_f_one_b("mshape", 1, 1)
+    none = makespan_with_overheads_ms(schedule, Overheads(0.0, 0.0, 0.0), step_us=1000.0)
+    assert makespan_with_overheads_ms(schedule, Overheads(0.0, 0.0, 900.0), step_us=1000.0) == none
+
+
+@pytest.mark.torch
+def test_real_ranks_are_measured_once_and_then_found_in_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(module, "_REPEATS", 1)
+    with open_store(str(tmp_path / "records.db")) as store:
+        first = known_overheads(store, 2, target="cpu", machine=MACHINE)
+        assert first.is_new
+        assert min(first.overheads) > 0
+        kept = list(store.iterate(role="device"))
+        assert len(kept) == 3
+        assert kept[0].measurement.environment.num_threads == 1
+        assert "torch" in dict(kept[0].measurement.environment.versions)
+        monkeypatch.setattr(module, "run_sleeping", None)  # Nothing may run from here on.
+        again = known_overheads(store, 2, target="cpu", machine=MACHINE)
+        assert again == (first.overheads, False)
+        with pytest.raises(TypeError):
+            known_overheads(store, 3, target="cpu", machine=MACHINE)
+
+
+@pytest.mark.torch
+def test_stages_that_sleep_take_at_least_as_long_as_simulated_on_shared_blocks_too() -> None:
+    pytest.importorskip("torch")
+    schedule = one_f_one_b("mllm", 2, 2)
+    results = run_sleeping({"1f1b": schedule}, step_us=2000.0, repeats=1, timeout_s=240)
+    (step,) = zip(*(result.events["1f1b"] for result in results), strict=True)
+    assert makespan_ms(step) >= schedule.makespan * 2
+    assert [len(events) for events in step] == [12, 12]
