@@ -47,7 +47,27 @@ def encoder_decoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return EncoderDecoder(), (words, words.flip(0))
 
 
+class Halves(nn.Module):
+    """What crosses its cuts are views, and a mask of truth values, which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = self.first(x).chunk(2, dim=-1)
+        kept = left > 0
+        both = torch.cat([self.second(left), right], dim=-1)
+        return (self.third(both) * kept[..., :3]).square().mean()
+
+
+def halves() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return Halves(), (torch.zeros(3, 8),)
+
+
 ENCODER_DECODER = "planned_models:encoder_decoder"
+HALVES = "planned_models:halves"
 
 
 def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:

@@ -162,12 +162,15 @@ class AutogradStage:
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
         leaves = {info.name: given[info.name].detach().requires_grad_() for info in self._sent_gradients}
         known = {**self._inputs(micro_batch), **given, **leaves}
-        made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
-        known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
-        if self._loss is not None:
-            known[LOSS] = self._loss(micro_batch, known)
-            self._losses[micro_batch] = float(known[LOSS].detach())
         roots = [LOSS] if self._loss is not None else [info.name for info in self._received_gradients]
+        with torch.set_grad_enabled(bool(roots)):
+            made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
+            known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
+            if self._loss is not None:
+                known[LOSS] = self._loss(micro_batch, known)
+                self._losses[micro_batch] = float(known[LOSS].detach())
+        if not roots:
+            return {info.name: known[info.name] for info in self._stage.sent}
         own = {info.name for info in self._stage.outputs} | {LOSS}
         self._kept[micro_batch] = _Kept(
             leaves=leaves,

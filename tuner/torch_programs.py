@@ -49,7 +49,7 @@ def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, 
     pipeline = split_module(module, examples, [stage.layers[-1] for stage in spec.plan.stages[:-1]])
     draws = _Draws(spec, examples, pipeline)
     training = spec.plan.training
-    differentiable = _differentiable(pipeline, draws.inputs(0)) if training else frozenset()
+    differentiable = frozenset[str]().union(*(stage.differentiable for stage in pipeline.stages if training))
     inputs = functools.cache(draws.inputs)  # Kept, so that a timed forward draws nothing.
     last = len(pipeline.stages) - 1
     return {
@@ -162,12 +162,3 @@ class _Draws:
         for example in self._examples:
             _drawn_like(example, rng)  # Labels are drawn after the inputs, as in `reference_step`.
         return _loss([known[name] for name in self._output_names], rng)
-
-
-def _differentiable(pipeline: TorchPipeline, inputs: Tensors) -> frozenset[str]:
-    """Return the names of the tensors that gradients flow back to, found by one forward."""
-    known = dict(inputs)
-    for stage in pipeline.stages:
-        made = stage.module(*(known[info.name] for info in stage.inputs))
-        known.update(zip((info.name for info in stage.outputs), made, strict=True))
-    return frozenset(name for name, value in known.items() if value.requires_grad)

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from planned_models import ENCODER_DECODER, plan_on_tvm
+from planned_models import ENCODER_DECODER, HALVES, plan_on_tvm
 
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
@@ -31,7 +31,14 @@ def plan() -> ModelPlan:
     return plan_on_tvm(ENCODER_DECODER, ["encoder", "decoder.0"])
 
 
-def test_losses_and_gradients_are_the_uncut_modules(plan: ModelPlan) -> None:
+@pytest.fixture(scope="module")
+def plan_of_views() -> ModelPlan:
+    return plan_on_tvm(HALVES, ["first", "second"])
+
+
+@pytest.mark.parametrize("name", ["plan", "plan_of_views"])
+def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
+    plan = request.getfixturevalue(name)
     spec = TorchProgramSpec(plan=plan)
     text = msgspec.json.encode(spec).decode()
     # As on three ranks: each makes the module anew.
@@ -56,6 +63,18 @@ def test_losses_and_gradients_are_the_uncut_modules(plan: ModelPlan) -> None:
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
+    spec = TorchProgramSpec(plan=plan_on_tvm(ENCODER_DECODER, ["encoder"], training=False))
+    programs = provide_programs(msgspec.json.encode(spec).decode(), [0, 1])
+    for program in programs.values():
+        program.start_step(1)
+    sent = programs[0].run(Step("F", 0), {})
+    assert not any(tensor.requires_grad for tensor in sent.values())
+    assert programs[1].run(Step("F", 0), sent) == {}
+    assert (programs[0].received_gradients, programs[1].sent_gradients) == ((), ())
+    assert (programs[1].losses(), reference_step(spec, 1)) == ({}, ({}, {}))
 
 
 def test_a_model_that_is_no_torch_module_is_refused(plan: ModelPlan) -> None:
