@@ -1,6 +1,6 @@
 """Does a schedule take as long as the simulator says? Real ranks, stages of known duration.
 
-    python -m benchmarks.simulator [--ranks 4] [--ms 10 20 50] [--repeats 5] [--report FILE.md]
+    python -m benchmarks.simulator [--ranks 4] [--ms 5 10 20 50] [--repeats 5] [--report FILE.md]
 
 Each rank is a process of the engine; a stage sleeps for as long as it is said to take, so a rank at work
 needs hardly any core and more ranks than cores can be run. Small tensors travel over gloo. The forward takes
@@ -8,17 +8,15 @@ the given milliseconds on one device, the input and the weight half of the backw
 backward both; a V has two stages of half the time on each device. The searched schedules keep the memory of
 1F1B (vshape) or of ZB-V (zbv). Of unequal stages, the factors stand in the table.
 
-Real medians stand beside makespans simulated plainly, and simulated with overheads: what an action takes
-beyond its duration, the gap between two actions of a rank, and the hop from the end of an action to the start
-of one on another rank that waited for it. The overheads are means (a makespan adds up many) over the
-equal-stage runs of one duration, the first given, and are used for every other run as they are. On a machine
-that others use, `nice -n -15` in front keeps the waits for a core short; sleeping stages need little of it.
+Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
+(`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
+run as they are. On a machine that others use, `nice -n -15` in front keeps the waits for a core short;
+sleeping stages need little of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -30,31 +28,23 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from tessel.engine.actions import actions_of, rank_by_stage, schedule_of_actions
-from tessel.engine.job import Event, JobSpec, RunSpec, actions_as_lines
-from tessel.engine.launch import launch
+from records import open_store
+from tessel.engine.job import Event
+from tessel.engine.overheads import Found, known_overheads, makespan_with_overheads_ms
 from tessel.engine.run import makespan_ms
+from tessel.engine.sleeping_run import run_sleeping
 from tessel.handwritten import HANDWRITTEN
-from tessel.placement import Edge, Placement
+from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search import find_schedule
 from tessel.shapes import make_shape
+from tuner.target_resolution import environment_of, resolve_target
 
-PROVIDER = "benchmarks.sleeping_stages:provide"
 STEPS_PER_MS = 4
+STEP_US = 1000 / STEPS_PER_MS
 FACTORS = (1.0, 1.5, 0.75, 1.25)
 MARGIN = 0.05
 """Schedules whose simulated makespans differ by less are not told apart."""
-
-
-class Overheads(NamedTuple):
-    """Milliseconds on top of what is simulated."""
-
-    action: float
-    gap: float
-    hop: float
 
 
 class Row(NamedTuple):
@@ -111,7 +101,7 @@ def make_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s: float)
     yield Case(
         f"{ms} ms × {'/'.join(map(str, FACTORS))}, chain",
         {
-            "1f1b": _built("1f1b", unequal, num_micro_batches),
+            **{name: _built(name, unequal, num_micro_batches) for name in ("1f1b", "zb-h1")},
             "searched": _searched(unequal, num_micro_batches, "1f1b", search_s),
         },
     )
@@ -119,24 +109,7 @@ def make_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s: float)
 
 def run_case(case: Case, repeats: int) -> Ran:
     """Run a case's schedules in turn on real ranks."""
-    first = next(iter(case.schedules.values()))
-    results = launch(
-        JobSpec(
-            num_ranks=first.placement.devices,
-            ranks_by_stage=rank_by_stage(first),
-            micro_batches=first.micro_batches,
-            provider=PROVIDER,
-            provider_spec=json.dumps(_durations_s(first.placement)),
-            runs=tuple(
-                RunSpec(name=name, actions=actions_as_lines(actions_of(schedule)))
-                for name, schedule in case.schedules.items()
-            ),
-            repeats=repeats,
-            num_threads=1,
-            write_gradients=False,
-        ),
-        timeout_s=900,
-    )
+    results = run_sleeping(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
     return Ran(
         case,
         {
@@ -146,30 +119,11 @@ def run_case(case: Case, repeats: int) -> Ran:
     )
 
 
-def measure_overheads(runs: Sequence[Ran]) -> Overheads:
-    """Return the means over every step of some runs."""
-    return Overheads(*(statistics.mean(values) for values in zip(*map(_overheads_of, runs), strict=True)))
-
-
-def calibrated_ms(schedule: Schedule, overheads: Overheads) -> float:
-    """Simulate a schedule's orders again with overheads, to a microsecond."""
-    extra_us = round(1000 * (overheads.action + overheads.gap))
-    lag_us = max(0, round(1000 * (overheads.hop - overheads.gap)))
-    placement = schedule.placement
-    us_per_step = 1000 // STEPS_PER_MS
-    slow = Placement(
-        devices=placement.devices,
-        blocks=tuple(
-            msgspec.structs.replace(block, span=block.span * us_per_step + extra_us)
-            for block in placement.blocks
-        ),
-        edges=tuple(
-            Edge(edge.source, edge.target, lag_us if _crosses(placement, edge) else 0)
-            for edge in placement.edges
-        ),
-        choices=placement.choices,
-    )
-    return schedule_of_actions(slow, actions_of(schedule)).makespan / 1000
+def find_overheads(records_url: str, num_ranks: int) -> Found:
+    """Return this machine's overheads, from the records or measured now."""
+    target = resolve_target("cpu", num_threads=1)
+    with open_store(records_url) as store:
+        return known_overheads(store, num_ranks, target=target.text, machine=environment_of(target))
 
 
 def order_errors(rows: Sequence[Row]) -> Iterator[str]:
@@ -183,8 +137,9 @@ def order_errors(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{faster.case}: {faster.schedule} before {slower.schedule}"
 
 
-def report(rows: Sequence[Row], overheads: Overheads, arguments: argparse.Namespace, load: str) -> str:
+def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, load: str) -> str:
     """Return the report as Markdown."""
+    action, gap, hop = (overhead_us / 1000 for overhead_us in found.overheads)
     plain = [row.median_ms / row.plain_ms - 1 for row in rows]
     calibrated = [row.median_ms / row.calibrated_ms - 1 for row in rows]
     wrong = list(order_errors(rows))
@@ -223,8 +178,8 @@ def report(rows: Sequence[Row], overheads: Overheads, arguments: argparse.Namesp
         "",
         f"Plain simulation is {_spread(plain)} off; with overheads {_spread(calibrated)} "
         f"({sum(abs(error) <= 0.05 for error in calibrated)} of {len(rows)} within 5 %). The overheads were "
-        f"measured at {arguments.ms[0]} ms and used everywhere: {overheads.action:.2f} ms an action, "
-        f"{overheads.gap:.2f} ms between actions, {overheads.hop:.2f} ms a hop.",
+        f"{'measured before it by runs of their own' if found.is_new else 'found in the records'} and used "
+        f"everywhere: {action:.2f} ms an action, {gap:.2f} ms between actions, {hop:.2f} ms a hop.",
         "",
         "Order of schedules that differ by over 5 %: "
         + ("always as predicted." if not wrong else "not as predicted for " + "; ".join(wrong) + "."),
@@ -245,12 +200,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--ms", type=int, nargs="+", default=[10, 20, 50])
+    parser.add_argument("--ms", type=int, nargs="+", default=[5, 10, 20, 50])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--search-seconds", type=float, default=5.0)
+    parser.add_argument("--records", default="sqlite:///out/records.db", help="where overheads are kept")
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
     load = [_load()]
+    found = find_overheads(arguments.records, arguments.ranks)
     runs: list[tuple[int, Ran]] = []
     for ms in arguments.ms:
         for case in make_cases(arguments.ranks, ms, arguments.micro_batches, arguments.search_seconds):
@@ -258,19 +215,18 @@ def main() -> None:
             runs.append((ms, run_case(case, arguments.repeats)))
             load.append(_load())
             print(f"{case.name}: {time.monotonic() - began:.0f} s, load {load[-1]:.1f}", flush=True)
-    overheads = measure_overheads([ran for ms, ran in runs if ms == arguments.ms[0]][:2])
     rows = [
         Row(
             ran.case.name,
             name,
             schedule.makespan / STEPS_PER_MS,
-            calibrated_ms(schedule, overheads),
+            makespan_with_overheads_ms(schedule, found.overheads, step_us=STEP_US),
             tuple(makespan_ms(step) for step in ran.steps[name]),
         )
         for _, ran in runs
         for name, schedule in ran.case.schedules.items()
     ]
-    text = report(rows, overheads, arguments, f"{min(load):.1f} to {max(load):.1f}")
+    text = report(rows, found, arguments, f"{min(load):.1f} to {max(load):.1f}")
     if arguments.report is not None:
         arguments.report.write_text(text)
     print(text)
@@ -295,62 +251,6 @@ def _searched(placement: Placement, num_micro_batches: int, like: str, search_s:
     return find_schedule(
         placement, micro_batches=num_micro_batches, memory=max(limits), time_limit_s=search_s
     )
-
-
-def _durations_s(placement: Placement) -> dict[str, dict[str, float]]:
-    """Return seconds by stage and letter; stages are numbered as blocks are named, `f0`, `b0_input`, …"""
-    letters = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
-    durations: dict[str, dict[str, float]] = {}
-    for block in placement.blocks:
-        number = block.name.partition("_")[0][1:]
-        durations.setdefault(number, {})[letters[block.kind.value]] = block.span / STEPS_PER_MS / 1000
-    return durations
-
-
-def _crosses(placement: Placement, edge: Edge) -> bool:
-    return placement.block(edge.source).devices != placement.block(edge.target).devices
-
-
-def _overheads_of(ran: Ran) -> Overheads:
-    durations = _durations_s(next(iter(ran.case.schedules.values())).placement)
-    action: list[float] = []
-    gap: list[float] = []
-    hop: list[float] = []
-    for steps in ran.steps.values():
-        for step in steps:
-            for events in step:
-                for before, event in zip((None, *events), events, strict=False):
-                    stage, letter, _ = _parts(event.action)
-                    action.append(event.end_s - event.start_s - durations[stage][letter])
-                    if before is not None and event.start_s - event.ready_s < 2e-4:
-                        gap.append(event.start_s - before.end_s)
-            hop.extend(_hops(step))
-    return Overheads(*(1000 * statistics.mean(values) for values in (action, gap, hop)))
-
-
-def _hops(step: Sequence[Sequence[Event]]) -> Iterator[float]:
-    """Yield the time from the end of an action to the start of the one on another rank that waited for it."""
-    place = {event.action: (rank, event) for rank, events in enumerate(step) for event in events}
-    for rank, events in enumerate(step):
-        for event in events:
-            source = next((place[name] for name in _sources(event.action) if name in place), None)
-            if source is not None and source[0] != rank and source[1].end_s > event.ready_s:
-                yield event.start_s - source[1].end_s
-
-
-def _sources(action: str) -> Sequence[str]:
-    stage, letter, micro_batch = _parts(action)
-    if letter == "F":
-        return (f"{int(stage) - 1}F{micro_batch}",)
-    if letter == "W":
-        return ()
-    return tuple(f"{int(stage) + 1}{half}{micro_batch}" for half in "BI")
-
-
-def _parts(action: str) -> tuple[str, str, str]:
-    letter = next(character for character in action if character.isalpha())
-    stage, _, micro_batch = action.partition(letter)
-    return stage, letter, micro_batch
 
 
 def _ratio(rows: Sequence[Row], case: str) -> str:

@@ -7,9 +7,9 @@ A process also needs time to notice that its turn has come. Three figures say ho
     gap      from the end of an action to the start of the next, where that has not to wait
     hop      from the end of an action to the start of the one on another rank that waits for it
 
-They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, and are means, because a makespan
-adds up many. Each step is one sample of a measurement of role `device`, kept in the records under the number
-of ranks and the environment. What the model leaves out: large tensors (the lag of an edge says what those
+They come from real ranks that run 1F1B and ZB-H1 over stages that sleep. The mean of a step, because a makespan
+adds up many, is one sample of a measurement of role `device`, kept in the records under the number of ranks
+and the environment; the median of samples counts, so that a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge says what those
 take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against real
 makespans by benchmarks/simulator.py.
 """
@@ -85,8 +85,8 @@ def known_overheads(
         for workload in workloads
     ]
     if not anew and all(record is not None and record.measurement.status is Status.OK for record in kept):
-        means = (statistics.mean(record.measurement.samples_us) for record in kept if record is not None)
-        return Found(Overheads(*means), is_new=False)
+        medians = (record.measurement.latency_us for record in kept if record is not None)
+        return Found(Overheads(*medians), is_new=False)
     samples = _measure(num_ranks)
     now = time.time()
     store.append_many(
@@ -104,7 +104,7 @@ def known_overheads(
         )
         for workload, own in zip(workloads, samples, strict=True)
     )
-    return Found(Overheads(*map(statistics.mean, samples)), is_new=True)
+    return Found(Overheads(*map(statistics.median, samples)), is_new=True)
 
 
 def makespan_with_overheads_ms(schedule: Schedule, overheads: Overheads, *, step_us: float) -> float:
