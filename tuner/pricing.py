@@ -2,9 +2,10 @@
 
 `measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
 predicted with an interval. `active` measures what matters. It solves the partition problem optimistically
-(each unmeasured candidate at the low end of its interval) and measures the unmeasured candidates of that
+(each unmeasured candidate towards the low end of its interval) and measures the unmeasured candidates of that
 answer, until the optimistic cost is within `regret` of the best fully measured partition or the budget is
-spent. While intervals hold, no unmeasured candidate could then improve the answer by more than the regret.
+spent. Where intervals hold and errors of different programs do not depend on each other, no unmeasured
+candidates are then likely to improve the answer by more than the regret.
 The parts of the answer are always measured. Checked in tests/tuner/test_pricing.py.
 
 Source: the principle is optimism under uncertainty for combinatorial choices (Chen et al., "Combinatorial
@@ -17,7 +18,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -33,6 +34,7 @@ from cost_model import (
 )
 from records import Workload
 from tuner.candidate import HOST, CandidatePartition
+from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph
 from tuner.measure import Measurer
 from tuner.partition import Partition, find_partition
@@ -43,6 +45,8 @@ from tuner.price_measured import MeasuredPricer, price_of, workload_of_candidate
 logger = logging.getLogger(__name__)
 
 PriceMode = Literal["measured", "active", "model"]
+
+_Solve: TypeAlias = Callable[[Sequence[CandidatePartition], Sequence[Price]], Partition]
 
 _RETRAIN_GROWTH = 1.2
 """The model is trained again when there are this many times the records it was trained on."""
@@ -134,7 +138,7 @@ def _price_actively(
     measure: Callable[[Sequence[CandidatePartition]], Sequence[Price]],
     pricing: Pricing,
     *,
-    solve: Callable[[Sequence[CandidatePartition], Sequence[Price]], Partition],
+    solve: _Solve,
 ) -> tuple[Price, ...]:
     prices = list(estimates)
     position = {candidate: index for index, candidate in enumerate(candidates)}
@@ -146,15 +150,21 @@ def _price_actively(
         pricing.num_measured += len(wanted)
         return len(wanted)
 
-    # First a partition that is measured through and through: what others must beat.
-    while measure_predicted(best := solve(candidates, prices)):
-        pass
-    for _ in range(_MAX_ROUNDS):
-        if pricing.budget is not None and pricing.num_measured >= pricing.budget:
+    # First a partition that is measured through and through: what others must beat. Where the measured part
+    # differs little from what was hoped for, chasing the next best guess is not worth its measurements.
+    best: Partition | None = None
+    while best is None or not _is_spent(pricing):
+        guess = solve(candidates, prices)
+        if best is not None and guess.cost_us >= best.cost_us * (1 - pricing.regret / 2):
             break
-        measured_only = [Invalid("not measured") if is_predicted(price) else price for price in prices]
-        best = solve(candidates, measured_only)
-        hopeful = solve(candidates, [_optimistic(price) for price in prices])
+        if not measure_predicted(guess):
+            break
+        best = _solve_measured(candidates, prices, solve)
+    for _ in range(_MAX_ROUNDS):
+        if _is_spent(pricing):
+            break
+        best = solve(candidates, [_measured(price) for price in prices])
+        hopeful = _solve_hopefully(candidates, prices, solve)
         if hopeful.cost_us >= best.cost_us * (1 - pricing.regret) or not measure_predicted(hopeful):
             break
     # What stays unmeasured must not be chosen for its prediction: the answer is measured throughout.
@@ -163,9 +173,55 @@ def _price_actively(
     )
 
 
-def _optimistic(price: Price) -> Price:
+def _is_spent(pricing: Pricing) -> bool:
+    return pricing.budget is not None and pricing.num_measured >= pricing.budget
+
+
+def _solve_measured(
+    candidates: Sequence[CandidatePartition], prices: Sequence[Price], solve: _Solve
+) -> Partition | None:
+    """Return the best partition of what was measured; None where something still has no measured part."""
+    try:
+        return solve(candidates, [_measured(price) for price in prices])
+    except UnpriceableError:
+        return None
+
+
+def _solve_hopefully(
+    candidates: Sequence[CandidatePartition], prices: Sequence[Price], solve: _Solve
+) -> Partition:
+    """Return the partition that is cheapest if things go as well as the intervals together allow.
+
+    Were every part at the low end of its own interval, the sum would lie far below what it ever is: errors of
+    n parts that do not depend on each other add up like the square root of n. So the sum of n predicted parts
+    gets an interval of its own, narrower by that root; n is that of the answer with full intervals.
+    """
+    widest = solve(candidates, [_optimistic(price, 1.0) for price in prices])
+    num_predicted = sum(is_predicted(figure) for figure in _figures_of(widest, candidates, prices))
+    if num_predicted < 2:
+        return widest
+    return solve(candidates, [_optimistic(price, num_predicted**-0.5) for price in prices])
+
+
+def _figures_of(
+    partition: Partition, candidates: Sequence[CandidatePartition], prices: Sequence[Price]
+) -> list[Price]:
+    """Return the price of each chosen part, equal prices of equal programs once."""
+    price_of_candidate = dict(zip(candidates, prices, strict=True))
+    return list(
+        {id(price): price for part in partition.chosen if (price := price_of_candidate[part])}.values()
+    )
+
+
+def _measured(price: Price) -> Price:
+    return Invalid("not measured") if is_predicted(price) else price
+
+
+def _optimistic(price: Price, share: float) -> Price:
+    """Return a prediction lowered by a share of the way to the low end of its interval."""
     if isinstance(price, Figure) and price.source == "predicted" and price.interval_us is not None:
-        return msgspec.structs.replace(price, latency_us=price.interval_us[0])
+        lowered_us = price.latency_us - share * (price.latency_us - price.interval_us[0])
+        return msgspec.structs.replace(price, latency_us=lowered_us)
     return price
 
 
