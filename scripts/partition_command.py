@@ -13,7 +13,9 @@ from scripts.tuning_options import (
     BackendsOption,
     BatchOption,
     BudgetOption,
+    CoalesceOption,
     CostModelOption,
+    DatabaseOption,
     JobsOption,
     JsonOption,
     MatchOption,
@@ -31,6 +33,7 @@ from scripts.tuning_options import (
 
 if TYPE_CHECKING:
     from tessel.picture import GraphNode
+    from tuner.explanation import Explanation
     from tuner.whole_model import PartitionedModel
 
 
@@ -54,6 +57,8 @@ def partition(
     prune: PruneOption = False,
     match: MatchOption = "exact",
     second_level: SecondLevelOption = 0,
+    coalesce: CoalesceOption = False,
+    database: DatabaseOption = None,
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None,
@@ -88,8 +93,9 @@ def partition(
         cost_model=cost_model,
         prune=prune,
         match=match,
+        database=database,
     ) as session:
-        result = partition_model(loaded, session, second_level=second_level)
+        result = partition_model(loaded, session, second_level=second_level, merge_neighbours=coalesce)
     if picture is not None:
         from tessel.picture import partition_figure, save_figure
 
@@ -136,6 +142,8 @@ def _document(result: PartitionedModel) -> dict[str, object]:
             }
             for part in result.partition
         ],
+        "explanations": [_explanation_document(each) for each in result.explanations],
+        "refused": result.num_refused_by_reason,
         "end_to_end_us": {name: figure.latency_us for name, figure in result.end_to_end.items()},
         "sum_of_parts_us": result.sum_of_parts.latency_us,
         "launch_penalty_us": result.launch_penalty_us,
@@ -183,17 +191,40 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
 def _explain(result: PartitionedModel) -> None:
     rows = [
         [
-            ", ".join(part.operators),
-            part.backend,
-            format_figure(part.figure),
-            "nobody else" if part.runner_up is None else part.runner_up[0],
-            "-" if part.runner_up is None else console.format_us(part.runner_up[1]),
-            ", ".join(map(str, part.figure.record_ids)),
+            ", ".join(each.operators),
+            each.backend,
+            format_figure(each.figure),
+            each.alternatives[0].backend if each.alternatives else "nobody else",
+            console.format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
+            _others(each),
+            each.rule,
         ]
-        for part in result.partition
+        for each in result.explanations
     ]
-    columns = ["operators", "backend", "latency", "runner-up", "its latency", "records"]
+    columns = ["operators", "backend", "latency", "runner-up", "its latency", "others", "rule"]
     console.print_line()
     console.print_table("Why each sub-graph went where it did", columns, rows, text_columns=2)
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
+
+
+def _others(explanation: Explanation) -> str:
+    """Say how long the backends after the runner-up take, and what the others said."""
+    slower = [f"{each.backend} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
+    return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
+
+
+def _explanation_document(explanation: Explanation) -> dict[str, object]:
+    return {
+        "operators": explanation.operators,
+        "backend": explanation.backend,
+        "rule": explanation.rule,
+        "latency_us": explanation.figure.latency_us,
+        "margin_us": explanation.margin_us,
+        "alternatives": [
+            {"backend": each.backend, "latency_us": each.latency_us, "parts": len(each.parts)}
+            for each in explanation.alternatives
+        ],
+        "cannot": dict(explanation.reasons),
+        "record_ids": explanation.figure.record_ids,
+    }

@@ -89,6 +89,22 @@ SecondLevelOption = Annotated[
         rich_help_panel=_TUNING,
     ),
 ]
+CoalesceOption = Annotated[
+    bool,
+    typer.Option(
+        "--coalesce",
+        help="Try neighbouring sub-graphs of one backend as one; used where the whole is measured faster.",
+        rich_help_panel=_TUNING,
+    ),
+]
+DatabaseOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tvm-database",
+        help="Folder of a MetaSchedule database that TVM wrote; read, and added to with --trials.",
+        rich_help_panel=_TUNING,
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]
@@ -130,6 +146,7 @@ def open_session(
     regret: float = 0.02,
     cost_model: Path | None = None,
     prune: bool = False,
+    database: Path | None = None,
 ) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from cost_model import load_kernel_model
@@ -151,6 +168,7 @@ def open_session(
             records_url=records,
             backend_names=parse_names(backends),
             trials=trials,
+            database=None if database is None else str(database),
             num_threads=threads,
             jobs=jobs,
             seed=seed,

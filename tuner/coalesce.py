@@ -49,6 +49,7 @@ def coalesce(
     *,
     launch_penalty_us: float,
     max_rounds: int = 8,
+    slack: float = 0.0,
 ) -> Coalesced:
     """Merge neighbours of one backend, the largest gain first, until nothing pays.
 
@@ -58,6 +59,8 @@ def coalesce(
         pricer: prices merged parts, by measuring them unless this is a test.
         launch_penalty_us: what each part saved is worth.
         max_rounds: each round can double the size of a part.
+        slack: share by which a merged part may be slower than its parts and still be kept, for callers who
+            measure the whole afterwards: parts alone do not show what crossing a border costs.
     """
     parts = list(zip(partition.chosen, partition.figures, strict=True))
     num_merged = num_priced = 0
@@ -66,7 +69,7 @@ def coalesce(
         prices = pricer.price([merge.merged for merge in merges])
         num_priced += len(merges)
         gains = [
-            (_gain_us(parts, merge, price, launch_penalty_us), number, price)
+            (_gain_us(parts, merge, price, launch_penalty_us, slack), number, price)
             for number, (merge, price) in enumerate(zip(merges, prices, strict=True))
             if isinstance(price, Figure)
         ]
@@ -139,10 +142,10 @@ def _reaches_around(readers: Sequence[Sequence[int]], start: int, goal: int) -> 
     return False
 
 
-def _gain_us(parts: _Parts, merge: _Merge, price: Figure, launch_penalty_us: float) -> float:
+def _gain_us(parts: _Parts, merge: _Merge, price: Figure, launch_penalty_us: float, slack: float) -> float:
     latency_us = {id(part): figure.latency_us for part, figure in parts}
     apart_us = latency_us[id(merge.one)] + latency_us[id(merge.other)]
-    return apart_us + launch_penalty_us - price.latency_us
+    return apart_us * (1 + slack) + launch_penalty_us - price.latency_us
 
 
 def _apply(graph: DataflowGraph, parts: _Parts, merges: Sequence[tuple[_Merge, Figure]]) -> int:

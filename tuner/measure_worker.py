@@ -10,6 +10,7 @@ notice (`tuner.worker_process`). Checked in tests/tuner/test_measure_worker.py.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import signal
@@ -18,8 +19,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,7 +29,7 @@ import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import Backend, IRModule
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.lower import Executable, build_module, build_reference, flat_arrays, lower_module
@@ -67,8 +69,10 @@ Interval: TypeAlias = tuple[float, float]
 
 SIGNED: Interval = (-1.0, 1.0)
 
-_INTERVALS: tuple[Interval, ...] = (SIGNED, (0.1, 1.0), (0.001, 0.05))
-"""Tried in turn until results are finite: variances and logarithms want positive numbers, products in a deep
+POSITIVE: Interval = (0.1, 1.0)
+
+_INTERVALS: tuple[Interval, ...] = (SIGNED, POSITIVE, (0.001, 0.05))
+"""Tried in turn until results are finite: roots and logarithms want positive numbers, products in a deep
 network without normalised weights small ones."""
 
 _MESSAGE_CHARACTERS = 400
@@ -91,6 +95,7 @@ class Sample(NamedTuple):
 class _Built:
     executable: Executable
     inputs: tuple[tuple[tuple[int, ...], str], ...]
+    intervals: Mapping[int, Interval]
 
 
 class Worker:
@@ -107,7 +112,7 @@ class Worker:
         """Lower, build, and check the results against TVM's default lowering where asked."""
         module = tvm.ir.load_json(request.module_json)
         executable = self._compile(module)
-        self.built[request.key] = _Built(executable, input_specs(module))
+        self.built[request.key] = _Built(executable, input_specs(module), own_intervals(module))
         error = None
         if request.check:
             reference = self._reference(module, request.reference_json)
@@ -123,7 +128,7 @@ class Worker:
         """Time a built module; it is forgotten, so that memory does not pile up."""
         built = self.built.pop(request.key)
         machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = self._inputs(built.inputs, request.seed)
+        arguments = self._inputs(built.inputs, request.seed, own=built.intervals)
         machine["main"](*arguments)
 
         def run(number: int) -> Sample:
@@ -134,6 +139,7 @@ class Worker:
             return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
 
         samples = take_samples(run, request.timing)
+        _forget_weights()
         return Timed(samples_us=samples, peak_memory_bytes=None)
 
     def compare(self, request: Compare) -> Reply:
@@ -161,11 +167,13 @@ class Worker:
     ) -> float:
         specs = input_specs(module)
         for interval in _INTERVALS:
-            inputs = self._inputs(specs, seed, interval)
+            inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
-        return relative_error(self._results(executable, inputs), expected)
+        found = self._results(executable, inputs)
+        _forget_weights()
+        return relative_error(found, expected)
 
     def _results(
         self, executable: Executable, arguments: Sequence[Any], function: str = "main"
@@ -174,17 +182,32 @@ class Worker:
         return flat_arrays(machine[function](*arguments))
 
     def _inputs(
-        self, specs: tuple[tuple[tuple[int, ...], str], ...], seed: int, interval: Interval = SIGNED
+        self,
+        specs: tuple[tuple[tuple[int, ...], str], ...],
+        seed: int,
+        interval: Interval = SIGNED,
+        *,
+        own: Mapping[int, Interval] = MappingProxyType({}),
     ) -> list[Any]:
         """Return random inputs on the device; the last ones are kept, for variants of one large program."""
-        key = (specs, seed, interval)
+        key = (specs, seed, interval, tuple(sorted(own.items())))
         if self.kept_inputs is None or self.kept_inputs[0] != key:
             self.kept_inputs = None  # freed before the next ones are made
-            self.kept_inputs = (key, self._on_device(random_inputs(specs, seed, interval)))
+            self.kept_inputs = (
+                key,
+                self._on_device(random_inputs(specs, seed, interval, own=own)),
+            )
         return self.kept_inputs[1]
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+
+def _forget_weights() -> None:
+    """Let backends that pack weights drop those of programs that are done with."""
+    forget = tvm.get_global_func("tessel.forget_weights", allow_missing=True)
+    if forget is not None:
+        forget()
 
 
 def tolerance(module: IRModule) -> float:
@@ -201,12 +224,76 @@ def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
     )
 
 
+def own_intervals(module: IRModule) -> dict[int, Interval]:
+    """Return intervals for parameters of `main`, by position, that must not be drawn from the general one.
+
+    What batch normalisation takes for a variance is positive: below 0 its results are no numbers, which a
+    later clip hides. Weights of a model are as small as their number of inputs asks: larger ones make a deep
+    network chaotic, so that rounding alone decides its results.
+    """
+    main = module["main"]
+    found = _weight_intervals(main)
+    position = {parameter: index for index, parameter in enumerate(main.params)}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.Call):
+                taken = _variances_read(binding.value, module)
+                found.update({position[variable]: POSITIVE for variable in taken if variable in position})
+    return found
+
+
+def _weight_intervals(main: Any) -> dict[int, Interval]:
+    if main.attrs is None or NUM_INPUTS_ATTRIBUTE not in main.attrs.keys():  # noqa: SIM118 - TVM's maps
+        return {}
+    intervals = {}
+    for position in range(int(main.attrs[NUM_INPUTS_ATTRIBUTE]), len(main.params)):
+        shape = [int(extent) for extent in main.params[position].ty.shape]
+        if len(shape) > 1:
+            # Convolutions have their outputs first; matrices may lie either way, so the larger side counts.
+            num_inputs = max(shape) if len(shape) == 2 else math.prod(shape[1:])
+            bound = math.sqrt(3 / num_inputs)
+            intervals[position] = (-bound, bound)
+    return intervals
+
+
+def _variances_read(call: Any, module: IRModule) -> list[Any]:
+    """Return the arguments that a call, of an operator or of a partition, takes for variances."""
+    if not isinstance(call.op, tvm.ir.GlobalVar):
+        return [_variance_of(call)]
+    callee = module[call.op]
+    inner = _variances_of(callee) if isinstance(callee, relax.Function) else set()
+    return [call.args[index] for index, each in enumerate(callee.params) if each in inner]
+
+
+def _variances_of(function: Any) -> set[Any]:
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    return {_variance_of(each.value) for each in bindings if isinstance(each.value, relax.Call)} - {None}
+
+
+def _variance_of(call: Any) -> Any:
+    return call.args[4] if getattr(call.op, "name", "") == "relax.nn.batch_norm" else None
+
+
 def random_inputs(
-    specs: Sequence[tuple[tuple[int, ...], str]], seed: int, interval: Interval = SIGNED
+    specs: Sequence[tuple[tuple[int, ...], str]],
+    seed: int,
+    interval: Interval = SIGNED,
+    *,
+    own: Mapping[int, Interval] = MappingProxyType({}),
 ) -> tuple[np.ndarray, ...]:
-    """Return random arrays: floats in the interval, integers and booleans 0 or 1; same seed, same arrays."""
+    """Return random arrays: floats in the interval, integers and booleans 0 or 1; same seed, same arrays.
+
+    Args:
+        specs: shapes and data types.
+        seed: of the random numbers.
+        interval: least and largest float.
+        own: intervals by position, where an array has one of its own.
+    """
     rng = np.random.default_rng(seed)
-    return tuple(_random_array(rng, shape, dtype, interval) for shape, dtype in specs)
+    return tuple(
+        _random_array(rng, shape, dtype, own.get(index, interval))
+        for index, (shape, dtype) in enumerate(specs)
+    )
 
 
 def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -148,8 +148,11 @@ def choose_partition(priced: PricedFunction, *, only: str | None = None) -> Part
         launch_penalty_us=priced.launch_penalty_us,
         refused=priced.refused,
     )
-    if only is not None:
-        return of_parts(priced, partition.chosen)
+    return of_parts(priced, partition.chosen) if only is not None else of_partition(priced, partition)
+
+
+def of_partition(priced: PricedFunction, partition: Partition) -> PartitionedFunction:
+    """Return a function rewritten to call the parts of its partition."""
     return PartitionedFunction(
         priced=priced,
         partition=partition,
@@ -179,12 +182,7 @@ def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> Par
         states=0,
         proven=False,
     )
-    return PartitionedFunction(
-        priced=priced,
-        partition=partition,
-        module=outline_partitions(priced.graph, parts),
-        fingerprint=_fingerprint(priced.graph, parts),
-    )
+    return of_partition(priced, partition)
 
 
 def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 
 from records import Record, Status, Workload
-from tuner.backends.protocol import Backend
+from tuner.backends.protocol import Backend, settings_for
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function
 from tuner.errors import UnknownNameError
@@ -35,7 +35,7 @@ class MeasuredPricer:
         self._graph = graph
         self._measurer = measurer
         self._backends = {backend.name: backend for backend in measurer.backends}
-        self._prices: dict[tuple[str, str], Figure | Invalid] = {}
+        self._prices: dict[tuple[str, str, str], Figure | Invalid] = {}
 
     def price(self, candidates: Sequence[CandidatePartition]) -> tuple[Figure | Invalid, ...]:
         """Return one price a candidate, in order: a measured latency, or why there is none.
@@ -44,8 +44,8 @@ class MeasuredPricer:
             UnknownNameError: a candidate names a backend that the measurer does not have.
             TunerError: the worker process cannot be started.
         """
-        requests: dict[tuple[str, str], MeasureRequest] = {}
-        keys: list[tuple[str, str] | None] = []
+        requests: dict[tuple[str, str, str], MeasureRequest] = {}
+        keys: list[tuple[str, str, str] | None] = []
         for candidate in candidates:
             if candidate.backend == HOST:
                 keys.append(None)
@@ -53,7 +53,7 @@ class MeasuredPricer:
             backend = self._backend(candidate)
             function = extract_function(self._graph, candidate.sub_graph, backend.name)
             workload = _workload_of(Structure(function))
-            key = workload.fingerprint, backend.name
+            key = workload.fingerprint, backend.name, settings_for(backend, function)
             keys.append(key)
             if key in self._prices or key in requests:
                 continue
@@ -65,7 +65,7 @@ class MeasuredPricer:
                 workload=workload,
                 module=extract_module(self._graph, candidate.sub_graph, backend.name),
                 backend=backend.name,
-                settings=backend.settings,
+                settings=key[2],
                 check=True,
             )
         records = self._measurer.measure_many(tuple(requests.values()))

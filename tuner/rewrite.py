@@ -17,7 +17,13 @@ from typing import Any
 
 from tvm import relax
 
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
+from tuner.backends.protocol import (
+    NUM_INPUTS_ATTRIBUTE,
+    PARTITION_ATTRIBUTE,
+    WEIGHTS_ATTRIBUTE,
+    IRModule,
+    RelaxFunction,
+)
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
@@ -134,7 +140,9 @@ def _extract(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> _Part:
     results = _leaving_values(graph, sub_graph)
     parameters = [relax.Var(_plain(argument.name), argument.ty) for argument in arguments]
     values: dict[Any, Any] = dict(zip(arguments, parameters, strict=True))
-    attributes = {PARTITION_ATTRIBUTE: backend}
+    attributes: dict[str, Any] = {PARTITION_ATTRIBUTE: backend}
+    if weights := _weights_among(graph, arguments):
+        attributes[WEIGHTS_ATTRIBUTE] = weights
     if sub_graph.label:
         attributes[LABEL_ATTRIBUTE] = sub_graph.label
     builder = relax.BlockBuilder()
@@ -156,6 +164,16 @@ def _read_variables(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...
             (variable, None) for variable in variables_of(source.calls[index]) if variable not in made
         )
     return tuple(read)
+
+
+def _weights_among(graph: DataflowGraph, arguments: Sequence[Any]) -> list[int]:
+    """Return positions of arguments that are weights of a model that is not trained."""
+    function = graph.source.function
+    num_inputs = _attributes(function).get(NUM_INPUTS_ATTRIBUTE)
+    if num_inputs is None:
+        return []
+    weights = set(function.params[int(num_inputs) :])
+    return [position for position, argument in enumerate(arguments) if argument in weights]
 
 
 def _leaving_values(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...]:

@@ -15,6 +15,9 @@ from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.index_set import IndexSet
 from tuner.plan import Figure
 
+_BEAM = 512
+"""States followed at once; parts of a few nodes have fewer, so that their answer is the cheapest."""
+
 
 class RunnerUp(NamedTuple):
     """The next best backend for a chosen sub-graph, alone, and the latency it would take (microseconds)."""
@@ -80,21 +83,31 @@ class OfferIndex:
 def _cheapest(
     backend: str, inside: IndexSet, offers: Sequence[Offer], launch_penalty_us: float
 ) -> Alternative | None:
-    """Return the cheapest exact cover by dynamic programming over covered sets; None where there is none."""
+    """Return the cheapest exact cover by dynamic programming over covered sets; None where there is none.
+
+    Of a part with many nodes only the `_BEAM` states with the least time a node are followed.
+    """
+    holding: dict[int, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        for index in offer.candidate.sub_graph.inside:
+            holding[index].append(offer)
     best: dict[int, tuple[float, tuple[CandidatePartition, ...]]] = {0: (-launch_penalty_us, ())}
-    before = 0
     for index in inside:
-        states = [bits for bits in best if bits & before == before and not bits >> index & 1]
-        for covered in states:
-            latency_us, parts = best[covered]
-            for offer in offers:
+        reached = {covered: found for covered, found in best.items() if covered >> index & 1}
+        for covered, (latency_us, parts) in best.items():
+            if covered >> index & 1:
+                continue
+            for offer in holding[index]:
                 bits = offer.candidate.sub_graph.inside.bits
-                if not bits >> index & 1 or bits & covered:
+                if bits & covered:
                     continue
-                reached = latency_us + offer.figure.latency_us + launch_penalty_us
-                if covered | bits not in best or reached < best[covered | bits][0]:
-                    best[covered | bits] = reached, (*parts, offer.candidate)
-        before |= 1 << index
+                total_us = latency_us + offer.figure.latency_us + launch_penalty_us
+                if covered | bits not in reached or total_us < reached[covered | bits][0]:
+                    reached[covered | bits] = total_us, (*parts, offer.candidate)
+        best = reached
+        if len(best) > _BEAM:
+            kept = sorted(best, key=lambda covered: best[covered][0] / covered.bit_count())
+            best = {covered: best[covered] for covered in kept[:_BEAM]}
     if inside.bits not in best:
         return None
     latency_us, parts = best[inside.bits]

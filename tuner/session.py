@@ -6,15 +6,18 @@ measurement is in the records by then. It also holds how to say what is going on
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from records import Match, Measurement, RecordStore, Status, Workload, open_store
 from tuner.backends.protocol import Backend
-from tuner.backends.registry import available_backends, backends_for, make_backend
+from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
+from tuner.errors import TunerError
 from tuner.measure import MeasureProgress, Measurer
 from tuner.pricing import Pricing
 from tuner.target import Target
@@ -63,6 +66,7 @@ def start_session(
     records_url: str,
     backend_names: Sequence[str] | None = None,
     trials: int = 0,
+    database: str | None = None,
     num_threads: int | None = None,
     jobs: int = 1,
     seed: int = 0,
@@ -76,7 +80,8 @@ def start_session(
         target_name: as a user writes it, such as `cpu`.
         records_url: SQLAlchemy URL or path of the records.
         backend_names: backends to choose among; every available one if None.
-        trials: MetaSchedule trials a kernel; 0 leaves that backend out.
+        trials: MetaSchedule trials a kernel; 0 leaves that backend out, unless there is a database.
+        database: folder of a MetaSchedule database to read and add to; one of our own if None.
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
@@ -90,7 +95,7 @@ def start_session(
         RecordError: the records cannot be opened.
     """
     target = resolve_target(target_name, num_threads=num_threads)
-    backends = _backends(backend_names, target, trials)
+    backends = _backends(backend_names, target, _tuned(trials, database))
 
     def report(progress: MeasureProgress) -> None:
         operators = progress.record.workload.operators
@@ -132,6 +137,9 @@ def checked_error(
         workload: names what is checked.
         settings: what else the result depends on, such as a partition's fingerprint.
         check: makes the check and returns the largest relative error.
+
+    Raises:
+        TunerError: the results are not even finite in the same places.
     """
     measurer = session.measurer
     found = measurer.find(workload, CHECK_BACKEND, settings=settings)
@@ -139,6 +147,11 @@ def checked_error(
         return found.measurement.relative_error
     start = time.perf_counter()
     error = check()
+    if not math.isfinite(error):
+        raise TunerError(
+            "results that should be equal differ in shape, or one has numbers where the other has none; "
+            "leave a backend out with --backends to find the one that is wrong"
+        )
     session.store.append(
         workload,
         Measurement(
@@ -158,9 +171,16 @@ def checked_error(
     return error
 
 
-def _backends(names: Sequence[str] | None, target: Target, trials: int) -> tuple[Backend, ...]:
-    tuned = f"metaschedule?trials={trials}"
+def _tuned(trials: int, database: str | None) -> str | None:
+    """Return the reference of the tuned backend that was asked for."""
+    if not trials and database is None:
+        return None
+    where = {} if database is None else {"database": database}
+    return f"metaschedule?{urlencode({'trials': trials, **where})}"
+
+
+def _backends(names: Sequence[str] | None, target: Target, tuned: str | None) -> tuple[Backend, ...]:
     if names is None:
         found = [backend for backend in available_backends(target) if backend.name != "metaschedule"]
-        return (*found, make_backend(tuned)) if trials else tuple(found)
-    return backends_for([tuned if name == "metaschedule" and trials else name for name in names], target)
+        return (*found, *backends_for([tuned], target)) if tuned else tuple(found)
+    return backends_for([tuned if name == "metaschedule" and tuned else name for name in names], target)

@@ -14,16 +14,19 @@ from typing import TypeAlias
 import numpy as np
 
 from records.workload import describe
-from tuner.backends.protocol import IRModule
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule
+from tuner.coalesce import coalesce
 from tuner.describe import describe_function
 from tuner.errors import TunerError, UnpriceableError
 from tuner.evolution import EvolutionProgress, EvolutionSettings
+from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
     choose_partition,
+    of_partition,
     of_parts,
     partition_plans,
     price_function,
@@ -31,7 +34,7 @@ from tuner.partitioned_function import (
 )
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
-from tuner.price_measured import price_of
+from tuner.price_measured import MeasuredPricer, price_of
 from tuner.second_level import chosen_parts, evolve_partition, find_groups
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.structure import Structure
@@ -39,9 +42,13 @@ from tuner.structure import Structure
 MAX_RELATIVE_ERROR = 1e-3
 """Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
 
+_MERGE_SLACK = 0.02
+"""Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
+the whole is measured before it is used."""
+
 _Variant: TypeAlias = tuple[PartitionedFunction, Figure]
 
-_OURS = ("searched", "evolved")
+_OURS = ("searched", "coalesced", "evolved")
 """Variants that are not a single backend's."""
 
 
@@ -53,11 +60,13 @@ class PartitionedModel:
         model: the model's name.
         fingerprint: names its structure and shapes.
         function: the model's function with its chosen partition.
-        chosen_by: whose answer it is: `searched`, `evolved`, or the single backend that was faster.
+        chosen_by: whose answer it is: `searched`, `coalesced`, `evolved`, or the single backend.
+        alone: each single backend's partition, with the reference backend for what it cannot run.
         partition: the distinct sub-graphs and their backends.
         end_to_end: measured latency of the whole function: `mix`, and each single backend (with the
             reference backend for what it cannot run).
         sum_of_parts: what the search added up for the mix.
+        explanations: for each distinct part who else could have run it, and why others could not.
         launch_penalty_us: what one more partition costs, measured.
         max_relative_error: largest error of the mix against the unpartitioned model; None where nothing ran.
         num_candidates_by_rule: how many candidates each rule proposed.
@@ -72,9 +81,11 @@ class PartitionedModel:
     fingerprint: str
     function: PartitionedFunction
     chosen_by: str
+    alone: dict[str, PartitionedFunction]
     partition: tuple[PartitionPlan, ...]
     end_to_end: dict[str, Figure]
     sum_of_parts: Figure
+    explanations: tuple[Explanation, ...]
     launch_penalty_us: float
     max_relative_error: float | None
     num_candidates_by_rule: dict[str, int]
@@ -85,26 +96,34 @@ class PartitionedModel:
     reused_measurements: int
 
 
-def partition_model(model: Model, session: Session, *, second_level: int = 0) -> PartitionedModel:
+def partition_model(
+    model: Model, session: Session, *, second_level: int = 0, merge_neighbours: bool = False
+) -> PartitionedModel:
     """Choose who runs which part of a model's function, and measure the choice end to end.
 
     The sum of parts leaves out what parts do to each other, so the answer is the fastest of what was measured
-    end to end: the search's partition, each single backend, and what the second level finds.
+    end to end: the search's partition, that with neighbours merged, each single backend, and what the second
+    level finds.
 
     Args:
         model: what is partitioned.
         session: what measures.
         second_level: whole programs that an evolutionary search may measure, from the first answer on.
+        merge_neighbours: whether neighbouring parts of one backend are tried as one (`tuner.coalesce`).
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
         TunerError: the mix cannot be measured, or gives wrong numbers.
     """
     penalty = measure_launch_penalty(session.measurer)
-    priced = price_function(session, model.module, name="model", launch_penalty_us=penalty.latency_us)
+    priced = price_function(
+        session, _with_weights_marked(model), name="model", launch_penalty_us=penalty.latency_us
+    )
     first = choose_partition(priced)
     variants = {"searched": (first, measure_partitioned(session, first))}
     variants |= _measure_alone(session, priced, variants["searched"])
+    if merge_neighbours and session.pricing.mode == "measured":
+        variants |= _coalesce(session, first)
     if second_level:
         variants["evolved"] = _evolve(session, first, second_level)
     # Ties go to the search: its answer is the one that is explained.
@@ -117,10 +136,12 @@ def partition_model(model: Model, session: Session, *, second_level: int = 0) ->
         fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=chosen_by,
+        alone={name: function for name, (function, _) in variants.items() if name not in _OURS},
         partition=partition_plans([mix]),
         end_to_end={"mix": figure}
         | {name: found for name, (_, found) in variants.items() if name not in _OURS},
         sum_of_parts=mix.sum_of_parts,
+        explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
         num_candidates_by_rule=priced.num_candidates_by_rule,
@@ -130,6 +151,18 @@ def partition_model(model: Model, session: Session, *, second_level: int = 0) ->
         new_measurements=session.measurer.new_measurements,
         reused_measurements=session.measurer.reused_measurements,
     )
+
+
+def _with_weights_marked(model: Model) -> IRModule:
+    """Return a model's module, told which of its parameters stay as they are; training changes them all."""
+    if model.training:
+        return model.module
+    marked = model.module.clone()
+    marked.update_func(
+        marked.get_global_var("main"),
+        model.module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, len(model.inputs)),
+    )
+    return marked
 
 
 def measure_partitioned(session: Session, function: PartitionedFunction, *, label: str = "mix") -> Figure:
@@ -171,6 +204,23 @@ def _measure_alone(session: Session, priced: PricedFunction, searched: _Variant)
     return variants
 
 
+def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Variant]:
+    """Merge neighbours of one backend, and measure the whole where anything was merged."""
+    priced = first.priced
+    session.on_progress(TuningProgress(text=f"{priced.name}: merging neighbours"))
+    merged = coalesce(
+        priced.graph,
+        first.partition,
+        MeasuredPricer(priced.graph, session.measurer),
+        launch_penalty_us=priced.launch_penalty_us,
+        slack=_MERGE_SLACK,
+    )
+    if not merged.num_merged:
+        return {}
+    function = of_partition(priced, merged.partition)
+    return {"coalesced": (function, measure_partitioned(session, function, label="mix"))}
+
+
 def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Variant:
     """Search on measured end-to-end latency, from the first level's answer on."""
     priced = first.priced
@@ -204,6 +254,21 @@ def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Varia
         on_progress=report,
     )
     return of_parts(priced, chosen_parts(groups, evolved.genes)), evolved.figure
+
+
+def _explanations(mix: PartitionedFunction) -> tuple[Explanation, ...]:
+    """Explain each distinct part once, those that take longest first."""
+    priced = mix.priced
+    explained = explain_partition(
+        priced.graph,
+        mix.partition,
+        priced.candidates,
+        priced.prices,
+        launch_penalty_us=priced.launch_penalty_us,
+        refused=priced.refused,
+    )
+    distinct = {(each.operators, each.backend, each.figure.record_ids): each for each in reversed(explained)}
+    return tuple(sorted(distinct.values(), key=lambda each: (-each.figure.latency_us, each.operators)))
 
 
 def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | None:

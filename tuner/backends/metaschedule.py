@@ -69,10 +69,10 @@ class MetaSchedule:
     name = "metaschedule"
 
     def __init__(self, trials: int = 0, database: str = DEFAULT_FOLDER) -> None:
-        """Tune with so many trials a kernel; 0 is off.
+        """Tune with so many trials a kernel; 0 only reads the database.
 
         Args:
-            trials: measured schedules for each kernel.
+            trials: measured schedules for each kernel that the database has none of.
             database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
         """
         self.trials = trials
@@ -80,8 +80,12 @@ class MetaSchedule:
 
     @property
     def settings(self) -> str:
-        """The number of trials; the database is a cache of them."""
-        return f"trials={self.trials}"
+        """The number of trials, of which the database is a cache; without any, what the database holds."""
+        if self.trials:
+            return f"trials={self.trials}"
+        records = Path(self.database) / _RECORD_FILE
+        content = records.read_bytes() if records.exists() else b""
+        return f"database={hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
     @property
     def reference(self) -> str:
@@ -99,8 +103,11 @@ class MetaSchedule:
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Say that tuning is off, or that the target is not here to be measured on."""
-        if self.trials < 1:
+        given = Path(self.database)
+        if self.trials < 1 and self.database == DEFAULT_FOLDER:
             return "tuning is off; give --trials with the number of trials for each kernel"
+        if self.trials < 1 and not (given / _WORKLOAD_FILE).exists():
+            return f"there is no database {given / _WORKLOAD_FILE}; give --trials to make one"
         if target.rpc:
             return "tuning over RPC is not supported; tune on the machine that has the device"
         if target.kind == "cuda" and not tvm.cuda(0).exist:
@@ -144,7 +151,7 @@ class MetaSchedule:
         """Tune a kernel unless the database has it."""
         task = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
         tuned_for = _tuning_target(target)
-        if database.query_tuning_record(task, tuned_for, "main") is not None:
+        if not self.trials or database.query_tuning_record(task, tuned_for, "main") is not None:
             return
         if target.kind == "cpu":
             _import_x86_intrinsics()

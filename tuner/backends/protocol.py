@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 PARTITION_ATTRIBUTE = "tessel.backend"
 """Relax function attribute that names the backend of a partition."""
 
+WEIGHTS_ATTRIBUTE = "tessel.weights"
+"""Relax function attribute of a partition: positions of its parameters that never change between calls.
+
+Only partitions of a function with `NUM_INPUTS_ATTRIBUTE` have it.
+"""
+
+NUM_INPUTS_ATTRIBUTE = "tessel.num_inputs"
+"""Relax function attribute of a model that is not trained: parameters from this position on are its weights,
+whose values stay as they are as long as the program lives, so that a backend may pack them once."""
+
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
 
@@ -33,6 +43,16 @@ class TuningBackend(Protocol):
     @property
     def tuning_timeout_s(self) -> float:
         """Seconds that lowering one partition may take beyond compiling it."""
+        ...
+
+
+@runtime_checkable
+class PackingBackend(Protocol):
+    """A backend whose speed depends on which parameters are weights, because it packs those once."""
+
+    @property
+    def packs_weights(self) -> bool:
+        """Say that it does; its records are kept apart by what was packed."""
         ...
 
 
@@ -82,3 +102,19 @@ class Backend(Protocol):
             target: what to build for.
         """
         ...
+
+
+def weights_of(function: RelaxFunction) -> tuple[int, ...]:
+    """Return the positions of a partition's parameters that never change between calls."""
+    if function.attrs is None or WEIGHTS_ATTRIBUTE not in function.attrs.keys():  # noqa: SIM118 - TVM's maps
+        return ()
+    return tuple(int(position) for position in function.attrs[WEIGHTS_ATTRIBUTE])
+
+
+def settings_for(backend: Backend, function: RelaxFunction) -> str:
+    """Return the settings under which records of a partition are kept: the backend's, and what it packs."""
+    weights = weights_of(function)
+    if not weights or not (isinstance(backend, PackingBackend) and backend.packs_weights):
+        return backend.settings
+    packed = f"packed={','.join(map(str, weights))}"
+    return f"{backend.settings};{packed}" if backend.settings else packed

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from tuner.backends.blas import Blas
 from tuner.backends.metaschedule import MetaSchedule
+from tuner.backends.onnxruntime_library import OnnxRuntime
 from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_codegen import TvmCodegen
@@ -30,6 +31,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "tvm": TvmNative,
         "blas": Blas,
         "torch": TorchLibrary,
+        "onnxruntime": OnnxRuntime,
         "metaschedule": MetaSchedule,
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
         "cudnn": partial(TvmCodegen, "cudnn", "cuda"),

@@ -52,7 +52,7 @@ class TorchLibrary:
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each library call."""
-        return library_rule(_PATTERNS, name=self.name)
+        return library_rule(LIBRARY_PATTERNS, name=self.name)
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function is not exactly one call."""
@@ -130,4 +130,5 @@ def _attention_patterns() -> list[Any]:
     return patterns
 
 
-_PATTERNS = _patterns()
+LIBRARY_PATTERNS = _patterns()
+"""One pattern for each variant of a call that libraries of tensor operators have."""

@@ -1,0 +1,297 @@
+"""Whole networks at inference, batch 1: the mix against every single backend, torch and onnxruntime.
+
+Each network of `benchmarks.network_models` is partitioned through the records, so that an interrupted run
+goes on where it stopped. Then all contenders run in one process, on one set of weights, in turn: one
+execution of each, again and again, so that whatever else the machine does meets all of them alike. Every
+contender's output is compared with torch's. Give the networks that are wanted; each run replaces their
+figures in --out.
+
+    taskset -c 1 python -m benchmarks.networks squeezenet --records sqlite:///out/networks.db
+    python -m benchmarks.networks --report --out out/networks.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import tvm
+from tvm import relax
+
+from benchmarks import network_models
+from tuner.frontend import Model
+from tuner.frontend.torch_program import import_module
+from tuner.lower import build_module, flat_arrays, lower_module
+from tuner.partitioned_function import PartitionedFunction
+from tuner.session import Session, TuningProgress, start_session
+from tuner.whole_model import PartitionedModel, partition_model
+
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TVM_NUM_THREADS",
+    "TORCHINDUCTOR_COMPILE_THREADS",
+)
+"""Variables that libraries read when they are loaded."""
+
+NETWORKS = ("squeezenet", "mobilenet", "resnet50", "densenet", "gpt2", "bert", "mt5", "flava")
+OTHERS = ("torch eager", "torch.compile", "torch.compile frozen", "onnxruntime alone")
+TOLERANCE = 1e-4
+"""Largest error over largest output: float32 sums in another order, through some hundred layers."""
+
+Run: TypeAlias = Callable[[], np.ndarray]
+
+
+def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Partition a network, run all contenders in turn, and return the figures."""
+    module, inputs = getattr(network_models, name)()
+    model = import_module(module, inputs, name)
+    started = time.perf_counter()
+    with start_session(
+        "cpu",
+        records_url=arguments.records,
+        backend_names=arguments.backends.split(",") if arguments.backends else None,
+        num_threads=1,
+        on_progress=_progress(name),
+    ) as session:
+        result = partition_model(model, session, second_level=arguments.second_level)
+        partition_s = time.perf_counter() - started
+        tensors = _arguments(model, inputs)
+        contenders: dict[str, Run] = {"mix": _compiled(result.function, session, tensors)}
+        for backend, function in result.alone.items():
+            if function.fingerprint != result.function.fingerprint:
+                contenders[backend] = _compiled(function, session, tensors)
+    contenders |= _others(module, inputs, name, arguments)
+    expected = _eager(module, inputs)()
+    errors = {label: _error(run(), expected) for label, run in contenders.items()}
+    samples = _in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
+    return _figures(name, model, result, errors, samples, partition_s)
+
+
+def _progress(name: str) -> Callable[[TuningProgress], None]:
+    last = [0.0]
+
+    def show(progress: TuningProgress) -> None:
+        if time.monotonic() - last[0] > 10:
+            last[0] = time.monotonic()
+            share = "" if progress.total is None else f" {progress.completed}/{progress.total}"
+            print(f"{name}: {progress.text}{share}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    weights = [model.parameters[parameter] for parameter in model.parameter_names]
+    return [tvm.runtime.tensor(array) for array in (*(each.numpy() for each in inputs), *weights)]
+
+
+def _compiled(function: PartitionedFunction, session: Session, tensors: Sequence[Any]) -> Run:
+    lowered = lower_module(function.module, session.backends, session.target)
+    machine = relax.VirtualMachine(build_module(lowered, session.target), tvm.cpu())
+    main = machine["main"]
+    return lambda: flat_arrays(main(*tensors))[0]
+
+
+def _others(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], name: str, arguments: argparse.Namespace
+) -> dict[str, Run]:
+    """Return what is compared with, as far as it is here; says what is not."""
+    found: dict[str, Run] = {"torch eager": _eager(module, inputs)}
+    makers: dict[str, Callable[[], Run]] = {
+        "torch.compile": lambda: _inductor(module, inputs, freezing=False),
+        "torch.compile frozen": lambda: _inductor(module, inputs, freezing=True),
+        "onnxruntime alone": lambda: _onnxruntime(module, inputs, Path(arguments.out).with_name(name)),
+    }
+    for label, make in makers.items():
+        try:
+            found[label] = make()
+        except Exception as error:  # a missing compiler, package or operator: the report says so
+            print(f"{name}: {label} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+    return found
+
+
+def _eager(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Run:
+    def run() -> np.ndarray:
+        with torch.inference_mode():
+            return module(*inputs).numpy()
+
+    return run
+
+
+class _Wrapped(torch.nn.Module):
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.module(*inputs)
+
+
+def _inductor(module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, freezing: bool) -> Run:
+    # Compilation happens in the first run. Each wrapper is a callable of its own, so that one does not take
+    # the other's code.
+    compiled = torch.compile(_Wrapped(module).eval(), options={"freezing": freezing})
+
+    def run() -> np.ndarray:
+        with torch.no_grad():
+            return compiled(*inputs).numpy()
+
+    run()
+    return run
+
+
+def _onnxruntime(module: torch.nn.Module, inputs: Sequence[torch.Tensor], folder: Path) -> Run:
+    import onnxruntime  # noqa: PLC0415 - it need not be here
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    torch.onnx.export(module, tuple(inputs), path, dynamo=True, external_data=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    feed = {spec.name: each.numpy() for spec, each in zip(session.get_inputs(), inputs, strict=True)}
+    return lambda: session.run(None, feed)[0]
+
+
+def _in_turn(contenders: dict[str, Run], *, repeats: int, seconds: float) -> dict[str, list[float]]:
+    """Return milliseconds of each contender, one execution of each in every round."""
+    samples: dict[str, list[float]] = {label: [] for label in contenders}
+    started = time.perf_counter()
+    rounds = 0
+    while rounds < repeats or (time.perf_counter() - started < seconds and rounds < 50 * repeats):
+        rounds += 1
+        for label, run in contenders.items():
+            before = time.perf_counter()
+            run()
+            samples[label].append((time.perf_counter() - before) * 1e3)
+    return samples
+
+
+def _error(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _figures(
+    name: str,
+    model: Model,
+    result: PartitionedModel,
+    errors: dict[str, float],
+    samples: dict[str, list[float]],
+    partition_s: float,
+) -> dict[str, Any]:
+    latency_ms = {label: statistics.median(values) for label, values in samples.items()}
+    for backend, function in result.alone.items():
+        if function.fingerprint == result.function.fingerprint:
+            latency_ms[backend] = latency_ms["mix"]
+    parts: dict[str, int] = {}
+    for part in result.function.partition.chosen:
+        parts[part.backend] = parts.get(part.backend, 0) + 1
+    return {
+        "network": name,
+        "operators": len(result.function.priced.graph),
+        "parameters": sum(int(np.prod(array.shape)) for array in model.parameters.values()),
+        "latency_ms": latency_ms,
+        "quartiles_ms": {label: statistics.quantiles(values, n=4)[::2] for label, values in samples.items()},
+        "rounds": len(samples["mix"]),
+        "errors": errors,
+        "tolerance": TOLERANCE,
+        "chosen_by": result.chosen_by,
+        "parts": parts,
+        "sum_of_parts_ms": result.sum_of_parts.latency_us / 1e3,
+        "candidates": sum(result.num_candidates_by_rule.values()),
+        "states": result.num_states,
+        "new_measurements": result.new_measurements,
+        "partition_s": partition_s,
+    }
+
+
+def report(networks: Sequence[dict[str, Any]]) -> str:
+    """Return the tables as Markdown."""
+    singles = sorted({label for each in networks for label in each["latency_ms"]} - {"mix", *OTHERS})
+    columns = ["mix", *singles, *OTHERS]
+    lines = [
+        "Latency in milliseconds, medians of executions in turn.",
+        "",
+        f"| network | {' | '.join(columns)} | error of the mix |",
+        f"|---|{'--:|' * (len(columns) + 1)}",
+    ]
+    for each in networks:
+        latency_ms = each["latency_ms"]
+        cells = [f"{latency_ms[label]:.2f}" if label in latency_ms else "–" for label in columns]
+        lines.append(f"| {each['network']} | {' | '.join(cells)} | {each['errors']['mix']:.1e} |")
+    lines += [
+        "",
+        "Latency over the mix's (above 1: the mix is faster).",
+        "",
+        f"| network | best single backend | {' | '.join(OTHERS)} | parts of the mix | chosen by |",
+        f"|---|--:|{'--:|' * len(OTHERS)}---|---|",
+    ]
+    ratios: dict[str, list[float]] = {label: [] for label in ("best", *OTHERS)}
+    for each in networks:
+        latency_ms = each["latency_ms"]
+        best = min((label for label in singles if label in latency_ms), key=lambda label: latency_ms[label])
+        found = {"best": latency_ms[best] / latency_ms["mix"]}
+        found |= {label: latency_ms[label] / latency_ms["mix"] for label in OTHERS if label in latency_ms}
+        for label, ratio in found.items():
+            ratios[label].append(ratio)
+        cells = [f"{found[label]:.2f}" if label in found else "–" for label in OTHERS]
+        parts = ", ".join(f"{backend} {count}" for backend, count in sorted(each["parts"].items()))
+        lines.append(
+            f"| {each['network']} | {found['best']:.2f} ({best}) | {' | '.join(cells)} | {parts} "
+            f"| {each['chosen_by']} |"
+        )
+    means = [f"{statistics.geometric_mean(values):.2f}" if values else "–" for values in ratios.values()]
+    lines.append(f"| **geometric mean** | **{means[0]}** | {' | '.join(means[1:])} | | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if any(os.environ.get(variable) != "1" for variable in THREADS):
+        # They were loaded already: begin again with one thread everywhere.
+        environment = os.environ | dict.fromkeys(THREADS, "1")
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.networks", *sys.argv[1:]], environment)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--records", default="sqlite:///out/networks.db")
+    parser.add_argument("--out", default="out/networks.json", help="figures, one entry a network")
+    parser.add_argument("--backends", default=None, help="by commas; all that are here if left out")
+    parser.add_argument("--second-level", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=7, help="least executions of each contender")
+    parser.add_argument("--seconds", type=float, default=20.0, help="go on for so long, with short networks")
+    parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON instead of tables")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.networks) - set(NETWORKS))
+    if unknown:
+        parser.error(f"there is no network {unknown[0]}; choose {', '.join(NETWORKS)}")
+    torch.set_num_threads(1)
+    path = Path(arguments.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if not arguments.report:
+        for name in arguments.networks or NETWORKS:
+            figures[name] = measure_network(name, arguments)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(figures, indent=1))
+            partial.replace(path)
+    shown = [figures[name] for name in arguments.networks or NETWORKS if name in figures]
+    if not shown:
+        parser.error(f"{path} holds none of these networks; measure them first, without --report")
+    print(json.dumps(shown, indent=1) if arguments.json else report(shown))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A rule for libraries that run long stretches of a model at once.
+
+A graph's nodes in order are cut where few values cross and a new anchor or reduction begins; every stretch of
+1, 2, 4, … neighbouring pieces is proposed, and the whole graph. Any run of nodes in a topological order is
+convex, so each can run as one function; its values that leave are all results. Checked in
+tests/tuner/rules/test_segments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
+from tuner.graph.kinds import PatternKind
+from tuner.graph.subgraph import SubGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Proposes stretches of neighbouring pieces, in lengths that double, and the whole graph.
+
+    Attributes:
+        name: shown in reports.
+        begins_at: the smallest kind of node that a piece may begin with.
+        max_pieces: the most stretches of the shortest length; longer graphs start from longer ones.
+    """
+
+    name: str
+    begins_at: PatternKind = PatternKind.ANCHOR
+    max_pieces: int = 64
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield stretches from the shortest to the whole."""
+        order = graph.depth_first_order()
+        pieces = list(self._pieces(graph, order))
+        seen: set[IndexSet] = set()
+        length = 1
+        while length * self.max_pieces < len(pieces):
+            length *= 2
+        while length <= len(pieces):
+            for first in range(0, len(pieces), length):
+                inside = IndexSet.of(index for piece in pieces[first : first + length] for index in piece)
+                if inside not in seen:
+                    seen.add(inside)
+                    yield SubGraph.of(graph, inside)
+            length *= 2
+        if pieces and graph.all_indices not in seen:
+            yield SubGraph.of(graph, graph.all_indices)
+
+    def _pieces(self, graph: DataflowGraph, order: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield the pieces between cuts, in order."""
+        crossing = _crossing(graph, order)
+        start = 0
+        for position in range(1, len(order)):
+            kind = graph.nodes[order[position]].kind
+            begins = self.begins_at <= kind < PatternKind.OPAQUE
+            # A local minimum: no place beside it is crossed by fewer values.
+            is_least = crossing[position] <= min(crossing[position - 1 : position + 2])
+            if begins and is_least:
+                yield order[start:position]
+                start = position
+        if order:
+            yield order[start:]
+
+
+def _crossing(graph: DataflowGraph, order: Sequence[int]) -> list[int]:
+    """Return for each position how many nodes before it are read at or after it."""
+    place = {index: position for position, index in enumerate(order)}
+    change = [0] * (len(order) + 1)
+    for index in order:
+        last = max((place[user] for user in graph.users[index]), default=place[index])
+        change[place[index] + 1] += 1
+        change[last + 1] -= 1
+    crossing, open_values = [], 0
+    for position in range(len(order)):
+        open_values += change[position]
+        crossing.append(open_values)
+    return crossing
