@@ -29,10 +29,17 @@ MOST_PATIENCE = 2_000
 """Most moves without an improvement after which a visit ends."""
 
 LEAST_PATIENCE = 200
-"""Fewest; each step of the schedule adds four, and visits with other options stay at twice the fewest.
+"""Fewest; each step of the schedule adds four."""
 
-There are many options to try, and most are no good.
+FLIP_PATIENCE = 60
+"""The same after other options: there are many to try, and most are no good, which shows soon.
+
+On a placement with six choices, 8 micro-batches and a tight limit, three seeds were on average 1.7 % above
+the optimum after 3 s with 400 moves, 1.0 % with 60, and 0.4 % with 60 and `FLIPS_IN_16` at 13 instead of 8.
 """
+
+FLIPS_IN_16 = 13
+"""Of sixteen later visits to an elite, those that begin with other options where there are choices."""
 
 
 @dataclass(slots=True)
@@ -106,10 +113,10 @@ class NearbySearch:
         if elite.visits > 0:
             self.state = next_state(self.state)
             kicks = 2 + below(self.state, MOST_KICKS)
-            if kicks % 2 == 1 and len(self.best.instance.default_option):
+            if below(next_state(self.state), 16) < FLIPS_IN_16 and len(self.best.instance.default_option):
                 flipped, self.state = flip_options(self.best.instance, start, self.state)
                 if flipped is not None:
-                    start, kicks, patience = flipped, 0, 2 * LEAST_PATIENCE
+                    start, kicks, patience = flipped, 0, FLIP_PATIENCE
         elite.visits += 1
         return _Visit(elite, orders_of(self.best.instance, start), kicks, patience)
 
