@@ -31,6 +31,10 @@ from tuner.plan import TiedParameter
 
 SEARCHED = "searched"
 
+_NEGLIGIBLE = 1e-3
+"""A gradient this much smaller than the largest one is compared with that share of it: what should be zero,
+such as the gradient of a bias that softmax cancels, is nothing but rounding errors of large terms."""
+
 Reference = tuple[dict[int, float], Mapping[str, np.ndarray]]
 """Loss by micro-batch and mean gradient by weight of the unpipelined model."""
 
@@ -57,6 +61,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         figures: by schedule.
         max_gradient_error: largest relative error of a gradient, over schedules; None where none are checked.
+            Relative to the largest value in it, or to a thousandth of that in any gradient if that is more.
         loss_error: largest relative error of a micro-batch's loss, over schedules; None without a loss.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         events: every counted step's events by schedule, then by rank.
@@ -241,12 +246,15 @@ def _gradient_error(expected: Mapping[str, np.ndarray], found: Mapping[str, np.n
             "the ranks and the unpipelined model differ in which weights have gradients "
             f"({different[0]}, …); make the plan again with this version"
         )
-    return max((_relative_error(expected[name], found[name]) for name in expected), default=0.0)
-
-
-def _relative_error(expected: np.ndarray, found: np.ndarray) -> float:
-    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
-    return float(np.abs(expected - found).max(initial=0.0)) / scale
+    largest = {name: float(np.abs(gradient).max(initial=0.0)) for name, gradient in expected.items()}
+    least = _NEGLIGIBLE * max(largest.values(), default=0.0)
+    return max(
+        (
+            float(np.abs(expected[name] - found[name]).max(initial=0.0)) / (max(largest[name], least) or 1.0)
+            for name in expected
+        ),
+        default=0.0,
+    )
 
 
 def _loss_error(expected: Mapping[int, float], results: Sequence[RankResult], name: str) -> float:

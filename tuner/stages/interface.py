@@ -97,9 +97,17 @@ def total_bytes(tensors: Sequence[TensorInfo]) -> int:
     return sum(tensor.num_bytes for tensor in tensors)
 
 
+_GRADIENT = ".grad"
+
+
 def gradient_name(name: str) -> str:
     """Name the gradient of a tensor."""
-    return f"{name}.grad"
+    return f"{name}{_GRADIENT}"
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a tensor is called as a gradient is."""
+    return name.endswith(_GRADIENT)
 
 
 def tied_groups(model: Model, stages: Sequence[Stage]) -> tuple[tuple[TiedParameter, ...], ...]:

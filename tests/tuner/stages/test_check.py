@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tvm import relax
 from tvm.relax import op
 
 from tuner.errors import TunerError
@@ -51,6 +52,26 @@ def test_a_wrong_run_is_found(product_model, interpret):
         return [2 * array if module is broken else array for array in interpret(module, arrays)]
 
     assert check_gradients(product_model, stages, seed=0, run=run) > 0.1
+
+
+def test_rounding_errors_of_a_gradient_that_is_zero_do_not_count(make_model, interpret):
+    """What one stage adds the next takes away again: the gradient of `b` is nothing but rounding."""
+
+    def build(emit, x, w, b):
+        moved = emit(op.add(op.multiply(x, w), b), "0")
+        almost = op.multiply(b, op.multiply(w, relax.const(1 - 2**-23, "float32")))
+        return op.sum(emit(op.subtract(op.multiply(moved, w), almost), "1"))
+
+    parameters = {"w": ((2, 4), "float32"), "b": ((2, 4), "float32")}
+    model = make_model(build, inputs=[X], parameters=parameters)
+    stages = build_stages(model, cut_after(model, ["0"]))
+    rng = np.random.default_rng(0)
+
+    def rounded(module, arrays):
+        made = interpret(module, arrays)
+        return [array * (1 + 1e-7 * rng.standard_normal(np.shape(array))) for array in made]
+
+    assert check_gradients(model, stages, seed=0, run=rounded) < 1e-3
 
 
 def test_tensors_depend_on_the_seed_alone():
