@@ -33,6 +33,7 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
+from tuner.stages.check import NEGLIGIBLE
 from tuner.structure import Structure
 from tuner.whole_model import measure_partitioned
 
@@ -205,7 +206,9 @@ def _check(
     if session.pricing.mode == "model":
         return None
     workload = describe_function(model.module["main"], "model", module=model.module)
-    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "stages")])
+    # The share below which a gradient is rounding errors is part of what is checked.
+    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE))]
+    checked = describe("model", workload.inputs, workload.operators, workload.results, facts)
     settings = ",".join(function.fingerprint for function in partitioned.values())
     session.on_progress(TuningProgress(text="checking the stages against the uncut model"))
     error = checked_error(
