@@ -76,7 +76,7 @@ def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",))
     for record in found:
         if record.measurement.status is not Status.OK:
             continue
-        environment = _device_key(record.measurement.environment)
+        environment = device_key(record.measurement.environment)
         if record.workload.role == "device":
             probes.setdefault(environment, []).append(record)
         elif record.workload.role in roles:
@@ -88,12 +88,12 @@ def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",))
                 measurement.environment.fingerprint,
             )
             groups.setdefault(key, []).append(record)
-    speeds = _speeds(probes)
+    speeds = device_speeds(probes)
     return Dataset(
         tuple(
             _sample(group, speeds[device])
             for group in groups.values()
-            if (device := _device_key(group[0].measurement.environment)) in speeds
+            if (device := device_key(group[0].measurement.environment)) in speeds
         )
     )
 
@@ -155,11 +155,17 @@ def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> l
     ]
 
 
-def _device_key(environment: Environment) -> str:
+def device_key(environment: Environment) -> str:
+    """Name a device with the threads used of it."""
     return f"{environment.device_kind}/{environment.device_model}/{environment.num_threads}"
 
 
-def _speeds(probes: Mapping[str, Sequence[Record]]) -> dict[str, DeviceSpeed]:
+def device_speeds(probes: Mapping[str, Sequence[Record]]) -> dict[str, DeviceSpeed]:
+    """Return the speed of each device, by `device_key`, that has all its probes.
+
+    Raises:
+        CostModelError: none has.
+    """
     speeds, last_error = {}, None
     for device, found in probes.items():
         try:

@@ -30,6 +30,9 @@ def collect(
     lengths: Annotated[
         str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
     ] = None,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Measure layers as stages, by predicted mixes, after kernels.")
+    ] = False,
     max_gflops: Annotated[
         float | None, typer.Option(help="Leave out programs of more 10⁹ operations than this.")
     ] = None,
@@ -55,6 +58,7 @@ def collect(
 
     from tessel.documents import save_document
     from tuner.collect import DEFAULT_NETWORKS, collect
+    from tuner.collect_stages import collect_stages
 
     names = parse_names(networks) or DEFAULT_NETWORKS
     sizes = _parse_numbers("--batches", batches)
@@ -78,6 +82,9 @@ def collect(
             max_samples=max_samples,
             time_limit_s=limit_s,
         )
+        num_stages = (
+            collect_stages(session, networks=names, batches=sizes, time_limit_s=limit_s) if stages else 0
+        )
     save_networks.parent.mkdir(parents=True, exist_ok=True)
     save_document(save_networks, msgspec.json.format(msgspec.json.encode(found.networks), indent=1))
     if json:
@@ -86,13 +93,15 @@ def collect(
                 "found": found.num_found,
                 "done": found.num_done,
                 "new_measurements": found.num_new,
+                "stages": num_stages,
                 "networks": str(save_networks),
             }
         )
         return
     console.print_line(
         f"{found.num_done} of {found.num_found} kernels measured, {found.num_new} of them now; "
-        f"networks in {save_networks}"
+        + (f"{num_stages} stages; " if stages else "")
+        + f"networks in {save_networks}"
     )
 
 

@@ -32,6 +32,7 @@ from cost_model import (
     roofline_us,
     train_kernel_model,
 )
+from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_stage_model
 from records import Workload
 from tuner.candidate import HOST, CandidatePartition
 from tuner.errors import UnpriceableError
@@ -65,6 +66,7 @@ class Pricing:
         regret: share of the cost that `active` may leave on the table.
         prune: whether candidates that larger ones contain are dropped before anything is priced.
         model: the cost model; trained from the records when first needed.
+        stage_model: the correction from parts to stages; trained likewise.
     """
 
     mode: PriceMode = "measured"
@@ -72,8 +74,10 @@ class Pricing:
     regret: float = 0.02
     prune: bool = False
     model: KernelModel | None = None
+    stage_model: StageModel | None = None
     num_measured: int = 0
     _trained_on: int = field(default=0, repr=False)
+    _stages_trained_on: int = field(default=0, repr=False)
 
     def current_model(self, measurer: Measurer, seed: int) -> KernelModel | None:
         """Return the model, trained again where enough records came; None while there are too few."""
@@ -85,6 +89,17 @@ class Pricing:
             except CostModelError as error:
                 logger.info("no cost model yet: %s", error)
         return self.model
+
+    def current_stage_model(self, measurer: Measurer, seed: int) -> StageModel | None:
+        """Return the stage model, trained again where enough stages came; None while there are too few."""
+        stages = sum(1 for _ in measurer.store.iterate(role="stage", target=measurer.target.text))
+        if stages >= MIN_STAGES and stages > _RETRAIN_GROWTH * self._stages_trained_on:
+            self._stages_trained_on = stages
+            try:
+                self.stage_model = train_stage_model(load_stages(measurer.store.iterate()), seed=seed)
+            except CostModelError as error:
+                logger.info("no stage model yet: %s", error)
+        return self.stage_model
 
 
 def price_candidates(
@@ -153,7 +168,7 @@ def _price_actively(
     # First a partition that is measured through and through: what others must beat. Where the measured part
     # differs little from what was hoped for, chasing the next best guess is not worth its measurements.
     best: Partition | None = None
-    while best is None or not _is_spent(pricing):
+    while best is None or not is_spent(pricing):
         guess = solve(candidates, prices)
         if best is not None and guess.cost_us >= best.cost_us * (1 - pricing.regret / 2):
             break
@@ -161,7 +176,7 @@ def _price_actively(
             break
         best = _solve_measured(candidates, prices, solve)
     for _ in range(_MAX_ROUNDS):
-        if _is_spent(pricing):
+        if is_spent(pricing):
             break
         best = solve(candidates, [_measured(price) for price in prices])
         hopeful = _solve_hopefully(candidates, prices, solve)
@@ -173,7 +188,8 @@ def _price_actively(
     )
 
 
-def _is_spent(pricing: Pricing) -> bool:
+def is_spent(pricing: Pricing) -> bool:
+    """Say whether the budget of measurements is used up."""
     return pricing.budget is not None and pricing.num_measured >= pricing.budget
 
 
@@ -230,7 +246,7 @@ def _estimates(
 ) -> list[Price]:
     """Price what the records know by measurement, and predict the rest; equal programs are one query."""
     backends = {backend.name: backend for backend in measurer.backends}
-    speed = _speed(measurer)
+    speed = measured_speed(measurer)
     known: dict[tuple[str, str], Price] = {}
     queries: dict[tuple[str, str], Query] = {}
     keys: list[tuple[str, str] | None] = []
@@ -272,7 +288,12 @@ def _unseen_backend(workload: Workload, speed: DeviceSpeed) -> Figure:
     return Figure(latency_us=10 * bound_us, source="predicted", interval_us=(bound_us, 100 * bound_us))
 
 
-def _speed(measurer: Measurer) -> DeviceSpeed:
+def measured_speed(measurer: Measurer) -> DeviceSpeed:
+    """Return the target's speed, as its probes in the records say.
+
+    Raises:
+        CostModelError: a probe is missing.
+    """
     environment = measurer.environment(measurer.backends[0].name)
     return device_speed(
         record.measurement

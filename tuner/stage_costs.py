@@ -8,8 +8,10 @@ the uncut model's. Checked in tests/tuner/test_tune.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
+from tuner.pricing import is_spent
 from tuner.session import Session, TuningProgress, checked_error
+from tuner.stage_pricing import predict_stage, price_stage
 from tuner.stages import (
     Stage,
     StageFunction,
@@ -35,10 +39,12 @@ from tuner.stages import (
 )
 from tuner.stages.check import NEGLIGIBLE
 from tuner.structure import Structure
-from tuner.whole_model import measure_partitioned
 
 MAX_GRADIENT_ERROR = 1e-3
 """Largest relative error of a gradient that reordered float32 sums explain."""
+
+_LayerKey: TypeAlias = tuple[str, ...]
+"""Names what a layer's functions are; equal for equal layers."""
 
 _WEIGHT_COPIES = 2
 """Weights and their gradients, which every stage holds when training; one copy when not."""
@@ -95,7 +101,7 @@ def measure_stages(
         positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
     partitioned = _partition_stages(session, stages, penalty_us)
-    figures = {name: measure_partitioned(session, function) for name, function in partitioned.items()}
+    figures = {name: price_stage(session, function) for name, function in partitioned.items()}
     return MeasuredStages(
         stages=tuple(_stage_plan(stage, figures) for stage in stages),
         tied=tied_groups(model, stages),
@@ -111,39 +117,94 @@ def _find_cuts(
     memory_limit_bytes: int | None,
     penalty_us: float,
 ) -> tuple[int, ...]:
-    """Cut between layers so that the slowest stage is as fast as can be, by measured costs of layers."""
+    """Cut between layers so that the slowest stage is as fast as can be, by costs of layers.
+
+    Where prices are active, layers are predicted from their parts, and measured only while cuts may change.
+    """
     layers = layers_of(model)
     if num_stages == 1:
         return ()
     alone = build_stages(model, cut_between(layers, range(1, len(layers))))
-    cost_by_layer: dict[tuple[str, ...], float] = {}
-    costs_us, memory_bytes = [], []
+    keys, functions_of_layer = [], {}
     for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
         functions = _functions_of(stage, split=False)
         key = tuple(
             describe_function(f.module["main"], module=f.module).fingerprint for f in functions.values()
         )
-        if key not in cost_by_layer:
+        keys.append(key)
+        if key not in functions_of_layer:
             session.on_progress(
                 TuningProgress(text=f"layer {layer.name}", completed=index, total=len(layers))
             )
-            cost_by_layer[key] = sum(
-                measure_partitioned(session, _partition(session, function, name, penalty_us)).latency_us
-                for name, function in functions.items()
-            )
-        costs_us.append(cost_by_layer[key])
-        copies = _WEIGHT_COPIES if model.training else 1
-        memory_bytes.append(copies * stage.weight_bytes + stage.saved_bytes)
-    sent = [float(stage.boundary_bytes) for stage in alone[:-1]]
-    chosen = choose_cuts(
-        costs_us,
-        memory_bytes,
-        num_stages,
-        memory_limit_bytes=memory_limit_bytes,
-        communication_us=sent,
-        names=[layer.name for layer in layers],
-    )
-    return cut_between(layers, chosen)
+            functions_of_layer[key] = [
+                _partition(session, function, name, penalty_us) for name, function in functions.items()
+            ]
+    copies = _WEIGHT_COPIES if model.training else 1
+
+    def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
+        return choose_cuts(
+            costs_us,
+            [copies * stage.weight_bytes + stage.saved_bytes for stage in alone],
+            num_stages,
+            memory_limit_bytes=memory_limit_bytes,
+            communication_us=[float(stage.boundary_bytes) for stage in alone[:-1]],
+            names=[layer.name for layer in layers],
+        )
+
+    return cut_between(layers, _settle_cuts(session, keys, functions_of_layer, cut))
+
+
+def _settle_cuts(
+    session: Session,
+    keys: Sequence[_LayerKey],
+    functions_of_layer: Mapping[_LayerKey, Sequence[PartitionedFunction]],
+    cut: Callable[[Sequence[float]], tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the cuts, pricing layers as the session's mode says.
+
+    Active: all layers are predicted first. While the slowest stage could, with every unmeasured layer at the
+    low end of its interval, be faster than that of the cuts at hand by more than the regret, the layer whose
+    interval weighs most in the slowest stage is measured.
+    """
+    pricing = session.pricing
+    price = predict_stage if pricing.mode == "active" else price_stage
+    figures = {
+        key: [price(session, function) for function in functions]
+        for key, functions in functions_of_layer.items()
+    }
+    while True:
+        likely_us = [sum(figure.latency_us for figure in figures[key]) for key in keys]
+        hopeful_us = [sum(map(_low_us, figures[key])) for key in keys]
+        chosen, hopeful = cut(likely_us), cut(hopeful_us)
+        slowest_us, slowest = _slowest_stage(likely_us, chosen)
+        at_best_us, _ = _slowest_stage(hopeful_us, hopeful)
+        is_settled = at_best_us >= slowest_us * (1 - pricing.regret)
+        if pricing.mode != "active" or is_settled or is_spent(pricing):
+            return chosen
+        doubt_us: dict[_LayerKey, float] = {}
+        for index in slowest:
+            if likely_us[index] > hopeful_us[index]:
+                doubt = likely_us[index] - hopeful_us[index]
+                doubt_us[keys[index]] = doubt_us.get(keys[index], 0.0) + doubt
+        if not doubt_us:
+            return chosen
+        wanted = max(doubt_us, key=lambda key: (doubt_us[key], key))
+        figures[wanted] = [price_stage(session, function) for function in functions_of_layer[wanted]]
+        pricing.num_measured += len(functions_of_layer[wanted])
+
+
+def _low_us(figure: Figure) -> float:
+    """Return the low end of a prediction, and a measured latency as it is."""
+    predicted = figure.source == "predicted" and figure.interval_us is not None
+    return figure.interval_us[0] if predicted and figure.interval_us is not None else figure.latency_us
+
+
+def _slowest_stage(costs_us: Sequence[float], cuts: Sequence[int]) -> tuple[float, range]:
+    """Return the cost and the layers of the slowest stage, the first of equals."""
+    bounds = [0, *cuts, len(costs_us)]
+    stages = [range(first, last) for first, last in itertools.pairwise(bounds)]
+    slowest = max(stages, key=lambda stage: sum(costs_us[index] for index in stage))
+    return sum(costs_us[index] for index in slowest), slowest
 
 
 def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunction]:

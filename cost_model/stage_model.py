@@ -1,0 +1,278 @@
+"""Latency of a pipeline stage (forward, backward or a half of it) from the latencies of its parts.
+
+A stage is measured as one program of several parts, each a sub-graph run by one backend; its record names
+them. The plain estimate is their sum and a call each. What it leaves out (parts find their inputs in a warm
+cache or not, the virtual machine allocates what goes between them) is learnt: a few small trees correct the
+logarithm of measured over plain. The interval is conformal, from errors on stages whose network's layers the
+trees had not seen. Parts may be measured or predicted; where they are predicted, their own uncertainty is
+added. Checked in tests/cost_model/test_stage_model.py.
+
+Source: reference point is the plain sum of kernels as nn-Meter (Zhang et al., MobiSys 2021, section 5.3) uses
+it; the correction and its features are our own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xgboost
+
+from cost_model.dataset import device_key, device_speeds, split_folds
+from cost_model.errors import CostModelError
+from cost_model.kernel_model import Prediction
+from cost_model.roofline import DeviceSpeed
+from records import Record, Status, Workload
+
+PARTS_PARAMETER = "parts"
+
+MIN_STAGES = 30
+"""Below this the correction would be a guess; the plain sum then stands as it is."""
+
+_PARAMETERS = {
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.2,
+    "eta": 0.06,
+    "max_depth": 3,
+    "min_child_weight": 3.0,
+    "subsample": 0.8,
+    "colsample_bytree": 0.7,
+    "tree_method": "hist",
+}
+_ROUNDS = 120
+_NUM_FOLDS = 5
+_SHORT_US = 10.0
+_BACKENDS = ("tvm", "blas", "torch")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A sub-graph that a stage runs so many times: its workload, its backend with settings."""
+
+    workload_fingerprint: str
+    backend: str
+    settings: str
+    occurrences: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageQuery:
+    """A stage to be priced.
+
+    Attributes:
+        workload: the stage, of role `stage`.
+        part_latencies_us: parts by backend: (backend, microseconds of one run, runs).
+        speed: what the device can do at best.
+    """
+
+    workload: Workload
+    part_latencies_us: tuple[tuple[str, float, int], ...]
+    speed: DeviceSpeed
+
+    @property
+    def plain_us(self) -> float:
+        """The sum of the parts, and a call for each."""
+        return sum((us + self.speed.call_us) * runs for _, us, runs in self.part_latencies_us)
+
+
+@dataclass(frozen=True, slots=True)
+class StageSample:
+    """A stage with its measured latency."""
+
+    query: StageQuery
+    latency_us: float
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageModel:
+    """A trained correction; `train_stage_model` makes it."""
+
+    booster: Any  # xgboost.Booster: the distribution ships no types
+    half_width: float
+    num_samples: int
+
+    def predict(self, queries: Sequence[StageQuery]) -> tuple[Prediction, ...]:
+        """Return the latency of each stage whose parts' latencies are certain, in order."""
+        if not queries:
+            return ()
+        corrections = self.booster.inplace_predict(stage_features(queries)).astype(np.float64)
+        plain = np.array([query.plain_us for query in queries])
+        centre = plain * np.exp(corrections)
+        factor = math.exp(self.half_width)
+        return tuple(Prediction(float(us), float(us) / factor, float(us) * factor) for us in centre)
+
+
+def parts_parameter(parts: Iterable[Part]) -> tuple[str, str]:
+    """Return the workload parameter that names a stage's parts, sorted."""
+    lines = (
+        f"{part.workload_fingerprint} {part.occurrences} {part.backend} {part.settings}".strip()
+        for part in sorted(parts)
+    )
+    return PARTS_PARAMETER, ";".join(lines)
+
+
+def parts_of(workload: Workload) -> tuple[Part, ...]:
+    """Return the parts that a stage's workload names.
+
+    Raises:
+        CostModelError: it names none, or in another form.
+    """
+    text = dict(workload.parameters).get(PARTS_PARAMETER, "")
+    parts = []
+    for line in text.split(";") if text else ():
+        fields = line.split(" ", 3)
+        if len(fields) < 3 or not fields[1].isdigit():
+            raise CostModelError(
+                f"stage {workload.fingerprint} names a part {line!r}, which is no fingerprint, number and "
+                "backend; measure the stage again"
+            )
+        settings = fields[3] if len(fields) > 3 else ""
+        parts.append(Part(fields[0], fields[2], settings, int(fields[1])))
+    if not parts:
+        raise CostModelError(
+            f"stage {workload.fingerprint} does not say which parts it has; measure it again"
+        )
+    return tuple(parts)
+
+
+def load_stages(found: Iterable[Record]) -> tuple[StageSample, ...]:
+    """Return every measured stage all of whose parts are measured on the same device.
+
+    Stages of equal operators, such as the same layer by other backends, are of one group.
+
+    Raises:
+        CostModelError: no device has its probes measured.
+    """
+    kernels: dict[tuple[str, str, str, str], float] = {}
+    stages: list[Record] = []
+    probes: dict[str, list[Record]] = {}
+    for record in found:
+        measurement = record.measurement
+        if measurement.status is not Status.OK:
+            continue
+        device = device_key(measurement.environment)
+        if record.workload.role == "device":
+            probes.setdefault(device, []).append(record)
+        elif record.workload.role == "kernel":
+            key = device, measurement.workload_fingerprint, measurement.backend, measurement.settings
+            kernels[key] = measurement.latency_us
+        elif record.workload.role == "stage" and PARTS_PARAMETER in dict(record.workload.parameters):
+            stages.append(record)
+    speeds = device_speeds(probes)
+    samples = (_sample(record, kernels, speeds) for record in stages)
+    return tuple(sample for sample in samples if sample is not None)
+
+
+def train_stage_model(
+    samples: Sequence[StageSample], *, seed: int = 0, coverage: float = 0.9, num_threads: int = 1
+) -> StageModel:
+    """Return a correction learnt from measured stages; equal samples and seed give equal models.
+
+    Raises:
+        CostModelError: there are too few stages.
+    """
+    if len(samples) < MIN_STAGES:
+        raise CostModelError(
+            f"the records hold {len(samples)} measured stages with their parts, a correction needs at least "
+            f"{MIN_STAGES}; measure more with `tessel stages` or `tessel records collect --stages`"
+        )
+    corrections = held_out_corrections(samples, seed=seed, num_threads=num_threads)
+    errors = np.sort(np.abs(corrections - _labels(samples)))
+    level = min(1.0, math.ceil((len(errors) + 1) * coverage) / len(errors))
+    return StageModel(
+        booster=_train(samples, seed=seed, num_threads=num_threads),
+        half_width=float(np.quantile(errors, level, method="higher")),
+        num_samples=len(samples),
+    )
+
+
+def held_out_corrections(
+    samples: Sequence[StageSample], *, seed: int = 0, num_threads: int = 1
+) -> np.ndarray:
+    """Return the logarithmic correction of each stage by trees that saw no stage of its operators."""
+    rng = np.random.default_rng(seed)
+    folds = split_folds([sample.group for sample in samples], num_folds=_NUM_FOLDS, rng=rng)
+    corrections = np.zeros(len(samples))
+    for fold in range(_NUM_FOLDS):
+        inside = np.flatnonzero(folds == fold)
+        rest = [sample for sample, own in zip(samples, folds, strict=True) if own != fold]
+        if len(inside) and rest:
+            booster = _train(rest, seed=seed, num_threads=num_threads)
+            queries = [samples[int(index)].query for index in inside]
+            corrections[inside] = booster.inplace_predict(stage_features(queries))
+    return corrections
+
+
+def stage_features(queries: Sequence[StageQuery]) -> np.ndarray:
+    """Return features of every stage, float32, shape (num_queries, num_features)."""
+    return np.array([_features(query) for query in queries], dtype=np.float32)
+
+
+def _features(query: StageQuery) -> list[float]:
+    parts = query.part_latencies_us
+    plain_us = query.plain_us
+    runs = sum(count for _, _, count in parts)
+    workload = query.workload
+    results = set(workload.results)
+    intermediate = sum(
+        tensor.num_bytes
+        for number, tensor in enumerate(workload.values)
+        if number >= len(workload.inputs) and number not in results
+    )
+
+    def share(*, backend: str | None = None, below_us: float = math.inf) -> float:
+        chosen = ((us, n) for name, us, n in parts if backend in (None, name) and us < below_us)
+        return sum(us * n for us, n in chosen) / plain_us
+
+    return [
+        math.log2(plain_us),
+        math.log2(runs + 1),
+        runs * query.speed.call_us / plain_us,
+        *(share(backend=name) for name in _BACKENDS),
+        share(below_us=_SHORT_US),
+        max((us for _, us, _ in parts), default=0.0) / plain_us,
+        math.log2(workload.constant_bytes + 1),
+        math.log2(workload.input_bytes + 1),
+        math.log2(workload.output_bytes + 1),
+        math.log2(intermediate + 1),
+        (workload.constant_bytes + workload.input_bytes + intermediate)
+        / query.speed.bandwidth_gb_s
+        / 1e3
+        / plain_us,
+        workload.flops / query.speed.peak_gflops / 1e3 / plain_us,
+        float(len({name for name, _, _ in parts})),
+    ]
+
+
+def _labels(samples: Sequence[StageSample]) -> np.ndarray:
+    return np.array([math.log(sample.latency_us / sample.query.plain_us) for sample in samples])
+
+
+def _train(samples: Sequence[StageSample], *, seed: int, num_threads: int) -> Any:  # xgboost.Booster
+    labels = _labels(samples)
+    settings = {**_PARAMETERS, "seed": seed, "nthread": num_threads, "base_score": float(np.median(labels))}
+    matrix = xgboost.DMatrix(stage_features([sample.query for sample in samples]), labels)
+    return xgboost.train(settings, matrix, num_boost_round=_ROUNDS)
+
+
+def _sample(
+    record: Record,
+    kernels: Mapping[tuple[str, str, str, str], float],
+    speeds: Mapping[str, DeviceSpeed],
+) -> StageSample | None:
+    device = device_key(record.measurement.environment)
+    parts = parts_of(record.workload)
+    found = [(p, kernels.get((device, p.workload_fingerprint, p.backend, p.settings))) for p in parts]
+    if device not in speeds or any(us is None for _, us in found):
+        return None
+    query = StageQuery(
+        workload=record.workload,
+        part_latencies_us=tuple((p.backend, us, p.occurrences) for p, us in found if us is not None),
+        speed=speeds[device],
+    )
+    operators = ";".join(operator.name for operator in record.workload.operators)
+    return StageSample(query, record.measurement.latency_us, operators)

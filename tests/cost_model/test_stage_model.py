@@ -1,0 +1,75 @@
+"""The correction from parts to stages: learnt from records, with intervals that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_physics import ENVIRONMENT, measured, probes, product, true_latency_us
+
+from cost_model import CostModelError
+from cost_model.stage_model import (
+    Part,
+    load_stages,
+    parts_of,
+    parts_parameter,
+    train_stage_model,
+)
+from records import Measurement, Record, Status
+from records.workload import describe
+
+
+def stage_records(count: int, *, factor: float = 1.2, noise: float = 0.02) -> list[Record]:
+    """Return stages of one to six products, each slower than its parts by a factor, with the parts."""
+    rng = np.random.default_rng(0)
+    found = probes()
+    for _ in range(count):
+        parts, total_us = [], 0.0
+        for _ in range(int(rng.integers(1, 7))):
+            kernel = product(*(int(2 ** rng.uniform(5, 9)) for _ in range(3)))
+            latency_us = true_latency_us(kernel, "blas")
+            found.append(measured(kernel, "blas", latency_us, len(found) + 1))
+            runs = int(rng.integers(1, 3))
+            parts.append(Part(kernel.fingerprint, "blas", "", runs))
+            total_us += runs * (latency_us + 1.0)
+        whole = product(64, 64, 64 + len(found))
+        workload = describe("stage", whole.inputs, whole.operators, whole.results, [parts_parameter(parts)])
+        measurement = Measurement(
+            workload_fingerprint=workload.fingerprint,
+            backend="mix",
+            target="{}",
+            environment=ENVIRONMENT,
+            status=Status.OK,
+            samples_us=(total_us * factor * float(np.exp(noise * rng.normal())),),
+        )
+        found.append(Record(record_id=len(found) + 1, workload=workload, measurement=measurement))
+    return found
+
+
+def test_parts_are_named_and_read_back() -> None:
+    parts = (Part("ab", "blas", "", 2), Part("cd", "metaschedule", "trials=64", 1))
+    whole = product(8, 8, 8)
+    stage = describe("stage", whole.inputs, whole.operators, whole.results, [parts_parameter(parts)])
+    assert parts_of(stage) == parts
+    with pytest.raises(CostModelError, match="which parts"):
+        parts_of(whole)
+
+
+def test_what_stages_take_beyond_their_parts_is_learnt() -> None:
+    samples = load_stages(stage_records(80))
+    assert len(samples) == 80
+    model = train_stage_model(samples[:60])
+    truth = np.array([sample.latency_us for sample in samples[60:]])
+    plain = np.array([sample.query.plain_us for sample in samples[60:]])
+    predictions = model.predict([sample.query for sample in samples[60:]])
+    latency, low, high = np.array([(p.latency_us, p.low_us, p.high_us) for p in predictions]).T
+    assert np.median(np.abs(latency / truth - 1)) < 0.05
+    assert np.median(np.abs(plain / truth - 1)) > 0.1
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.75
+
+
+def test_stages_without_their_parts_and_too_few_are_refused() -> None:
+    found = stage_records(10)
+    missing = [record for record in found if record.workload.role != "kernel"]
+    assert load_stages(missing) == ()
+    with pytest.raises(CostModelError, match="at least 30"):
+        train_stage_model(load_stages(found))
