@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch._inductor.config
 import tvm
 from tvm import relax
 
@@ -64,7 +65,9 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         num_threads=1,
         on_progress=_progress(name),
     ) as session:
-        result = partition_model(model, session, second_level=arguments.second_level)
+        result = partition_model(
+            model, session, second_level=arguments.second_level, coarser=arguments.coalesce
+        )
         partition_s = time.perf_counter() - started
         tensors = _arguments(model, inputs)
         contenders: dict[str, Run] = {"mix": _compiled(result.function, session, tensors)}
@@ -138,15 +141,15 @@ class _Wrapped(torch.nn.Module):
 
 
 def _inductor(module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, freezing: bool) -> Run:
-    # Compilation happens in the first run. Each wrapper is a callable of its own, so that one does not take
-    # the other's code.
-    compiled = torch.compile(_Wrapped(module).eval(), options={"freezing": freezing})
+    # Each wrapper is a callable of its own, so that one does not take the other's code.
+    compiled = torch.compile(_Wrapped(module).eval())
 
     def run() -> np.ndarray:
         with torch.no_grad():
             return compiled(*inputs).numpy()
 
-    run()
+    with torch._inductor.config.patch(freezing=freezing):
+        run()  # which compiles
     return run
 
 
@@ -268,6 +271,7 @@ def main() -> None:
     parser.add_argument("--records", default="sqlite:///out/networks.db")
     parser.add_argument("--out", default="out/networks.json", help="figures, one entry a network")
     parser.add_argument("--backends", default=None, help="by commas; all that are here if left out")
+    parser.add_argument("--coalesce", action="store_true", help="try fewer, larger parts too")
     parser.add_argument("--second-level", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=7, help="least executions of each contender")
     parser.add_argument("--seconds", type=float, default=20.0, help="go on for so long, with short networks")

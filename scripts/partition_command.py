@@ -19,6 +19,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     MatchOption,
+    ModelArgument,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def partition(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    model: ModelArgument,
     target: TargetOption = "cpu",
     train: Annotated[
         bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
@@ -95,7 +96,7 @@ def partition(
         match=match,
         database=database,
     ) as session:
-        result = partition_model(loaded, session, second_level=second_level, merge_neighbours=coalesce)
+        result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
     if picture is not None:
         from tessel.picture import partition_figure, save_figure
 
@@ -177,7 +178,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     )
     if result.chosen_by != "searched":
         console.print_line(
-            f"the mix is the partition of {result.chosen_by}: measured faster than the search's"
+            f"the mix is another partition ({result.chosen_by}): measured faster than the search's first"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     console.print_line(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from scripts import console
-from scripts.arguments import parse_names, parse_shapes
+from scripts import completion, console
+from scripts.arguments import check_choice, parse_names, parse_shapes
 
 if TYPE_CHECKING:
     from tuner.frontend import Model
@@ -23,12 +23,22 @@ DEFAULT_RECORDS = "sqlite:///out/records.db"
 
 _TUNING = "Tuning options"
 
-TargetOption = Annotated[str, typer.Option(help="`cpu`, `cuda`, a TVM tag, or rpc://host:port/key?target=….")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
+]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        help="`cpu`, `cuda`, a TVM tag, or rpc://host:port/key?target=….", autocompletion=completion.targets
+    ),
+]
 RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQLAlchemy URL or a path.")]
 BackendsOption = Annotated[
     str | None,
     typer.Option(
-        help="Backends to choose among, by commas; all that are here if left out.", rich_help_panel=_TUNING
+        help="Backends to choose among, by commas; all that are here if left out.",
+        rich_help_panel=_TUNING,
+        autocompletion=completion.backends,
     ),
 ]
 TrialsOption = Annotated[
@@ -50,6 +60,7 @@ PriceOption = Annotated[
     typer.Option(
         help="`measured`: measure all candidates; `active`: where the decision needs it; `model`: none.",
         rich_help_panel=_TUNING,
+        autocompletion=completion.one_of(*PRICES),
     ),
 ]
 BudgetOption = Annotated[
@@ -93,7 +104,7 @@ CoalesceOption = Annotated[
     bool,
     typer.Option(
         "--coalesce",
-        help="Try neighbouring sub-graphs of one backend as one; used where the whole is measured faster.",
+        help="Try fewer, larger sub-graphs too; used where the whole model is measured faster.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -154,8 +165,7 @@ def open_session(
     from tuner.pricing import Pricing
     from tuner.session import start_session
 
-    if price not in PRICES:
-        raise typer.BadParameter(f"--price {price} is not known; choose {', '.join(PRICES)}")
+    check_choice("--price", price, PRICES)
     if not 0 <= regret < 1 or (budget is not None and budget < 0):
         raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
     for name, value, least in (("--trials", trials, 0), ("--jobs", jobs, 1), ("--threads", threads, 1)):

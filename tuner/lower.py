@@ -8,7 +8,7 @@ because they are marked opaque. Checked in tests/tuner/test_lower.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,8 @@ from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
 from tuner.errors import UnknownNameError
 from tuner.target import Target
 from tuner.target_resolution import tvm_device, tvm_target
+
+_STORAGE = "relax.memory.alloc_storage"
 
 Executable: TypeAlias = Any
 """A `tvm.runtime.Executable` that holds the bytecode of a Relax virtual machine."""
@@ -56,8 +58,18 @@ def build_module(module: IRModule, target: Target) -> Executable:
 
     Kernels that no backend scheduled get the `tvm` backend's schedules.
     """
+    return build_planned(module, target)[0]
+
+
+def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
+    """Return what `build_module` does, and the bytes that TVM planned for results and intermediate tensors.
+
+    That is all a program holds beside its arguments, except what a library allocates within a call.
+    """
     device = tvm_target(target)
-    return tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target))
+    planned: list[int] = []
+    executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))
+    return executable, sum(planned)
 
 
 def build_reference(module: IRModule, target: Target) -> Executable:
@@ -117,7 +129,7 @@ def _without_partitions(module: IRModule) -> IRModule:
     return plain
 
 
-def _pipeline(device: Any, target: Target) -> Any:
+def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) -> Any:
     """Return TVM's default pipeline without constant folding.
 
     Folding would run weights through the host while compiling; a measured candidate must not lose work to it.
@@ -137,6 +149,7 @@ def _pipeline(device: Any, target: Target) -> Any:
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
+        _note_storage(note_bytes),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
@@ -169,6 +182,24 @@ def _drop_scopes() -> Any:
             if isinstance(function, tvm.tirx.PrimFunc):
                 plain.update_func(variable, tvm_ffi.structural_map(function, (tvm.tirx.AttrStmt, body_of)))
         return plain
+
+    return run
+
+
+def _note_storage(note_bytes: Callable[[int], None]) -> Any:
+    """Return the pass that tells the size of each storage that `main` allocates."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselNoteStorage")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        for variable, function in module.functions_items():
+            if variable.name_hint == "main" and isinstance(function, relax.Function):
+                relax.analysis.post_order_visit(function, note)
+        return module
+
+    def note(expression: Any) -> None:
+        if isinstance(expression, relax.Call) and getattr(expression.op, "name", "") == _STORAGE:
+            (extent,) = expression.args[0].values
+            note_bytes(int(extent))
 
     return run
 

@@ -32,7 +32,14 @@ from records import Status
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError, UnsupportedOperatorError
-from tuner.lower import Executable, build_module, build_reference, flat_arrays, lower_module
+from tuner.lower import (
+    Executable,
+    build_module,
+    build_planned,
+    build_reference,
+    flat_arrays,
+    lower_module,
+)
 from tuner.measure_messages import (
     WRONG_NUMBERS,
     ArrayInfo,
@@ -96,6 +103,7 @@ class _Built:
     executable: Executable
     inputs: tuple[tuple[tuple[int, ...], str], ...]
     intervals: Mapping[int, Interval]
+    planned_bytes: int
 
 
 class Worker:
@@ -111,8 +119,10 @@ class Worker:
     def build(self, request: Build) -> Reply:
         """Lower, build, and check the results against TVM's default lowering where asked."""
         module = tvm.ir.load_json(request.module_json)
-        executable = self._compile(module)
-        self.built[request.key] = _Built(executable, input_specs(module), own_intervals(module))
+        lowered = lower_module(module, self.backends, self.target)
+        executable, planned_bytes = build_planned(lowered, self.target)
+        specs, intervals = input_specs(module), own_intervals(module)
+        self.built[request.key] = _Built(executable, specs, intervals, planned_bytes)
         error = None
         if request.check:
             reference = self._reference(module, request.reference_json)
@@ -140,7 +150,7 @@ class Worker:
 
         samples = take_samples(run, request.timing)
         _forget_weights()
-        return Timed(samples_us=samples, peak_memory_bytes=None)
+        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
 
     def compare(self, request: Compare) -> Reply:
         """Tell how far two modules' results are apart."""

@@ -8,7 +8,8 @@ Results are checked against the unpartitioned model on random inputs. Checked in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -46,9 +47,13 @@ _MERGE_SLACK = 0.02
 """Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
 the whole is measured before it is used."""
 
+_DEARER_LAUNCHES = (0.002, 0.02, 1.0)
+"""Shares of a partition's cost that a part may have to save to be worth a border; the last leaves the fewest
+parts there can be."""
+
 _Variant: TypeAlias = tuple[PartitionedFunction, Figure]
 
-_OURS = ("searched", "coalesced", "evolved")
+_OURS = ("searched", "coarser", "coalesced", "evolved")
 """Variants that are not a single backend's."""
 
 
@@ -60,7 +65,8 @@ class PartitionedModel:
         model: the model's name.
         fingerprint: names its structure and shapes.
         function: the model's function with its chosen partition.
-        chosen_by: whose answer it is: `searched`, `coalesced`, `evolved`, or the single backend.
+        chosen_by: whose answer it is: `searched`, `coarser`, `coalesced`,
+            `evolved`, or the single backend.
         alone: each single backend's partition, with the reference backend for what it cannot run.
         partition: the distinct sub-graphs and their backends.
         end_to_end: measured latency of the whole function: `mix`, and each single backend (with the
@@ -97,19 +103,20 @@ class PartitionedModel:
 
 
 def partition_model(
-    model: Model, session: Session, *, second_level: int = 0, merge_neighbours: bool = False
+    model: Model, session: Session, *, second_level: int = 0, coarser: bool = False
 ) -> PartitionedModel:
     """Choose who runs which part of a model's function, and measure the choice end to end.
 
     The sum of parts leaves out what parts do to each other, so the answer is the fastest of what was measured
-    end to end: the search's partition, that with neighbours merged, each single backend, and what the second
-    level finds.
+    end to end: the search's partition, coarser ones, each single backend, and what the second level finds.
 
     Args:
         model: what is partitioned.
         session: what measures.
         second_level: whole programs that an evolutionary search may measure, from the first answer on.
-        merge_neighbours: whether neighbouring parts of one backend are tried as one (`tuner.coalesce`).
+        coarser: whether fewer and larger parts are measured too, which pay where crossing a border costs more
+            than parts alone show: partitions found with dearer launches, and the first answer with
+            neighbouring parts of one backend merged (`tuner.coalesce`).
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
@@ -121,9 +128,10 @@ def partition_model(
     )
     first = choose_partition(priced)
     variants = {"searched": (first, measure_partitioned(session, first))}
-    variants |= _measure_alone(session, priced, variants["searched"])
-    if merge_neighbours and session.pricing.mode == "measured":
-        variants |= _coalesce(session, first)
+    variants |= _measure_alone(session, priced, variants["searched"], coarser=coarser)
+    if coarser:
+        variants |= _coarser(session, priced, variants["searched"])
+        variants |= _coalesce(session, first) if session.pricing.mode == "measured" else {}
     if second_level:
         variants["evolved"] = _evolve(session, first, second_level)
     # Ties go to the search: its answer is the one that is explained.
@@ -187,7 +195,9 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
     return price
 
 
-def _measure_alone(session: Session, priced: PricedFunction, searched: _Variant) -> dict[str, _Variant]:
+def _measure_alone(
+    session: Session, priced: PricedFunction, searched: _Variant, *, coarser: bool
+) -> dict[str, _Variant]:
     """Measure each backend wherever it can run something, with the reference backend for the rest."""
     variants = {}
     for backend in session.backends:
@@ -200,8 +210,31 @@ def _measure_alone(session: Session, priced: PricedFunction, searched: _Variant)
             # One program has one latency: a second measurement would only show noise.
             variants[backend.name] = searched
         else:
-            variants[backend.name] = alone, measure_partitioned(session, alone, label=f"{backend.name}-alone")
+            label = f"{backend.name}-alone"
+            variants[backend.name] = alone, measure_partitioned(session, alone, label=label)
+        if coarser:
+            found = _coarser(session, priced, variants[backend.name], only=backend.name)
+            variants[backend.name] = _fastest([variants[backend.name], *found.values()])
     return variants
+
+
+def _coarser(
+    session: Session, priced: PricedFunction, first: _Variant, *, only: str | None = None
+) -> dict[str, _Variant]:
+    """Search again with dearer launches, and measure each other answer as a whole."""
+    label = "mix" if only is None else f"{only}-alone"
+    found = [first]
+    for share in _DEARER_LAUNCHES:
+        penalty_us = priced.launch_penalty_us + share * first[0].partition.cost_us
+        chosen = choose_partition(replace(priced, launch_penalty_us=penalty_us), only=only).partition.chosen
+        function = of_parts(priced, chosen)
+        if all(function.fingerprint != other.fingerprint for other, _ in found):
+            found.append((function, measure_partitioned(session, function, label=label)))
+    return {"coarser": _fastest(found[1:])} if len(found) > 1 else {}
+
+
+def _fastest(variants: Sequence[_Variant]) -> _Variant:
+    return min(variants, key=lambda variant: variant[1].latency_us)
 
 
 def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Variant]:

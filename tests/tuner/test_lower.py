@@ -9,7 +9,8 @@ from tvm import relax
 from tests.partition_samples import function_module, kernels_of, partition_module
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
-from tuner.lower import build_module, build_reference, lower_module, run_module
+from tuner.lower import build_module, build_planned, build_reference, lower_module, run_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 
@@ -77,3 +78,14 @@ def test_a_gpu_kernel_is_bound_to_threads_without_a_gpu() -> None:
     module = partition_module("tvm", [(64, 64), (64, 64)], lambda x, w: op.nn.relu(op.matmul(x, w)))
     lowered = lower_module(module, backends_for(["tvm"], h200), h200)
     assert all("threadIdx.x" in kernel.script() for kernel in kernels_of(lowered))
+
+
+def test_what_is_planned_are_the_results_and_the_tensors_between(target: Target) -> None:
+    module = function_module(
+        [(64, 64), (64, 64)], lambda x, w: relax.op.matmul(relax.op.nn.softmax(relax.op.matmul(x, w)), w)
+    )
+    executable, planned_bytes = build_planned(module, target)
+    tensor = 64 * 64 * 4
+    assert 2 * tensor <= planned_bytes <= 4 * tensor
+    (result,) = run_module(executable, random_inputs(input_specs(module), seed=0), target)
+    assert result.nbytes == tensor

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from records import Status
-from tests.partition_samples import function_module
+from tests.partition_samples import function_module, partition_module
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.measure_messages import (
     Build,
     Done,
@@ -28,8 +29,11 @@ from tuner.measure_messages import (
 )
 from tuner.measure_worker import (
     HALF_TOLERANCE,
+    POSITIVE,
     TOLERANCE,
     Sample,
+    input_specs,
+    own_intervals,
     random_inputs,
     relative_error,
     take_samples,
@@ -157,3 +161,25 @@ def test_half_precision_may_be_off_by_more() -> None:
     )
     assert tolerance(single) == TOLERANCE
     assert tolerance(half) == HALF_TOLERANCE
+
+
+def test_variances_are_drawn_positive_and_weights_of_a_model_small() -> None:
+    shapes = [(1, 8, 4, 4), (8, 8, 3, 3), (8,), (8,), (8,), (8,)]
+    module = partition_module(
+        "tvm",
+        shapes,
+        lambda x, w, g, b, m, v: relax.op.clip(
+            relax.TupleGetItem(
+                relax.op.nn.batch_norm(relax.op.nn.conv2d(x, w, padding=1), g, b, m, v, axis=1), 0
+            ),
+            0.0,
+            6.0,
+        ),
+    )
+    assert own_intervals(module) == {5: POSITIVE}
+    inputs = random_inputs(input_specs(module), seed=0, own=own_intervals(module))
+    assert inputs[5].min() > 0 > inputs[4].min()
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
+    low, high = own_intervals(module)[1]
+    assert high == -low == pytest.approx((3 / 72) ** 0.5)
+    assert set(own_intervals(module)) == {1, 5}

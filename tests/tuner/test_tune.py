@@ -68,6 +68,28 @@ def test_a_second_run_measures_nothing_and_finds_the_same(
     assert again.end_to_end == first.end_to_end
 
 
+def test_coarser_partitions_are_used_only_where_the_whole_is_measured_faster(
+    open_session: Callable[[], Session], whole: PartitionedModel
+) -> None:
+    session = open_session()
+    coarser = partition_model(load_model("mlp", training=True), session, coarser=True)
+    figures = coarser.end_to_end
+    assert figures["mix"].latency_us == min(figure.latency_us for figure in figures.values())
+    assert figures["mix"].latency_us <= whole.end_to_end["mix"].latency_us
+    chosen = [candidate.sub_graph.inside for candidate in coarser.function.partition.chosen]
+    assert sum(len(inside) for inside in chosen) == len(coarser.function.priced.graph)
+    again = partition_model(load_model("mlp", training=True), open_session(), coarser=True)
+    assert again.new_measurements == 0
+    assert again.function.fingerprint == coarser.function.fingerprint
+
+
+def test_every_distinct_part_is_explained(whole: PartitionedModel) -> None:
+    assert {(each.operators, each.backend) for each in whole.explanations} == {
+        (part.operators, part.backend) for part in whole.partition
+    }
+    assert any(each.alternatives for each in whole.explanations)
+
+
 def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
     graph = whole.function.priced.graph
     covered = sorted(

@@ -58,6 +58,30 @@ def test_elementwise_functions_are_not_tuned(target: Target) -> None:
     assert MetaSchedule(trials=1).refusal(product, target) is None
 
 
+def test_a_database_alone_is_read_and_never_added_to(tmp_path: Path, target: Target) -> None:
+    missing = MetaSchedule(database=str(tmp_path / "none")).unavailable_reason(target)
+    assert missing is not None
+    assert "there is no database" in missing
+    (tmp_path / "database_workload.json").touch()
+    records = tmp_path / "database_tuning_record.json"
+    records.touch()
+    backend = MetaSchedule(database=str(tmp_path))
+    assert backend.unavailable_reason(target) is None
+    module = partition_module("metaschedule", [(8, 8), (8, 8)], lambda x, w: op.matmul(x, w))
+    lowered = lower_module(module, [backend], target)
+    assert records.read_text() == ""
+    inputs = random_inputs(input_specs(module), seed=0)
+    results = run_module(build_module(lowered, target), inputs, target)
+    assert relative_error(results, run_module(build_reference(module, target), inputs, target)) < 1e-5
+
+
+def test_another_database_is_another_setting(tmp_path: Path) -> None:
+    backend = MetaSchedule(database=str(tmp_path))
+    before = backend.settings
+    (tmp_path / "database_tuning_record.json").write_text("[]")
+    assert backend.settings != before
+
+
 @pytest.mark.slow
 def test_a_kernel_is_tuned_once_and_computes_what_it_did(tmp_path: Path, target: Target) -> None:
     backend = MetaSchedule(trials=4, database=str(tmp_path))
