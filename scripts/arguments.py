@@ -5,7 +5,9 @@ Each parser raises `typer.BadParameter` with what was found and what is expected
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 import typer
 
@@ -16,6 +18,22 @@ _BYTES_BY_SUFFIX = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "ti
     "tb": 10**12,
 }
 _SECONDS_BY_SUFFIX = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def check_choice(option: str, text: str, known: Iterable[str]) -> str:
+    """Return the name, or refuse one that is none of those known; the message names the nearest.
+
+    Args:
+        option: what the name was given for, such as `--optimizer`.
+        text: the name.
+        known: those there are.
+    """
+    names = list(known)
+    if text in names:
+        return text
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? There are" if near else "choose"
+    raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
 def parse_bytes(text: str) -> int:

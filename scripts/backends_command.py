@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from scripts import console
+from scripts import completion, console
 
 
 def backends(
-    target: Annotated[str, typer.Option(help="cpu, cuda, a TVM tag, or rpc://….")] = "cpu",
+    target: Annotated[
+        str, typer.Option(help="cpu, cuda, a TVM tag, or rpc://….", autocompletion=completion.targets)
+    ] = "cpu",
     own: Annotated[
         list[str] | None,
         typer.Option("--own", metavar="MODULE:OBJECT", help="List a backend of one's own too; repeatable."),

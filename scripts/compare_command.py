@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts import console
+from scripts import completion, console
+from scripts.arguments import parse_names
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
+
+SchedulesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Hand-written schedules to compare with, by commas; all that apply if left out.",
+        autocompletion=completion.schedules,
+    ),
+]
 
 
 def compare(
@@ -18,13 +27,18 @@ def compare(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why a hand-written schedule does not apply.")
     ] = False,
+    schedules: SchedulesOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Show a schedule beside every hand-written one on the same placement and limits.
 
-    Example: `tessel compare out/gpt2/plan.json`.
+    Examples:
+
+    `tessel compare out/gpt2/plan.json`
+
+    `tessel compare schedule.json --schedules 1f1b,gpipe --json`
     """
-    comparison, is_plan = _load(file)
+    comparison, is_plan = _load(file, parse_names(schedules))
     if json:
         console.print_json({"schedules": comparison.rows, "not_applicable": dict(comparison.not_applicable)})
         return
@@ -53,7 +67,7 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
     )
 
 
-def _load(file: Path) -> tuple[Comparison, bool]:
+def _load(file: Path, names: tuple[str, ...] | None) -> tuple[Comparison, bool]:
     from tessel.comparison import compare_schedules
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.plan import load_plan
@@ -61,7 +75,9 @@ def _load(file: Path) -> tuple[Comparison, bool]:
     if detect_kind(file) is DocumentKind.PLAN:
         plan = load_plan(file)
         return (
-            compare_schedules(plan.schedule, step_us=plan.step_us, static_bytes=plan.static_bytes),
+            compare_schedules(
+                plan.schedule, names=names, step_us=plan.step_us, static_bytes=plan.static_bytes
+            ),
             True,
         )
-    return compare_schedules(load_schedule(file)), False
+    return compare_schedules(load_schedule(file), names=names), False

@@ -5,24 +5,28 @@ Tables fit 100 columns; colours obey NO_COLOR and are left out where the output 
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
-    TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 MAX_WIDTH = 100
+
+T = TypeVar("T")
 
 _state = {"quiet": False, "verbose": False}
 
@@ -80,23 +84,67 @@ def print_table(
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Any]:
-    """Show a progress bar on stderr while the body runs; yields `update(description, completed, total)`."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[Any]:
+    """Show on stderr, while the body runs, what is done and how long the rest takes.
+
+    Args:
+        description: what is being done.
+        limit_s: where the body ends after so many seconds at the latest, these.
+
+    Yields:
+        `update(description, completed, total)`.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), _DoneColumn())
     console = stderr()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=None)
+        task = progress.add_task(description, total=None, limit_s=limit_s)
 
         def update(text: str, completed: int | None = None, total: int | None = None) -> None:
             progress.update(task, description=text, completed=completed, total=total)
 
         yield update
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, and show on stderr how many there were and how long the rest takes."""
+    with progress_bar(description) as update:
+        for number, item in enumerate(items):
+            update(description, number, total)
+            yield item
+
+
+class _DoneColumn(ProgressColumn):
+    """What is done, the time it took, and the time that is left where that can be known."""
+
+    def render(self, task: Task) -> Text:
+        return Text(describe_rest(task.completed, task.total, task.elapsed, task.time_remaining, task.fields))
+
+
+def describe_rest(
+    completed: float,
+    total: float | None,
+    elapsed_s: float | None,
+    remaining_s: float | None,
+    fields: dict[str, Any],
+) -> str:
+    """Return what is done and left, such as `12/40, 0:09, about 0:21 left`."""
+    elapsed_s = elapsed_s or 0.0
+    limit_s = fields.get("limit_s")
+    counts = [] if not completed and total is None else [f"{completed:.0f}"]
+    if total is not None:
+        counts = [f"{completed:.0f}/{total:.0f}"]
+    left = []
+    if total is not None and remaining_s is not None:
+        left = [f"about {_clock(remaining_s)} left"]
+    elif limit_s is not None:
+        left = [f"at most {_clock(max(limit_s - elapsed_s, 0))} left"]
+    return ", ".join([*counts, _clock(elapsed_s), *left])
+
+
+def _clock(seconds: float) -> str:
+    whole = math.ceil(seconds)
+    minutes = f"{whole // 60 % 60}:{whole % 60:02}"
+    return minutes if whole < 3600 else f"{whole // 3600}:{minutes:0>5}"
 
 
 def format_bytes(num_bytes: float) -> str:

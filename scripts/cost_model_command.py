@@ -13,7 +13,10 @@ from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 if TYPE_CHECKING:
     from cost_model import Dataset, SplitFigures
 
-app = typer.Typer(no_args_is_help=True, help="Train, evaluate and ask the cost model; from records alone.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train, evaluate and ask the cost model; from records alone.\n\nExample: `tessel cost-model train`",
+)
 
 DEFAULT_MODEL = Path("out/cost_model")
 
@@ -49,7 +52,8 @@ def train(
     from cost_model import train_kernel_model
 
     dataset = _dataset(records)
-    model = train_kernel_model(dataset, seed=seed)
+    with console.progress_bar(f"training on {len(dataset.samples)} samples"):
+        model = train_kernel_model(dataset, seed=seed)
     model.save(out)
     manifest = model.manifest
     if json:
@@ -77,12 +81,14 @@ def evaluate(
     """
     from cost_model import evaluate as evaluate_model
 
-    figures = evaluate_model(
-        _dataset(records),
-        networks=None if networks is None else _networks(networks),
-        min_latency_us=min_latency_us,
-        seed=seed,
-    )
+    dataset = _dataset(records)
+    with console.progress_bar(f"evaluating on {len(dataset.samples)} samples"):
+        figures = evaluate_model(
+            dataset,
+            networks=None if networks is None else _networks(networks),
+            min_latency_us=min_latency_us,
+            seed=seed,
+        )
     if json:
         console.print_json({"splits": figures})
         return

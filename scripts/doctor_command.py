@@ -15,27 +15,33 @@ from typing import Annotated, Literal
 
 import msgspec
 import typer
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from scripts import console
 
 OUR_PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
 
-_REQUIRED = ("xgboost", "numba", "networkx", "sqlalchemy", "msgspec", "matplotlib")
-_EXTRAS = {
+_PROJECT = "tessel-tuner"
+_PURPOSES = {
     "torch": ("torch", "the torch backend, .pt2 models and running plans"),
     "onnx": ("onnx", "reading .onnx models"),
     "ortools": ("cpsat", "CP-SAT as a fallback of the schedule search"),
     "psycopg": ("postgres", "records in PostgreSQL"),
     "transformers": ("language", "the tensor language model"),
 }
+"""Of each optional distribution, the extra that brings it and what it is for."""
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS")
+_TVM_PROBE = "import tvm; tvm.ir.save_json(tvm.ir.Range(0, 1))"
+"""What crashes where TVM and its ffi do not fit together: turning an object into JSON, as tuning does."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
     name: str
-    status: Literal["ok", "missing", "broken"]
+    status: Literal["ok", "missing", "warning", "broken"]
     detail: str
     fix: str = ""
 
@@ -45,16 +51,23 @@ def doctor(
 ) -> None:
     """Say what this machine and installation can do, why not the rest, and how to mend it.
 
-    Example: `tessel doctor`. The exit status is 1 where something required is broken.
+    The exit status is 1 where something required is broken. What is optional is only missing, and a warning
+    costs time, not correctness.
+
+    Examples:
+
+    `tessel doctor`
+
+    `tessel doctor --json`
     """
     findings = list(find_all())
     if json:
         console.print_json({"findings": findings})
     else:
         for finding in findings:
-            console.print_line(f"{finding.status:8}{finding.name:14}{finding.detail}")
+            console.print_line(f"{finding.status:8} {finding.name:14} {finding.detail}")
             if finding.fix:
-                console.print_line(f"{'':22}-> {finding.fix}")
+                console.print_line(f"{'':23} -> {finding.fix}")
     if any(finding.status == "broken" for finding in findings):
         raise typer.Exit(1)
 
@@ -64,11 +77,18 @@ def find_all() -> Iterator[Finding]:
     yield _python()
     yield _package_names()
     yield _tvm()
-    yield _ffi()
-    yield from (_distribution(name) for name in _REQUIRED)
-    yield from (_extra(name, extra, purpose) for name, (extra, purpose) in _EXTRAS.items())
+    requirements = _requirements()
+    if requirements is None:
+        yield Finding(
+            name=_PROJECT,
+            status="broken",
+            detail="is not installed, so nobody says which versions it needs",
+            fix="python -m pip install -c constraints.txt -e .",
+        )
+    for requirement in requirements or ():
+        yield _distribution(requirement)
     yield _processor()
-    yield _threads()
+    yield from _threads()
     yield _gpu()
 
 
@@ -107,49 +127,54 @@ def _tvm() -> Finding:
     version = _version("apache-tvm")
     if version is None:
         return Finding(name="tvm", status="broken", detail="not installed", fix="make tune installs it")
-    # A broken native library may end the process, so it is imported in one of its own.
-    probe = subprocess.run([sys.executable, "-c", "import tvm"], capture_output=True, text=True, check=False)
+    # A broken native library may end the process, so it is tried in one of its own.
+    probe = subprocess.run([sys.executable, "-c", _TVM_PROBE], capture_output=True, text=True, check=False)
     if probe.returncode == 0:
-        return Finding(name="tvm", status="ok", detail=version)
+        return Finding(name="tvm", status="ok", detail=f"{version}, imports and saves objects")
     reason = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
     return Finding(
         name="tvm",
         status="broken",
-        detail=f"{version} does not import: {reason[:120]}",
+        detail=f"{version} does not import and save an object: {reason[:120]}",
         fix="python -m pip install --force-reinstall -c constraints.txt apache-tvm apache-tvm-ffi",
     )
 
 
-def _ffi() -> Finding:
-    version = _version("apache-tvm-ffi")
-    wanted = _pinned("apache-tvm-ffi")
-    if version == wanted:
-        return Finding(name="tvm-ffi", status="ok", detail=str(version))
-    return Finding(
-        name="tvm-ffi",
-        status="broken",
-        detail=f"{version or 'not installed'}; only {wanted} saves objects of this TVM without crashing",
-        fix=f"python -m pip install apache-tvm-ffi=={wanted}",
-    )
+def _requirements() -> list[Requirement] | None:
+    """Return what this project's metadata requires, extras included; None where it is not installed."""
+    try:
+        lines = importlib.metadata.requires(_PROJECT) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found: dict[str, Requirement] = {}
+    for requirement in map(Requirement, lines):
+        optional = requirement.marker is not None
+        if not optional or requirement.name in _PURPOSES:
+            found.setdefault(requirement.name, requirement)
+    return sorted(found.values(), key=lambda requirement: requirement.marker is not None)
 
 
-def _distribution(name: str) -> Finding:
+def _distribution(requirement: Requirement) -> Finding:
+    name = requirement.name
+    extra, purpose = _PURPOSES.get(name, ("", ""))
     version = _version(name)
-    if version is not None:
-        return Finding(name=name, status="ok", detail=version)
-    return Finding(name=name, status="broken", detail="not installed", fix="python -m pip install -e .")
-
-
-def _extra(name: str, extra: str, purpose: str) -> Finding:
-    version = _version(name)
-    if version is not None:
-        return Finding(name=name, status="ok", detail=f"{version} ({purpose})")
-    return Finding(
-        name=name,
-        status="missing",
-        detail=f"not installed; needed for {purpose}",
-        fix=f"python -m pip install -c constraints.txt -e '.[{extra}]'",
-    )
+    if version is None:
+        fix = (
+            f"python -m pip install -c constraints.txt -e '.[{extra}]'" if extra else "make tune installs it"
+        )
+        detail = f"not installed; needed for {purpose}" if extra else "not installed"
+        return Finding(name=name, status="missing" if extra else "broken", detail=detail, fix=fix)
+    if not requirement.specifier.contains(Version(version), prereleases=True):
+        detail = f"{version} is installed, {requirement.specifier} is needed"
+        if name == "apache-tvm-ffi":
+            detail += "; any other crashes this TVM when it saves an object, as tuning does"
+        return Finding(
+            name=name,
+            status="broken",
+            detail=detail,
+            fix=f"python -m pip install -c constraints.txt '{name}{requirement.specifier}'",
+        )
+    return Finding(name=name, status="ok", detail=f"{version} ({purpose})" if purpose else version)
 
 
 def _processor() -> Finding:
@@ -159,14 +184,50 @@ def _processor() -> Finding:
         model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding(name="cpu", status="ok", detail=f"{model}, {usable} cores usable")
+    cores = _usable_cores()
+    quota = _quota_cores(Path("/sys/fs/cgroup/cpu.max"))
+    if quota is not None and quota < cores:
+        return Finding(
+            name="cpu",
+            status="warning",
+            detail=f"{model}, {cores} cores usable, but this container may use {quota:g} cores' time; "
+            "measurements with more threads are paused now and then",
+            fix=f"give --threads {max(int(quota), 1)} when tuning, or raise the container's CPU limit",
+        )
+    return Finding(name="cpu", status="ok", detail=f"{model}, {cores} cores usable")
 
 
-def _threads() -> Finding:
-    given = [f"{name}={os.environ[name]}" for name in _THREAD_VARIABLES if name in os.environ]
-    detail = ", ".join(given) if given else "no thread variable is set"
-    return Finding(name="threads", status="ok", detail=f"{detail}; measurements pin their own")
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quota_cores(path: Path) -> float | None:
+    """Return how many cores' time the control group may use; None where it is not limited."""
+    try:
+        quota, period = path.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _threads() -> Iterator[Finding]:
+    """Look for thread variables that hold back, or overload, what does not pin its own threads."""
+    cores = _usable_cores()
+    given = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
+    if not given:
+        yield Finding(
+            name="threads", status="ok", detail="no thread variable is set; measurements pin their own"
+        )
+    for name, text in given.items():
+        if not text.isdigit() or int(text) < 1:
+            detail, fix = f"{name}={text} is not a number of threads", f"unset {name}"
+        elif int(text) > cores:
+            detail = f"{name}={text} is more than the {cores} cores usable; threads take turns"
+            fix = f"unset {name}, or export {name}={cores}"
+        else:
+            yield Finding(name="threads", status="ok", detail=f"{name}={text}; measurements pin their own")
+            continue
+        yield Finding(name="threads", status="warning", detail=detail, fix=fix)
 
 
 def _gpu() -> Finding:
@@ -185,12 +246,3 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _pinned(distribution: str) -> str | None:
-    """Return the version that this project's metadata pins with `==`."""
-    for requirement in importlib.metadata.requires("tessel-tuner") or []:
-        name, equals, version = requirement.partition("==")
-        if equals and name.strip() == distribution:
-            return version.strip()
-    return None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
+from scripts.arguments import parse_names
+from scripts.compare_command import SchedulesOption
 from scripts.report import format_figure
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ def draw(
     critical_path: Annotated[
         bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
     ] = False,
+    schedules: SchedulesOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
+    ] = False,
 ) -> None:
     """Draw a plan or a schedule: device per row, time to the right, memory below.
 
@@ -42,7 +48,7 @@ def draw(
 
     `tessel draw out/gpt2/plan.json --out schedule.svg --critical-path`
 
-    `tessel draw out/gpt2/plan.json --out comparison.svg --compare`
+    `tessel draw out/gpt2/plan.json --out comparison.svg --compare --schedules 1f1b,zb-h1`
 
     `tessel draw schedule.json --out schedule.html`
     """
@@ -53,21 +59,45 @@ def draw(
         raise typer.BadParameter(
             f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
+    compare = compare or (schedules is not None and out is not None and out.suffix in PICTURES)
     if (compare or critical_path) and (out is None or out.suffix not in PICTURES):
         given = "--compare" if compare else "--critical-path"
         raise typer.BadParameter(
             f"{given} is for pictures; add --out with one of {', '.join(PICTURES)} (a page always compares)"
         )
+    if schedules is not None and (out is None or out.suffix in (".json", ".txt")):
+        raise typer.BadParameter(
+            f"--schedules is for comparisons; add --out with one of {', '.join(PICTURES)}, .html or .md"
+        )
     plan = load_plan(file) if detect_kind(file) is DocumentKind.PLAN else None
     schedule = plan.schedule if plan is not None else load_schedule(file)
-    if out is None:
+    if out is not None:
+        title = file.name if plan is None else f"{plan.model} on {plan.device_model}"
+        with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
+            write_picture(
+                schedule,
+                plan,
+                out,
+                title=title,
+                compare=compare,
+                critical_path=critical_path,
+                names=parse_names(schedules),
+            )
+    if json:
+        console.print_json(
+            {
+                "out": None if out is None else str(out),
+                "bytes": None if out is None else out.stat().st_size,
+                "blocks": len(schedule.starts),
+                "makespan": schedule.makespan,
+            }
+        )
+    elif out is None:
         from tessel.picture import text_grid
 
         console.stdout().print(text_grid(schedule, width=console.stdout().width), end="")
-        return
-    title = file.name if plan is None else f"{plan.model} on {plan.device_model}"
-    write_picture(schedule, plan, out, title=title, compare=compare, critical_path=critical_path)
-    console.print_note(f"{out} written")
+    else:
+        console.print_note(f"{out} written")
 
 
 def write_picture(
@@ -78,6 +108,7 @@ def write_picture(
     title: str,
     compare: bool = False,
     critical_path: bool = False,
+    names: tuple[str, ...] | None = None,
 ) -> None:
     """Write the picture, page, report, trace or text that the path's suffix asks for."""
     from tessel.documents import save_document
@@ -92,7 +123,7 @@ def write_picture(
 
     step_ms = None if plan is None else plan.step_us / 1000
     if out.suffix in PICTURES and compare:
-        comparison = _comparison(schedule, plan)
+        comparison = _comparison(schedule, plan, names)
         save_figure(
             comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path), out
         )
@@ -107,12 +138,12 @@ def write_picture(
     elif out.suffix == ".md":
         from scripts.markdown_report import comparison_table, plan_report
 
-        comparison = _comparison(schedule, plan)
+        comparison = _comparison(schedule, plan, names)
         text = comparison_table(comparison) if plan is None else plan_report(plan, comparison)
         save_document(out, text.encode())
     else:
         page = page_document(
-            _comparison(schedule, plan),
+            _comparison(schedule, plan, names),
             title=title,
             step_ms=step_ms,
             static_bytes=None if plan is None else plan.static_bytes,
@@ -122,12 +153,12 @@ def write_picture(
         save_document(out, page)
 
 
-def _comparison(schedule: Schedule, plan: Plan | None) -> Comparison:
+def _comparison(schedule: Schedule, plan: Plan | None, names: tuple[str, ...] | None) -> Comparison:
     from tessel.comparison import compare_schedules
 
     if plan is None:
-        return compare_schedules(schedule)
-    return compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
+        return compare_schedules(schedule, names=names)
+    return compare_schedules(schedule, names=names, step_us=plan.step_us, static_bytes=plan.static_bytes)
 
 
 def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:

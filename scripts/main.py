@@ -47,7 +47,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Find how to run a model fast across several devices, and prove it against hand-written 1F1B.",
+    help="Find how to run a model fast across several devices, and prove it against hand-written 1F1B.\n\n"
+    "Example: `tessel tune gpt2:tiny --devices 2`; `tessel COMMAND --help` has more.",
 )
 app.command("tune")(tune_command.tune)
 app.command("partition")(partition_command.partition)

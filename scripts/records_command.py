@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 StatusName = Literal["ok", "unsupported", "error", "timeout"]
 RoleName = Literal["kernel", "stage", "model", "transfer", "device"]
 
-app = typer.Typer(no_args_is_help=True, help="Show, check and move what was measured.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show, check and move what was measured.\n\nExample: `tessel records stats`",
+)
 
 
 @app.command("list")
@@ -121,7 +124,7 @@ def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> No
 
     Example: `tessel records verify`.
     """
-    with open_existing(records) as store:
+    with open_existing(records) as store, console.progress_bar("reading every record"):
         findings = store.verify()
     if json:
         console.print_json({"findings": findings})

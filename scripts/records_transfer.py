@@ -38,7 +38,7 @@ def export(
     from records.metaschedule import write_database
 
     damaged: tuple[str, ...] = ()
-    with open_existing(records) as store:
+    with open_existing(records) as store, console.progress_bar("writing records"):
         if metaschedule:
             written = write_database(store.iterate(), path)
         else:
@@ -71,10 +71,10 @@ def import_(
     from records.metaschedule import read_database
 
     read = read_database if path.is_dir() else read_records
-    for _ in read(path):
-        pass  # a file with a bad line is refused before the first is kept
+    # A file with a bad line is refused before the first is kept.
+    total = sum(1 for _ in console.track(read(path), "checking records"))
     with open_store(records) as store:
-        summary = import_items(store, read(path))
+        summary = import_items(store, console.track(read(path), "adding records", total))
     if json:
         console.print_json({"read": summary.read, "new": summary.new, "known": summary.known})
     else:
@@ -145,9 +145,11 @@ def _merge_one(source: str, records: str, tolerance: float) -> MergeSummary:
     with open_store(records) as store:
         if source.endswith(".jsonl"):
             check_records(source)
-            return merge_items(store, read_records(source), tolerance=tolerance)
+            items = console.track(read_records(source), f"adding {source}")
+            return merge_items(store, items, tolerance=tolerance)
         with open_existing(source) as other:
             if is_same_store(store, other):
                 raise typer.BadParameter(f"{source} is the same as --records {records}; name another source")
-            items = ((record.workload, record.measurement) for record in other.iterate())
+            pairs = ((record.workload, record.measurement) for record in other.iterate())
+            items = console.track(pairs, f"adding {source}", other.stats().measurements)
             return merge_items(store, items, tolerance=tolerance)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import console
+from scripts import completion, console
 from scripts.arguments import parse_duration, parse_limits, parse_spans
 
 if TYPE_CHECKING:
@@ -23,7 +23,14 @@ _OUTPUT = "Output options"
 
 
 def schedule(
-    shape: Annotated[str, typer.Argument(metavar="SHAPE|FILE", help="A shape's name or a placement file.")],
+    shape: Annotated[
+        str,
+        typer.Argument(
+            metavar="SHAPE|FILE",
+            help="A shape's name or a placement file.",
+            autocompletion=completion.shapes,
+        ),
+    ],
     devices: Annotated[
         int | None, typer.Option(help="Number of devices.", rich_help_panel=_SHAPE, show_default=False)
     ] = None,
@@ -132,13 +139,22 @@ def schedule(
     limits = None if memory is None else parse_limits(memory, placement.devices)
     time_limit_s = parse_duration(time_limit)
     if frontier:
-        _show_frontier(find_frontier(placement, time_limit_s=time_limit_s), as_json=json, picture=save)
+        with console.progress_bar("searching a period for each limit", limit_s=time_limit_s):
+            points = find_frontier(placement, time_limit_s=time_limit_s)
+        _show_frontier(points, as_json=json, picture=save)
         return
     if period_only:
-        found = find_repetend(placement, memory=limits, time_limit_s=time_limit_s, seed=seed)
+        with console.progress_bar("searching", limit_s=time_limit_s) as update:
+            found = find_repetend(
+                placement,
+                memory=limits,
+                time_limit_s=time_limit_s,
+                seed=seed,
+                on_progress=lambda progress: update(f"best period {progress.makespan}"),
+            )
         _show_repetend(found, as_json=json)
         return
-    with console.progress_bar("searching") as update:
+    with console.progress_bar("searching", limit_s=time_limit_s) as update:
         result = find_schedule(
             placement,
             micro_batches=micro_batches,

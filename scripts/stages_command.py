@@ -17,6 +17,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     MatchOption,
+    ModelArgument,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def stages(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    model: ModelArgument,
     cut: Annotated[
         list[str] | None, typer.Option(help="Cut after this module, such as layer:3; may be repeated.")
     ] = None,

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from scripts import console
+from scripts import completion, console
 
 
 def targets(
-    search: Annotated[str, typer.Argument(help="List only names that contain this.")] = "",
+    search: Annotated[
+        str, typer.Argument(help="List only names that contain this.", autocompletion=completion.targets)
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """List the targets by name; `rpc://host:port/key?target=NAME` reaches a device elsewhere.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts import console, tuning_options
-from scripts.arguments import parse_bytes, parse_duration, parse_shapes
+from scripts import completion, console, tuning_options
+from scripts.arguments import check_choice, parse_bytes, parse_duration, parse_shapes
 from scripts.compare_command import print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
@@ -20,6 +20,7 @@ from scripts.tuning_options import (
     JobsOption,
     JsonOption,
     MatchOption,
+    ModelArgument,
     PriceOption,
     PruneOption,
     RecordsOption,
@@ -40,7 +41,7 @@ OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 
 
 def tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=tuning_options.MODEL_HELP)],
+    model: ModelArgument,
     target: TargetOption = "cpu",
     devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4,
     micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16,
@@ -61,7 +62,9 @@ def tune(
     optimizer: Annotated[
         str,
         typer.Option(
-            help=f"What each device keeps beside weights: {', '.join(OPTIMIZERS)}.", rich_help_panel=_PIPELINE
+            help=f"What each device keeps beside weights: {', '.join(OPTIMIZERS)}.",
+            rich_help_panel=_PIPELINE,
+            autocompletion=completion.one_of(*OPTIMIZERS),
         ),
     ] = "sgd",
     hop_us: Annotated[
@@ -132,7 +135,7 @@ def tune(
             shapes=parse_shapes(shape or []),
             batch=batch,
         )
-    with console.progress_bar("searching schedules") as update:
+    with console.progress_bar("searching schedules", limit_s=time_limit_s) as update:
         plan = build_plan(
             tuned,
             micro_batches=micro_batches,
@@ -158,8 +161,7 @@ def _check(*, devices: int, micro_batches: int, optimizer: str, hop_us: float | 
         raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one device")
     if micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
-    if optimizer not in OPTIMIZERS:
-        raise typer.BadParameter(f"--optimizer {optimizer} is not known; choose {', '.join(OPTIMIZERS)}")
+    check_choice("--optimizer", optimizer, OPTIMIZERS)
     if hop_us is not None and not 0 <= hop_us < 1e9:
         raise typer.BadParameter(f"--hop-us is {hop_us}; a latency is a number of microseconds >= 0")
 

@@ -61,6 +61,7 @@ PriceOption = Annotated[
         help="`measured`: measure all candidates; `active`: where the decision needs it; `model`: none.",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PRICES),
+        callback=lambda text: check_choice("--price", text, PRICES),
     ),
 ]
 BudgetOption = Annotated[
@@ -165,7 +166,6 @@ def open_session(
     from tuner.pricing import Pricing
     from tuner.session import start_session
 
-    check_choice("--price", price, PRICES)
     if not 0 <= regret < 1 or (budget is not None and budget < 0):
         raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
     for name, value, least in (("--trials", trials, 0), ("--jobs", jobs, 1), ("--threads", threads, 1)):

@@ -6,11 +6,15 @@ does not apply is listed with the reason. Ratios are makespan over 1F1B's makesp
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.schedule import Schedule
 
+SEARCHED = "searched"
 BASELINE = "1f1b"
 
 
@@ -47,18 +51,31 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def compare_schedules(
-    searched: Schedule, *, step_us: float | None = None, static_bytes: tuple[int, ...] | None = None
+    searched: Schedule,
+    *,
+    names: Sequence[str] | None = None,
+    step_us: float | None = None,
+    static_bytes: tuple[int, ...] | None = None,
 ) -> Comparison:
     """Return the comparison of a schedule with every hand-written one that applies to its placement.
 
     Args:
         searched: the schedule found; its placement, micro-batches and memory limit are the others' too.
+        names: hand-written schedules to compare with; all that apply if None. 1F1B is built for the ratios
+            even where it is not among them.
         step_us: microseconds of a step, where rows are to have milliseconds.
         static_bytes: bytes each device holds throughout, where memory is counted in bytes.
+
+    Raises:
+        ValueError: no hand-written schedule has one of the names; says which comes near.
     """
-    schedules = [("searched", searched)]
+    shown = {SEARCHED, *(rule.name for rule in HANDWRITTEN)} if names is None else {SEARCHED, *names}
+    _check_names(shown)
+    schedules = [(SEARCHED, searched)]
     not_applicable = []
     for rule in HANDWRITTEN:
+        if rule.name not in shown | {BASELINE}:
+            continue
         # A rule without a use for the limit is shown even where it breaks it, and marked so.
         memory = searched.memory if rule.needs_limit else None
         reason = rule.why_not(searched.placement, searched.micro_batches, memory)
@@ -68,6 +85,8 @@ def compare_schedules(
         built = rule.build(searched.placement, micro_batches=searched.micro_batches, memory=memory)
         schedules.append((rule.name, built))
     baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
+    schedules = [(name, schedule) for name, schedule in schedules if name in shown]
+    not_applicable = [(name, reason) for name, reason in not_applicable if name in shown]
     rows = [
         _row(name, schedule, searched.memory, baseline, step_us=step_us, static_bytes=static_bytes)
         for name, schedule in schedules
@@ -75,6 +94,15 @@ def compare_schedules(
     # A stable sort keeps the searched schedule first among equals.
     rows.sort(key=lambda row: row.makespan)
     return Comparison(rows=tuple(rows), schedules=tuple(schedules), not_applicable=tuple(not_applicable))
+
+
+def _check_names(names: Iterable[str]) -> None:
+    known = [SEARCHED, *(rule.name for rule in HANDWRITTEN)]
+    for name in sorted(names):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? There are" if near else "choose some of"
+            raise ValueError(f"there is no schedule {name!r}; {hint} {', '.join(known)}")
 
 
 def _row(

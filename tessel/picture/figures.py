@@ -78,7 +78,6 @@ def schedule_figure(
 def comparison_figure(
     comparison: Comparison,
     *,
-    names: Sequence[str] | None = None,
     step_ms: float | None = None,
     title: str = "",
     critical_path: bool = False,
@@ -89,23 +88,12 @@ def comparison_figure(
 
     Args:
         comparison: schedules of one placement.
-        names: those to draw; all if None.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
         critical_path: whether to draw the critical paths through the bars.
-
-    Raises:
-        ValueError: a name is not one of the comparison's.
     """
     schedules = dict(comparison.schedules)
-    for name in names or ():
-        if name not in schedules:
-            raise ValueError(
-                f"the comparison has no schedule {name!r}; choose some of {', '.join(sorted(schedules))}"
-            )
-    rows = [row for row in comparison.rows if names is None or row.schedule in names]
-    if not rows:
-        raise ValueError("no schedule was chosen; name at least one, or leave the names out")
+    rows = comparison.rows
     devices = schedules[rows[0].schedule].placement.devices
     height = min(max(0.9, 0.6 * _ROW_INCHES * devices), _MAX_INCHES / 2)
     figure, all_axes = _stacked([height + 0.4] * len(rows))

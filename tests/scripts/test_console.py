@@ -1,0 +1,32 @@
+"""Progress says what is done and how long the rest takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.console import describe_rest, track
+
+
+@pytest.mark.parametrize(
+    ("completed", "total", "elapsed_s", "remaining_s", "limit_s", "expected"),
+    [
+        (12, 40, 8.2, 20.1, None, "12/40, 0:09, about 0:21 left"),
+        (0, 40, 0.5, None, None, "0/40, 0:01"),
+        (0, None, 3.0, None, 10.0, "0:03, at most 0:07 left"),
+        (0, None, 13.0, None, 10.0, "0:13, at most 0:00 left"),
+        (7, None, 3700.0, None, None, "7, 1:01:40"),
+    ],
+)
+def test_what_is_left_is_said_where_it_can_be_known(
+    completed: float,
+    total: float | None,
+    elapsed_s: float,
+    remaining_s: float | None,
+    limit_s: float | None,
+    expected: str,
+) -> None:
+    assert describe_rest(completed, total, elapsed_s, remaining_s, {"limit_s": limit_s}) == expected
+
+
+def test_tracked_items_are_those_given() -> None:
+    assert list(track(iter("abc"), "letters", 3)) == ["a", "b", "c"]

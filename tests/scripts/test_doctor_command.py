@@ -1,0 +1,77 @@
+"""The doctor finds what is simulated for it, and says the fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.doctor_command import _quota_cores
+
+
+def doctor(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run the command in a process with these variables; return its status and its findings by name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts", "doctor", "--json"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+def pretend(folder: Path, distribution: str, version: str) -> None:
+    """Write the metadata of a distribution, as its installation would."""
+    info = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+
+
+@pytest.mark.tvm
+def test_this_installation_is_well() -> None:
+    status, findings = doctor()
+    assert status == 0, [finding for finding in findings.values() if finding["status"] == "broken"]
+    assert "saves objects" in findings["tvm"]["detail"]
+    assert findings["apache-tvm-ffi"]["status"] == "ok"
+
+
+@pytest.mark.tvm
+def test_a_later_ffi_is_found_with_its_fix_and_so_are_threads(tmp_path: Path) -> None:
+    pretend(tmp_path, "apache-tvm-ffi", "0.1.15.post2")
+    pretend(tmp_path, "torch", "2.99.0")
+
+    status, findings = doctor(PYTHONPATH=str(tmp_path), OMP_NUM_THREADS="4096", MKL_NUM_THREADS="many")
+
+    assert status == 1
+    ffi = findings["apache-tvm-ffi"]
+    assert ffi["status"] == "broken"
+    assert "0.1.15.post2 is installed, ==0.1.14.post1 is needed" in ffi["detail"]
+    assert ffi["fix"].endswith("'apache-tvm-ffi==0.1.14.post1'")
+    assert findings["torch"]["status"] == "broken"
+    assert "2.99.0 is installed" in findings["torch"]["detail"]
+    assert findings["threads"]["status"] == "warning"
+    assert "unset MKL_NUM_THREADS" in findings["threads"]["fix"]
+
+
+@pytest.mark.tvm
+def test_a_tvm_that_does_not_import_is_told_from_one_that_does(tmp_path: Path) -> None:
+    (tmp_path / "tvm.py").write_text("raise ImportError('undefined symbol: TVMFFIThing')\n")
+    status, findings = doctor(PYTHONPATH=str(tmp_path))
+    assert status == 1
+    assert "undefined symbol: TVMFFIThing" in findings["tvm"]["detail"]
+    assert "--force-reinstall" in findings["tvm"]["fix"]
+
+
+def test_a_container_s_share_of_cores_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.max"
+    path.write_text("150000 100000\n")
+    assert _quota_cores(path) == 1.5
+    path.write_text("max 100000\n")
+    assert _quota_cores(path) is None
+    assert _quota_cores(tmp_path / "absent") is None
