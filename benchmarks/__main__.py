@@ -13,6 +13,7 @@ BRIEF = {
     "makespan": ["--seconds", "2"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
     "partition_search": ["--repeats", "1"],
+    "networks": ["squeezenet", "--backends", "tvm,torch", "--repeats", "3", "--seconds", "2"],
     "records_scale": ["--records", "20000"],
     "cost_model": ["--no-ablations"],
     "simulator": ["--ranks", "2", "--ms", "10", "--micro-batches", "4", "--repeats", "2"],

@@ -124,6 +124,14 @@ def test_weights_of_a_model_that_is_not_trained_are_marked() -> None:
     assert settings_for(OnnxRuntime(), plain) == ""
 
 
+def test_stretches_are_proposed_where_weights_can_be_packed() -> None:
+    target = resolve_target("cpu", num_threads=1)
+    marked = _marked_product()
+    plain = DataflowGraph.from_function(function_module([(4, 8), (8, 3)], lambda x, w: op.matmul(x, w)))
+    found = [len(list(OnnxRuntime().rule(target).find_candidates(graph))) for graph in (marked, plain)]
+    assert found == [2, 1]
+
+
 def test_other_weights_give_other_results() -> None:
     target = resolve_target("cpu", num_threads=1)
     graph = _marked_product()
