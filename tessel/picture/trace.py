@@ -1,24 +1,27 @@
 """A schedule as a trace in Chrome's event format, which Perfetto and chrome://tracing open.
 
-Devices are tracks, blocks are slices, arrows follow the dependencies between devices, and a counter beside
-each device shows what it holds. A step is a microsecond where it has no length of its own. Source: the
-Trace Event Format document of the Chromium project.
+Devices are tracks, blocks are slices, arrows follow the dependencies between devices, and a counter for each
+device shows what it holds. A step is a microsecond where it has no length of its own. Events are in order of
+time; processes and threads count from 1, because viewers take 0 for the idle process of an operating system.
+Checked against the format's rules in tests/tessel/picture/test_trace.py.
+
+Source: the Trace Event Format document of the Chromium project.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tessel.picture.bars import bars_of, memory_curves
 from tessel.schedule import Schedule
 
-Event = dict[str, object]
+Event = dict[str, Any]
 
-_PROCESS = 0
-_REAL_PROCESS = 1
+_PROCESS = 1
+_REAL_PROCESS = 2
 _COLOR_BY_KIND = {
     "forward": "thread_state_running",
     "backward": "thread_state_iowait",
@@ -61,23 +64,53 @@ def trace_document(
         name: name of the process in the trace.
         real: what a run really did, shown as a process of its own below the planned one.
     """
-    events: list[Event] = [_metadata("process_name", 0, name)]
-    events += [
-        _metadata("thread_name", device, f"device {device}") for device in range(schedule.placement.devices)
+    events = [
+        *_track_names(
+            _PROCESS, name, [f"device {device}" for device in range(schedule.placement.devices)], 1
+        ),
+        *_real_names(schedule, real, name),
+        *sorted(
+            (
+                *_slices(schedule, step_us),
+                *_flows(schedule, step_us),
+                *_counters(schedule, step_us),
+                *_real_slices(schedule, real),
+            ),
+            key=lambda event: event["ts"],
+        ),
     ]
-    events += _slices(schedule, step_us)
-    events += _flows(schedule, step_us)
-    events += _counters(schedule, step_us)
-    events += _real_events(real, name)
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"found_by": schedule.found_by}}
     return msgspec.json.encode(document, order="sorted")
 
 
-def _real_events(real: Sequence[RealSlice], name: str) -> Iterator[Event]:
+def _track_names(process: int, name: str, tracks: Sequence[str], first: int) -> Iterator[Event]:
+    """Yield the names of a process and of its tracks, and the order in which viewers show them."""
+    yield _metadata("process_name", process, first, {"name": name})
+    yield _metadata("process_sort_index", process, first, {"sort_index": process})
+    for thread, track in enumerate(tracks, first):
+        yield _metadata("thread_name", process, thread, {"name": track})
+        yield _metadata("thread_sort_index", process, thread, {"sort_index": thread})
+
+
+def _metadata(kind: str, process: int, thread: int, arguments: dict[str, object]) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0.0, "args": arguments}
+
+
+def _thread(device: int) -> int:
+    return device + 1
+
+
+def _real_thread(schedule: Schedule, rank: int) -> int:
+    return schedule.placement.devices + rank + 1
+
+
+def _real_names(schedule: Schedule, real: Sequence[RealSlice], name: str) -> Iterator[Event]:
     if real:
-        yield _metadata("process_name", 0, f"{name}, as it ran", process=_REAL_PROCESS)
-    for device in sorted({piece.device for piece in real}):
-        yield _metadata("thread_name", device, f"rank {device}", process=_REAL_PROCESS)
+        ranks = [f"rank {rank}" for rank in range(max(piece.device for piece in real) + 1)]
+        yield from _track_names(_REAL_PROCESS, f"{name}, as it ran", ranks, _real_thread(schedule, 0))
+
+
+def _real_slices(schedule: Schedule, real: Sequence[RealSlice]) -> Iterator[Event]:
     for piece in real:
         letter = piece.action.strip("0123456789")
         yield {
@@ -86,14 +119,10 @@ def _real_events(real: Sequence[RealSlice], name: str) -> Iterator[Event]:
             "cat": "real",
             "cname": _COLOR_BY_LETTER.get(letter, _COLOR_BY_KIND["other"]),
             "pid": _REAL_PROCESS,
-            "tid": piece.device,
+            "tid": _real_thread(schedule, piece.device),
             "ts": piece.start_us,
             "dur": piece.duration_us,
         }
-
-
-def _metadata(kind: str, device: int, name: str, *, process: int = _PROCESS) -> Event:
-    return {"ph": "M", "name": kind, "pid": process, "tid": device, "args": {"name": name}}
 
 
 def _slices(schedule: Schedule, step_us: float) -> Iterator[Event]:
@@ -104,7 +133,7 @@ def _slices(schedule: Schedule, step_us: float) -> Iterator[Event]:
             "cat": bar.kind.value,
             "cname": _COLOR_BY_KIND[bar.kind.value],
             "pid": _PROCESS,
-            "tid": bar.device,
+            "tid": _thread(bar.device),
             "ts": bar.start * step_us,
             "dur": (bar.end - bar.start) * step_us,
             "args": {"micro_batch": bar.micro_batch, "phase": bar.phase.value},
@@ -130,11 +159,11 @@ def _flows(schedule: Schedule, step_us: float) -> Iterator[Event]:
             yield {
                 **common,
                 "ph": "s",
-                "tid": source.devices[0],
+                "tid": _thread(source.devices[0]),
                 # An arrow starts inside its slice, or viewers drop it.
                 "ts": (begin + source.span) * step_us - min(0.001, source.span * step_us / 2),
             }
-            yield {**common, "ph": "f", "bp": "e", "tid": target.devices[0], "ts": finish * step_us}
+            yield {**common, "ph": "f", "bp": "e", "tid": _thread(target.devices[0]), "ts": finish * step_us}
 
 
 def _counters(schedule: Schedule, step_us: float) -> Iterator[Event]:
