@@ -76,6 +76,20 @@ def schedule(
         str | None,
         typer.Option(help="Steps of the weight half; one, or one a stage.", rich_help_panel=_SHAPE),
     ] = None,
+    forward_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Units that a forward block adds and its backward frees; one, or one a stage.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None,
+    recompute_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Units that a recomputation adds and its backward frees; one, or one a stage.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None,
     tensor_parallel_span: Annotated[
         int | None, typer.Option(help="Steps of a tensor-parallel block.", rich_help_panel=_SHAPE)
     ] = None,
@@ -131,11 +145,13 @@ def schedule(
         "backward_span": backward_span,
         "backward_input_span": backward_input_span,
         "backward_weight_span": backward_weight_span,
+        "forward_memory": forward_memory,
+        "recompute_memory": recompute_memory,
         "tensor_parallel_span": tensor_parallel_span,
         "chunks": chunks,
         "lag": lag,
     }
-    placement = _placement(shape, devices, {name: value for name, value in options.items() if value})
+    placement = _placement(shape, devices, _given(options))
     limits = None if memory is None else parse_limits(memory, placement.devices)
     time_limit_s = parse_duration(time_limit)
     if frontier:
@@ -167,6 +183,11 @@ def schedule(
     _show_schedule(result, as_json=json)
 
 
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are on the command line; a span of 0 is one of them."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}
+
+
 def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Placement:
     from tessel.documents import load_placement
     from tessel.shapes import SHAPES, make_shape
@@ -180,10 +201,24 @@ def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Plac
         raise typer.BadParameter(f"--devices is missing; say how many devices the {shape} spans")
     for name in options.keys() & _SPANS:
         options[name] = parse_spans(options[name])
+    if "forward_memory" in options:
+        options["backward_memory"] = _negated(options["forward_memory"])
     return make_shape(shape, 1 if devices is None else devices, **options)
 
 
-_SPANS = {"forward_span", "backward_span", "backward_input_span", "backward_weight_span", "lag"}
+_SPANS = {
+    "forward_span",
+    "backward_span",
+    "backward_input_span",
+    "backward_weight_span",
+    "forward_memory",
+    "recompute_memory",
+    "lag",
+}
+
+
+def _negated(units: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    return -units if isinstance(units, int) else tuple(-each for each in units)
 
 
 def _show_schedule(found: Schedule, *, as_json: bool) -> None:

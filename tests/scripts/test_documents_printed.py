@@ -38,6 +38,19 @@ def test_schedule_prints_the_document_that_it_saves(tessel: Run, tmp_path: Path)
     check_schedule(load_schedule(path))
 
 
+def test_memory_and_a_span_of_nothing_are_taken_from_the_command_line(tessel: Run) -> None:
+    costs = ("--forward-memory", "2,3", "--tensor-parallel-span", 0, "--split-backward", "--time-limit", "1s")
+    found = document(tessel("schedule", "mshape", "--devices", 2, "--micro-batches", 2, *costs, "--json"))
+    blocks = {block["name"]: block for block in found["placement"]["blocks"]}
+    by_kind = {
+        kind: [block["memory"] for block in blocks.values() if block["kind"] == kind and block["memory"]]
+        for kind in ("forward", "backward_input", "backward_weight")
+    }
+    assert by_kind["forward"] == [2, 3]
+    assert sum(by_kind["backward_input"]) + sum(by_kind["backward_weight"]) == -5
+    assert 0 in [block["span"] for block in blocks.values() if len(block["devices"]) == 2]
+
+
 def test_period_only_prints_the_repetend(tessel: Run) -> None:
     found = document(tessel("schedule", "mshape", "--devices", 4, "--memory", 6, "--period-only", "--json"))
     assert found["period"] / found["micro_batches"] == 6
