@@ -61,7 +61,7 @@ def compare(name: str, networks: dict[str, list[str]], folder: Path, arguments: 
         for fingerprint in fingerprints
     )
     paths = [folder / f"{name.replace(':', '-')}-{mode}.db" for mode in ("measured", "active")]
-    num_records = [copy_without(arguments.records, path, left_out) for path in paths][0]
+    num_records, _ = (copy_without(arguments.records, path, left_out) for path in paths)
     with session_of(paths[1], "active", arguments) as session:
         penalty_us = measure_launch_penalty(session.measurer).latency_us
         active, num_active = partition(session, name, arguments.batch, penalty_us)

@@ -6,7 +6,7 @@
         --again out/again.db
 
 Prints, as Markdown: what the records hold; figures on held-out workloads, shapes, combinations of operators
-and networks, and where the errors are; the noise floor, from keys that `--again` measured a second time; what
+and networks, and where the errors are; how far stages are from the sum of their parts; the noise floor, from keys that `--again` measured a second time; what
 the figures become without the roofline and without each group of features; and the time of training and of
 predictions. Without `--records` the small fixed sample of the tests is used.
 """
@@ -14,6 +14,7 @@ predictions. Without `--records` the small fixed sample of the tests is used.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,11 +28,14 @@ from cost_model import Dataset, Query, SplitFigures, evaluate, load_dataset, tra
 from cost_model.dataset import combination_groups, shape_groups, split_folds
 from cost_model.evaluation import predict_held_out
 from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES, anchor_of, feature_matrix, roofline_vector
+from cost_model.stage_model import MIN_STAGES, held_out_corrections, load_stages, train_stage_model
 from records import Record, open_store
 from records.exchange import read_records
 
 SAMPLE = Path(__file__).parents[1] / "tests" / "cost_model" / "kernels_amd-epyc.jsonl"
 COUNTED_US = 100.0
+ABLATED_KEYS = 4000
+"""Keys of an ablation, which trains some sixty models."""
 TARGETS = (
     ("shape", "median_ape", 0.08, "at most"),
     ("shape", "mape", 0.15, "at most"),
@@ -194,6 +198,8 @@ def noise_floor(first: Dataset, second: Dataset) -> str:
 
 def ablations(dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, seed: int) -> str:
     everything = range(len(FEATURE_NAMES))
+    chosen = np.random.default_rng(seed).permutation(len(dataset.samples))[:ABLATED_KEYS]
+    part = dataset.subset(sorted(map(int, chosen)))
     variants: dict[str, dict[str, Any]] = {  # further arguments of `evaluate`
         "all, log(latency / roofline)": {},
         "all, log(latency)": {"target": "log_latency"},
@@ -203,17 +209,61 @@ def ablations(dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, se
         },
     }
     lines = [
-        "| features and target | shape: median | MAPE | regret | combination: MAPE | network: MAPE |",
+        "| features and target | shape: median error | MAPE | regret | network: MAPE | regret |",
         "|---|---|---|---|---|---|",
     ]
     for title, options in variants.items():
-        figures = evaluate(dataset, networks=networks, min_latency_us=COUNTED_US, seed=seed, **options)
-        shape = figures["shape"]
-        regret = "–" if shape.regret is None else f"{shape.regret:.1%}"
-        network = f"{figures['network'].mape:.1%}" if "network" in figures else "–"
+        figures = evaluate(
+            part,
+            networks=networks,
+            splits=("shape", "network"),
+            min_latency_us=COUNTED_US,
+            seed=seed,
+            **options,
+        )
+        shape, network = figures["shape"], figures.get("network")
         lines.append(
-            f"| {title} | {shape.median_ape:.1%} | {shape.mape:.1%} | {regret} "
-            f"| {figures['combination'].mape:.1%} | {network} |"
+            f"| {title} | {shape.median_ape:.1%} | {shape.mape:.1%} | {percent(shape.regret)} | "
+            f"{percent(None if network is None else network.mape)} "
+            f"| {percent(None if network is None else network.regret)} |"
+        )
+    return f"On {len(part.samples)} keys drawn at random.\n\n" + "\n".join(lines)
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def stage_table(path: str, seed: int) -> str:
+    """Compare the corrected sum of parts with the plain sum, on stages of operators never seen."""
+    with open_store(path) as store:
+        samples = load_stages(store.iterate())
+    if len(samples) < MIN_STAGES:
+        return f"{len(samples)} stages with measured parts: too few to learn from."
+    truth = np.array([sample.latency_us for sample in samples])
+    plain = np.array([sample.query.plain_us for sample in samples])
+    corrected = plain * np.exp(held_out_corrections(samples, seed=seed))
+    factor = math.exp(train_stage_model(samples, seed=seed).half_width)
+    inside = (corrected / factor <= truth) & (truth <= corrected * factor)
+    lines = [
+        "| stages | count | plain sum: median error | MAPE | bias | corrected: median error | MAPE | bias "
+        "| 90 % intervals hold |",
+        "|---" * 9 + "|",
+    ]
+    for title, counted in (
+        ("all", truth > 0),
+        ("at least 100 µs", truth >= COUNTED_US),
+        ("at least 1 ms", truth >= 1000),
+    ):
+        if not counted.any():
+            continue
+        cells = []
+        for guess in (plain, corrected):
+            ratio = guess[counted] / truth[counted]
+            errors = np.abs(ratio - 1)
+            cells.append(f"{np.median(errors):.1%} | {errors.mean():.1%} | {np.median(ratio) - 1:+.1%}")
+        lines.append(
+            f"| {title} | {int(counted.sum())} | {' | '.join(cells)} | {inside[counted].mean():.1%} |"
         )
     return "\n".join(lines)
 
@@ -263,6 +313,8 @@ def main() -> None:
         "### Where the errors are, on unseen shapes\n\n" + errors_by_kind(dataset, arguments.seed) + "\n",
         flush=True,
     )
+    if arguments.records:
+        print("### Stages\n\n" + stage_table(arguments.records, arguments.seed) + "\n", flush=True)
     print("### Speed\n\n" + speed(dataset, arguments.seed) + "\n", flush=True)
     if not arguments.no_ablations:
         print("### Ablations\n\n" + ablations(dataset, networks, arguments.seed) + "\n")

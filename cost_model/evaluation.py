@@ -71,6 +71,7 @@ def evaluate(
     dataset: Dataset,
     *,
     networks: Mapping[str, Sequence[str]] | None = None,
+    splits: Sequence[str] | None = None,
     min_latency_us: float = 100.0,
     seed: int = 0,
     target: TargetKind = "roofline_ratio",
@@ -81,6 +82,7 @@ def evaluate(
     Args:
         dataset: the samples.
         networks: fingerprints of each network's workloads.
+        splits: names of those that are wanted; all if None.
         min_latency_us: shorter kernels are predicted but not counted.
         seed: seed of folds and models.
         target: what the trees learn.
@@ -108,6 +110,7 @@ def evaluate(
             counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
         )
         for name, fold in folds.items()
+        if splits is None or name in splits
     }
 
 

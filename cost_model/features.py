@@ -11,7 +11,8 @@ Source: the groups follow TenSet (Zheng et al., NeurIPS 2021, section 4) and nn-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from cost_model.roofline import DeviceSpeed, roofline_us
 from records import Operator, Tensor, Workload
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 
 BACKENDS = ("tvm", "metaschedule", "blas", "torch", "onnxruntime", "cublas", "cudnn", "mix")
 """Backends with a column of their own; others share one."""
@@ -62,6 +63,10 @@ _WORK = (
     "log_transcendental",
     "log_moved_bytes",
     "log_reduced",
+    "log_strided_bytes",
+    "log_reduced_in_rows",
+    "log_reduced_across_rows",
+    "log_longest_row",
 )
 _ANCHOR = (
     "anchor_is_matmul",
@@ -79,6 +84,13 @@ _ANCHOR = (
     "log_reduction",
     "log_largest_output",
     "weights_are_constant",
+    "log_in_channels",
+    "log_out_channels",
+    "log_out_height",
+    "log_out_width",
+    "log_group_channels",
+    "padding",
+    "is_transposed",
 )
 _STRUCTURE = (
     "num_operators",
@@ -237,7 +249,36 @@ def _operator_work(workload: Workload, speed: DeviceSpeed) -> list[float]:
         _log(transcendental),
         _log(moved_bytes),
         _log(reduced),
+        *_access(workload, values),
     ]
+
+
+def _access(workload: Workload, values: Sequence[Tensor]) -> list[float]:
+    """Say how memory is walked: what is read with a stride, what is summed along rows and across them."""
+    strided_bytes = in_rows = across_rows = longest_row = 0.0
+    for operator in workload.operators:
+        given = values[operator.inputs[0]] if operator.inputs else None
+        if given is None or not given.shape:
+            continue
+        rank = len(given.shape)
+        attributes = dict(operator.attributes)
+        longest_row = max(longest_row, given.shape[-1])
+        if operator.name == "permute_dims":
+            axes = _numbers(attributes.get("axes", "")) or list(range(rank))[::-1]
+            strided_bytes += given.num_bytes * (axes[-1] % rank != rank - 1)
+        elif operator.kind == _REDUCTION_KIND:
+            axes = _numbers(attributes.get("axis", "")) or _collapsed_axes(given, operator.outputs[0])
+            if rank - 1 in [axis % rank for axis in axes]:
+                in_rows += given.num_elements
+            if any(axis % rank != rank - 1 for axis in axes):
+                across_rows += given.num_elements
+    return [_log(strided_bytes), _log(in_rows), _log(across_rows), _log(longest_row)]
+
+
+def _collapsed_axes(given: Tensor, output: Tensor) -> list[int]:
+    """Return the axes that a sum to a smaller shape runs over."""
+    padded = (1,) * (len(given.shape) - len(output.shape)) + output.shape
+    return [axis for axis, (old, new) in enumerate(zip(given.shape, padded, strict=True)) if old != new]
 
 
 def _anchor_features(workload: Workload, values: Sequence[Tensor], anchor: Operator | None) -> list[float]:
@@ -265,6 +306,26 @@ def _anchor_features(workload: Workload, values: Sequence[Tensor], anchor: Opera
         _log(k),
         _log(largest),
         float(len(inputs) > 1 and inputs[1].constant),
+        *_convolution_features(anchor, inputs, attributes),
+    ]
+
+
+def _convolution_features(
+    anchor: Operator, inputs: Sequence[Tensor], attributes: Mapping[str, str]
+) -> list[float]:
+    output = anchor.outputs[0].shape
+    if "conv" not in anchor.name or len(inputs) < 2 or len(output) < 3 or len(inputs[0].shape) < 3:
+        return [0.0] * 7
+    channels = inputs[0].shape[1]
+    groups = max(_first_number(attributes.get("groups", "")), 1.0)
+    return [
+        _log(channels),
+        _log(output[1]),
+        _log(output[2]),
+        _log(output[-1]),
+        _log(channels / groups),
+        _first_number(attributes.get("padding", "")),
+        float("transpose" in anchor.name),
     ]
 
 
@@ -330,8 +391,13 @@ def _trials(settings: str) -> int:
 
 
 def _first_number(text: str) -> float:
-    digits = "".join(character if character.isdigit() else " " for character in text).split()
-    return float(digits[0]) if digits else 0.0
+    numbers = _numbers(text)
+    return float(abs(numbers[0])) if numbers else 0.0
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the whole numbers in an attribute's text, such as `[0, 1]`."""
+    return [int(number) for number in re.findall(r"-?\d+", text)]
 
 
 def _log(value: float) -> float:

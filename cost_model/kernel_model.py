@@ -53,9 +53,9 @@ TargetKind = Literal["roofline_ratio", "log_latency"]
 
 _MEAN_PARAMETERS = {
     "objective": "reg:pseudohubererror",
-    "huber_slope": 0.3,
+    "huber_slope": 1.0,
     "eta": 0.06,
-    "max_depth": 7,
+    "max_depth": 8,
     "min_child_weight": 2.0,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
@@ -63,7 +63,7 @@ _MEAN_PARAMETERS = {
     "tree_method": "hist",
     "max_bin": 128,
 }
-_MEAN_ROUNDS = 320
+_MEAN_ROUNDS = 400
 _QUICK_ETA, _QUICK_ROUNDS = 0.18, 107
 _SCALE_PARAMETERS = {
     "objective": "reg:squarederror",
