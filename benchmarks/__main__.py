@@ -11,6 +11,7 @@ import sys
 BRIEF = {
     "period": ["--repeats", "3", "--cpsat-seconds", "2"],
     "makespan": ["--seconds", "2"],
+    "first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
     "partition_search": ["--repeats", "1"],
     "networks": ["squeezenet", "--backends", "tvm,torch", "--repeats", "3", "--seconds", "2"],
