@@ -153,6 +153,7 @@ def _document(result: PartitionedModel) -> dict[str, object]:
         "candidates": sum(result.num_candidates_by_rule.values()),
         "candidates_by_rule": result.num_candidates_by_rule,
         "candidates_invalid": result.num_invalid,
+        "candidates_pruned": result.function.priced.num_pruned,
         "states": result.num_states,
         "new_measurements": result.new_measurements,
         "reused_measurements": result.reused_measurements,
@@ -181,8 +182,9 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
             f"the mix is another partition ({result.chosen_by}): measured faster than the search's first"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
+    pruned = result.function.priced.num_pruned
     console.print_line(
-        f"candidates: {by_rule}; {result.num_invalid} that no backend could run; "
+        f"candidates: {by_rule}; {result.num_invalid} refused or failed; {pruned} pruned; "
         f"{result.num_states} search states"
     )
     if explain:

@@ -31,6 +31,7 @@ from tvm import relax
 from records import Status
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule
 from tuner.backends.registry import backends_for
+from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.lower import (
     Executable,
@@ -111,7 +112,10 @@ class Worker:
 
     def __init__(self, start: Start) -> None:
         self.target: Target = start.target
-        self.backends: tuple[Backend, ...] = backends_for(start.backends, start.target)
+        given = backends_for(start.backends, start.target)
+        # Probes of the device are kernels of TVM's, whoever may run the model's partitions.
+        probes = () if any(backend.name == TvmNative.name for backend in given) else (TvmNative(),)
+        self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
         self.kept_inputs: tuple[object, list[Any]] | None = None
         self.device = tvm_device(start.target)

@@ -46,6 +46,7 @@ class PricedFunction:
         prices: one a candidate: a latency, or why there is none.
         num_candidates_by_rule: how many proposals of each backend's rules were kept.
         refused: proposals that their backend refused, and why.
+        num_pruned: proposals dropped by pruning.
         launch_penalty_us: what one more partition costs.
     """
 
@@ -56,6 +57,7 @@ class PricedFunction:
     prices: tuple[Price, ...]
     num_candidates_by_rule: dict[str, int]
     refused: tuple[RefusedCandidate, ...]
+    num_pruned: int
     launch_penalty_us: float
 
 
@@ -124,6 +126,7 @@ def price_function(
             f"{backend}:{rule}": count for (backend, rule), count in found.report.num_by_rule.items()
         },
         refused=found.report.refused,
+        num_pruned=found.report.num_pruned,
         launch_penalty_us=launch_penalty_us,
     )
 

@@ -28,7 +28,15 @@ class TvmNative:
 
     name = "tvm"
     settings = ""
-    reference = "tvm"
+
+    def __init__(self, compat: int = 0) -> None:
+        """Propose all that kinds allow to fuse, or with `compat=1` what the published closure finds."""
+        self.compat = compat
+
+    @property
+    def reference(self) -> str:
+        """Name and settings."""
+        return f"{self.name}?compat={self.compat}" if self.compat else self.name
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return nothing: TVM's own version is in every environment."""
@@ -40,7 +48,7 @@ class TvmNative:
 
     def rule(self, target: Target) -> Rule:
         """Return TVM's fusion rules, complete instead of greedy."""
-        return tvm_native_rule()
+        return tvm_native_rule(published=bool(self.compat))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Return None: an operator that cannot be legalised shows as a failed measurement."""

@@ -42,6 +42,13 @@ def test_a_reference_that_cannot_be_imported_says_what_to_give(reference: str) -
         make_backend(reference)
 
 
+def test_the_published_closure_can_be_asked_for() -> None:
+    backend = make_backend("tvm?compat=1")
+    assert backend.reference == "tvm?compat=1"
+    assert make_backend("tvm").reference == "tvm"
+    assert backend.settings == make_backend("tvm").settings, "the same kernels, so the same records"
+
+
 @pytest.mark.parametrize("reference", ["tvm?trials=many", "tvm?trials", "tvm?surprise=3"])
 def test_an_unknown_setting_is_refused(reference: str) -> None:
     with pytest.raises(ValueError, match="setting"):
