@@ -8,8 +8,9 @@ own is given beside it, and may speak of kinds of instruction of one's own and o
     ...         yield Backward, 0, instruction.micro_batch - 1
 
 The DAG has a placement like any schedule of this package: a stage is on one device and alike in all
-micro-batches; where some micro-batches split its backward, that is a choice. Waits between micro-batches
-stand in the DAG only. Checked in tests/tessel/test_pipeline_dag.py.
+micro-batches; where some micro-batches split its backward, that is a choice, and so is a recomputation or an
+instruction of one's own that only some have, such as one all-reduce after the last. Waits between
+micro-batches stand in the DAG only. Checked in tests/tessel/test_pipeline_dag.py.
 
 Source: Rasley et al., DeepSpeed, and Chung et al., Perseus (SOSP 2024), whose rules decide about pairs of
 instructions; naming what comes before takes a step an instruction instead of one a pair.
@@ -17,7 +18,7 @@ instructions; naming what comes before takes a step an instruction instead of on
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -88,6 +89,8 @@ def dag_of_pipeline(
     }
     placement = _placement(pipeline, by_key, device_of, waits)
     block = {key: placement.index_by_name[_name(key)] for key in by_key}
+    tasks = [Task(block[key], key[2], instruction.duration) for key, instruction in by_key.items()]
+    tasks += _left_out(placement, tasks, pipeline.num_micro_batches)
     arcs = [
         ((block[before], before[2]), (block[key], key[2]), lag)
         for key, earlier in waits.items()
@@ -98,7 +101,6 @@ def dag_of_pipeline(
         for stream in streams
         for before, after in pairwise(map(_key, stream))
     ]
-    tasks = [Task(block[key], key[2], instruction.duration) for key, instruction in by_key.items()]
     return Dag.of(placement, pipeline.num_micro_batches, tasks, arcs)
 
 
@@ -110,6 +112,9 @@ _NAMES: dict[type[Instruction], tuple[str, BlockKind]] = {
     Recompute: ("r{}", BlockKind.RECOMPUTE),
 }
 """Block names and kinds by kind of instruction; others are named after their class."""
+
+_LEFT_OUT = "_left_out"
+"""Ends the name of the block without span that a micro-batch runs where it leaves another out."""
 
 _Waits = dict[Key, dict[Key, int]]
 """For each instruction what it waits for, and the lag."""
@@ -167,12 +172,37 @@ def _placement(
                 f"{block.name} is on device {known.devices[0]} for {known.span} steps in one micro-batch and "
                 f"on device {block.devices[0]} for {block.span} in another; a stage is the same in all"
             )
+    choices = tuple(_choices(blocks, pipeline.num_stages))
+    runs = Counter(map(_name, by_key))
+    needed = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.BACKWARD_INPUT, BlockKind.BACKWARD_WEIGHT)
+    some = [
+        block
+        for name, block in blocks.items()
+        if runs[name] < pipeline.num_micro_batches and block.kind not in needed
+    ]
+    left_out = [
+        Block(name=block.name + _LEFT_OUT, kind=BlockKind.OTHER, devices=block.devices, span=0, memory=0)
+        for block in some
+    ]
     return Placement(
         devices=pipeline.num_devices,
-        blocks=tuple(blocks.values()),
+        blocks=(*blocks.values(), *left_out),
         edges=tuple(_shared_edges(by_key, waits)),
-        choices=tuple(_choices(blocks, pipeline.num_stages)),
+        choices=(
+            *choices,
+            *(Choice(block.name, ((block.name,), (block.name + _LEFT_OUT,))) for block in some),
+        ),
     )
+
+
+def _left_out(placement: Placement, tasks: Sequence[Task], micro_batches: int) -> Iterator[Task]:
+    """Yield, for each micro-batch that leaves out a block, the task without duration that stands for it."""
+    run = {(task.block_index, task.micro_batch) for task in tasks}
+    for name, index in placement.index_by_name.items():
+        if name + _LEFT_OUT in placement.index_by_name:
+            for micro_batch in range(micro_batches):
+                if (index, micro_batch) not in run:
+                    yield Task(placement.index_by_name[name + _LEFT_OUT], micro_batch, 0)
 
 
 def _shared_edges(by_key: dict[Key, Instruction], waits: _Waits) -> Iterator[Edge]:

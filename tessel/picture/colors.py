@@ -25,6 +25,9 @@ LABEL_BY_KIND = {
     BlockKind.RECOMPUTE: "recompute",
     BlockKind.OTHER: "other",
 }
+OWN_COLORS = (COLOR_BY_KIND[BlockKind.OTHER], "#0072B2", "#777777")
+"""Of kinds of one's own, in order of their names."""
+
 CRITICAL = "#D55E00"
 """The critical path; no kind of block has this colour."""
 

@@ -22,7 +22,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
 from tessel.picture.bars import Bar, bars_of, critical_bars, idle_steps
-from tessel.picture.colors import COLOR_BY_KIND, CRITICAL, IDLE, LABEL_BY_KIND
+from tessel.picture.colors import COLOR_BY_KIND, CRITICAL, IDLE, LABEL_BY_KIND, OWN_COLORS
 from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
@@ -53,7 +53,7 @@ def draw_schedule(
     end: int | None = None,
     critical_path: bool = False,
     annotation_args: ArtistArgs | None = None,
-    rectangle_args: Mapping[BlockKind, ArtistArgs] | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
 ) -> Axes:
     """Draw the schedule's bars on the axes.
@@ -66,7 +66,8 @@ def draw_schedule(
         end: step at which the time axis ends; the makespan if None.
         critical_path: whether to draw the critical path through the bars.
         annotation_args: properties of the numbers (`matplotlib.text.Text`), over the ones used here.
-        rectangle_args: properties of the bars by kind (`matplotlib.collections.PolyCollection`), likewise.
+        rectangle_args: properties of the bars (`matplotlib.collections.PolyCollection`) by kind, likewise;
+            kinds of one's own go by their blocks' names without the number, such as "allreduce".
         line_args: properties of the critical path (`matplotlib.lines.Line2D`), likewise.
 
     Returns:
@@ -114,7 +115,7 @@ def _draw_bars(
     schedule: Schedule,
     bars: Sequence[Bar],
     scale: float,
-    rectangle_args: Mapping[BlockKind, ArtistArgs],
+    rectangle_args: Mapping[str, ArtistArgs],
 ) -> None:
     devices = np.arange(schedule.placement.devices, dtype=np.float64)
     whole = np.tile((0, schedule.makespan * scale), (len(devices), 1))
@@ -124,23 +125,40 @@ def _draw_bars(
     shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
     # Edges would hide bars that are hardly wider than they are, and shades would beat with the pixels.
     wide = shortest / max(schedule.makespan, 1) > 1 / 1500
-    for kind in BlockKind:
-        own = [bar for bar in bars if bar.kind is kind]
-        if not own:
-            continue
+    for name, (label, face, own) in _groups(bars).items():
         times = np.array([(bar.start, bar.end) for bar in own]) * scale
         collection = PolyCollection(
             _corners(np.array([bar.device for bar in own], dtype=np.float64), times),
-            label=LABEL_BY_KIND[kind],
+            label=label,
         )
-        color = np.array(to_rgb(COLOR_BY_KIND[kind]))
+        color = np.array(to_rgb(face))
         odd = np.array([bar.micro_batch % 2 for bar in own])[:, None]
         shades = color + (1 - color) * _LIGHTER * odd if wide else color
         collection.set(facecolor=shades, edgecolor="black", linewidth=0.4 if wide else 0.0)
         # Snapped to pixels, bars of about a pixel would show a pattern that is not there.
         collection.set(rasterized=len(bars) > MAX_VECTOR_BARS, snap=None if wide else False)
-        collection.set(**rectangle_args.get(kind, {}))
+        collection.set(**rectangle_args.get(name, {}))
         axes.add_collection(collection)
+
+
+def _groups(bars: Sequence[Bar]) -> dict[str, tuple[str, str, list[Bar]]]:
+    """Return label, colour and bars of each kind; of kinds of one's own, which have names only, of each."""
+    found: dict[str, list[Bar]] = {}
+    for bar in bars:
+        if bar.start == bar.end:
+            continue  # nothing to see
+        name = bar.block.rstrip("0123456789").rstrip("_") or bar.kind.value
+        found.setdefault(name if bar.kind is BlockKind.OTHER else bar.kind.value, []).append(bar)
+    order = {kind.value: number for number, kind in enumerate(BlockKind)}
+    groups, own = {}, 0
+    for name in sorted(found, key=lambda name: (order.get(name, len(order)), name)):
+        if name in order:
+            kind = BlockKind(name)
+            groups[name] = (LABEL_BY_KIND[kind], COLOR_BY_KIND[kind], found[name])
+        else:
+            groups[name] = (name, OWN_COLORS[own % len(OWN_COLORS)], found[name])
+            own += 1
+    return groups
 
 
 def _corners(devices: _Numbers, times: _Numbers) -> list[_Numbers]:
@@ -159,7 +177,8 @@ def _draw_numbers(
     fitting = [
         bar
         for bar in bars
-        if (len(str(bar.micro_batch)) * _CHARACTER_EM + _PADDING_EM) * points
+        if bar.end > bar.start
+        and (len(str(bar.micro_batch)) * _CHARACTER_EM + _PADDING_EM) * points
         <= (bar.end - bar.start) * scale * room.time
     ]
     if points < _SMALLEST_POINTS or len(fitting) > _MAX_TEXTS:

@@ -15,7 +15,6 @@ from tessel.errors import DocumentError
 from tessel.picture.colors import DEVICE_COLORS
 from tessel.picture.draw import ArtistArgs, draw_schedule
 from tessel.picture.memory import draw_memory
-from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
 _WIDTH_INCHES = 13.0
@@ -31,7 +30,7 @@ def schedule_figure(
     title: str = "",
     critical_path: bool = False,
     annotation_args: ArtistArgs | None = None,
-    rectangle_args: Mapping[BlockKind, ArtistArgs] | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
 ) -> Figure:
     """Return a figure of the schedule over its memory, with a legend.

@@ -183,7 +183,9 @@ function drawShapes(schedule, ranges, idle) {
   ranges.forEach(([from, to], device) => {
     const row = schedule.rows[device], top = TOP + device * size + gap;
     for (let k = from; k < to; k++) {
-      const i = row[k], left = toX(schedule.start[i]), wide = Math.max(toX(endOf(schedule, i)) - left, 0.7);
+      const i = row[k];
+      if (!blockOf(schedule, i).span) continue; // nothing to see
+      const left = toX(schedule.start[i]), wide = Math.max(toX(endOf(schedule, i)) - left, 0.7);
       context.fillStyle = `rgb(${SHADES[blockOf(schedule, i).kind][schedule.batch[i] % 2]})`;
       if (wide > 4) {
         context.fillRect(left, top, wide, tall);
@@ -663,7 +665,7 @@ function wire() {
     button.setAttribute("role", "tab");
     return button;
   }));
-  const kinds = [...new Set(data.blocks.map((block) => block.kind))];
+  const kinds = [...new Set(data.blocks.filter((block) => block.span).map((block) => block.kind))];
   const keys = [...kinds.map((kind) => [COLORS[kind], LABELS[kind]]), ["var(--idle)", "idle"]];
   byId("legend").replaceChildren(...keys.map(([color, label]) => {
     const swatch = element("i");

@@ -40,6 +40,8 @@ def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
         [None] * math.ceil(schedule.makespan / steps_per_column) for _ in range(schedule.placement.devices)
     ]
     for bar in bars_of(schedule):
+        if bar.start == bar.end:
+            continue
         first = bar.start // steps_per_column
         for column in range(first, max(math.ceil(bar.end / steps_per_column), first + 1)):
             if column < len(rows[bar.device]):

@@ -18,6 +18,7 @@ from tessel.instruction import (
     PipelineSchedule,
     Recompute,
 )
+from tessel.picture import bars_of, text_grid
 from tessel.pipeline_dag import Key, dag_of_pipeline, pipeline_rule
 from tessel.schedule import Schedule
 from tessel.shapes import vshape
@@ -117,6 +118,22 @@ def test_a_kind_and_a_rule_of_ones_own() -> None:
     ordered = dag_of_pipeline(pipeline, rules=(pipeline_rule, reduce_in_stage_order))
     assert ordered.makespan == free.makespan + 10
     assert ordered.to_schedule().placement.block("reduce2").span == 5
+
+
+def test_an_instruction_of_ones_own_may_run_once() -> None:
+    class ReduceAtTheEnd(OneForwardOneBackward):
+        def instructions(self, device: int) -> Iterator[Instruction]:
+            yield from super().instructions(device)
+            yield Reduce(device, self.num_micro_batches - 1)
+
+    pipeline = ReduceAtTheEnd(num_stages=2, num_micro_batches=3, durations={Reduce: 5})
+    plain = dag_of_pipeline(OneForwardOneBackward(num_stages=2, num_micro_batches=3)).to_schedule()
+    for when in ("eager", "lazy"):
+        schedule = dag_of_pipeline(pipeline).to_schedule(when)
+        assert schedule.makespan == plain.makespan + 5
+        drawn = [(bar.block, bar.micro_batch) for bar in bars_of(schedule) if bar.end > bar.start]
+        assert [name for name in drawn if name[0].startswith("reduce")] == [("reduce0", 2), ("reduce1", 2)]
+        assert text_grid(schedule).plain.count("2") >= 2
 
 
 def test_rules_may_reach_across_micro_batches() -> None:

@@ -28,7 +28,7 @@ from tessel.picture import (
     schedule_figure,
 )
 from tessel.picture.draw import MAX_VECTOR_BARS
-from tessel.placement import BlockKind
+from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule import Repetend, Schedule
 from tessel.shapes import vshape
 
@@ -110,6 +110,26 @@ def test_arguments_for_artists_win_over_those_used_here() -> None:
     assert backward.get_hatch() == "//"
     assert tuple(backward.get_facecolor()[0][:3]) == to_rgb("white")
     assert collection(axes, "forward").get_hatch() is None
+
+
+def test_kinds_of_ones_own_have_their_names_colours_and_arguments() -> None:
+    placement = Placement(
+        devices=1,
+        blocks=(
+            Block(name="f0", kind=BlockKind.FORWARD, devices=(0,), span=1, memory=0),
+            Block(name="allreduce0", kind=BlockKind.OTHER, devices=(0,), span=1, memory=0),
+            Block(name="step_0", kind=BlockKind.OTHER, devices=(0,), span=1, memory=0),
+        ),
+        edges=(),
+    )
+    schedule = Schedule.of(placement, {(0, 0): 0, (1, 0): 1, (2, 0): 2}, micro_batches=1)
+    axes = draw_schedule(schedule, new_axes(), rectangle_args={"allreduce": {"hatch": "xx"}})
+
+    labels = [child.get_label() for child in axes.collections]
+    assert labels == ["idle", "forward", "allreduce", "step"]
+    assert collection(axes, "allreduce").get_hatch() == "xx"
+    first, second = (collection(axes, label).get_facecolor()[0] for label in ("allreduce", "step"))
+    assert tuple(first) != tuple(second)
 
 
 def test_numbers_are_left_out_of_bars_too_narrow_or_too_low() -> None:
