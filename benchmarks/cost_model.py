@@ -6,9 +6,10 @@
         --again out/again.db
 
 Prints, as Markdown: what the records hold; figures on held-out workloads, shapes, combinations of operators
-and networks, and where the errors are; how far stages are from the sum of their parts; the noise floor, from keys that `--again` measured a second time; what
-the figures become without the roofline and without each group of features; and the time of training and of
-predictions. Without `--records` the small fixed sample of the tests is used.
+and networks, and where the errors are; how far stages are from the sum of their parts; the noise floor, from
+keys that `--again` measured a second time; what the figures become without the roofline and without each
+group of features; and the time of training and of predictions. Without `--records` the small fixed sample of
+the tests is used.
 """
 
 from __future__ import annotations
