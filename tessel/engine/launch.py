@@ -1,7 +1,7 @@
 """Start the ranks of a job, watch over them, and end all of them when one fails.
 
 A rank that dies, or a job that takes longer than its time-out, ends the run with the rank's name and the end
-of its log; of ranks that hang, one that does not merely wait for another is named. Ranks run in a process
+of its log; of ranks that hang, one that is stopped, or else does not merely wait for another, is named. Ranks run in a process
 group of their own (`tessel.engine.ranks`); none is left behind, however the run ends. Everything is on this
 machine: gloo is bound to the loopback interface. Checked in tests/tessel/engine/test_launch.py.
 """
@@ -122,11 +122,15 @@ def _what_failed(folder: Path, status: int) -> str:
 
 def _what_hangs(job: JobSpec, folder: Path, timeout_s: float) -> str:
     standings = [read_standing(folder, rank) for rank in range(job.num_ranks)]
-    late = next((rank for rank, standing in enumerate(standings) if not standing.is_waiting), 0)
+    # One that is stopped is at fault, whatever it did; else one that does not merely wait for another.
+    late = min(
+        range(job.num_ranks), key=lambda rank: (not standings[rank].is_stopped, standings[rank].is_waiting)
+    )
+    what = f"stopped while {standings[late].what}" if standings[late].is_stopped else standings[late].what
     return (
-        f"the run took longer than its time-out of {timeout_s:.0f} s when rank {late} was "
-        f"{standings[late].what}, and all ranks were ended; give more time with --timeout. The end of its "
-        f"log: {_log_end(folder / f'rank-{late}.log')}"
+        f"the run took longer than its time-out of {timeout_s:.0f} s when rank {late} was {what}, and all "
+        "ranks were ended; give more time with --timeout. The end of its log: "
+        f"{_log_end(folder / f'rank-{late}.log')}"
     )
 
 

@@ -8,6 +8,7 @@ call. Checked in tests/tessel/engine/test_launch.py.
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +16,17 @@ _BYTES = 128
 
 
 class Standing(NamedTuple):
-    """What a rank was last seen doing, and whether that is to wait for other ranks."""
+    """What a rank was last seen doing, and whether that is to wait for other ranks.
+
+    Attributes:
+        is_waiting: whether it waits for others.
+        what: what it does, in words.
+        is_stopped: whether the process is stopped by a signal, where the system says so.
+    """
 
     is_waiting: bool
     what: str
+    is_stopped: bool = False
 
 
 class Progress:
@@ -27,6 +35,7 @@ class Progress:
     def __init__(self, folder: Path, rank: int) -> None:
         path = _path(folder, rank)
         path.write_bytes(bytes(_BYTES))
+        self._process = os.getpid()
         with path.open("r+b") as file:
             self._line = mmap.mmap(file.fileno(), _BYTES)
 
@@ -39,14 +48,25 @@ class Progress:
         self._write(f".{what}")
 
     def _write(self, line: str) -> None:
-        self._line[:] = line.encode()[:_BYTES].ljust(_BYTES, b"\0")
+        self._line[:] = f"{self._process} {line}".encode()[:_BYTES].ljust(_BYTES, b"\0")
 
 
 def read_standing(folder: Path, rank: int) -> Standing:
     """Return what a rank was doing last; one that has not begun is at work."""
     path = _path(folder, rank)
-    line = path.read_bytes().rstrip(b"\0").decode(errors="replace") if path.exists() else ""
-    return Standing(line.startswith("."), line[1:] or "starting")
+    text = path.read_bytes().rstrip(b"\0").decode(errors="replace") if path.exists() else ""
+    process, _, line = text.partition(" ")
+    return Standing(line.startswith("."), line[1:] or "starting", _is_stopped(process))
+
+
+def _is_stopped(process: str) -> bool:
+    """Whether Linux lists a process as stopped; False where nothing lists processes."""
+    try:
+        status = Path("/proc", process, "stat").read_text()
+    except OSError:
+        return False
+    # The name of the program, in brackets, may hold anything.
+    return bool(process) and status.rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _path(folder: Path, rank: int) -> Path:

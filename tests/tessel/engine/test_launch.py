@@ -132,15 +132,30 @@ def test_a_run_that_takes_too_long_is_ended(processes: Callable[[], list[int]]) 
 
 
 def test_progress_is_read_while_it_is_written(tmp_path: Path) -> None:
-    assert read_standing(tmp_path, 0) == (False, "starting")
+    assert read_standing(tmp_path, 0) == (False, "starting", False)
     progress = Progress(tmp_path, 0)
-    assert read_standing(tmp_path, 0) == (False, "starting")
+    assert read_standing(tmp_path, 0) == (False, "starting", False)
     progress.wait("waiting for what 0F1 needs")
-    assert read_standing(tmp_path, 0) == (True, "waiting for what 0F1 needs")
+    assert read_standing(tmp_path, 0) == (True, "waiting for what 0F1 needs", False)
     progress.work("running 0F1")
-    assert read_standing(tmp_path, 0) == (False, "running 0F1")
+    assert read_standing(tmp_path, 0) == (False, "running 0F1", False)
     progress.work("ü" * 1000)
     assert not read_standing(tmp_path, 0).is_waiting
+
+
+def test_a_rank_that_is_stopped_is_known_even_where_it_was_waiting(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from tessel.engine.progress import Progress\n"
+        "Progress(pathlib.Path(sys.argv[1]), 3).wait('waiting for others')\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    try:
+        _wait_until(lambda: read_standing(tmp_path, 3) == (True, "waiting for others", True), seconds=60)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_more_stage_runs_than_transfers_can_be_told_apart_are_refused() -> None:
