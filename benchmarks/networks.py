@@ -68,12 +68,12 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         result = partition_model(
             model, session, second_level=arguments.second_level, coarser=arguments.coalesce
         )
-        partition_s = time.perf_counter() - started
-        tensors = _arguments(model, inputs)
-        contenders: dict[str, Run] = {"mix": _compiled(result.function, session, tensors)}
-        for backend, function in result.alone.items():
-            if function.fingerprint != result.function.fingerprint:
-                contenders[backend] = _compiled(function, session, tensors)
+    partition_s = time.perf_counter() - started
+    tensors = _arguments(model, inputs)
+    contenders: dict[str, Run] = {"mix": _compiled(result.function, session, tensors)}
+    for backend, function in result.alone.items():
+        if function.fingerprint != result.function.fingerprint:
+            contenders[backend] = _compiled(function, session, tensors)
     contenders |= _others(module, inputs, name, arguments)
     expected = _eager(module, inputs)()
     errors = {label: _error(run(), expected) for label, run in contenders.items()}
@@ -94,8 +94,9 @@ def _progress(name: str) -> Callable[[TuningProgress], None]:
 
 
 def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    weights = [model.parameters[parameter] for parameter in model.parameter_names]
-    return [tvm.runtime.tensor(array) for array in (*(each.numpy() for each in inputs), *weights)]
+    """Return a program's arguments; weights are shared with the torch module where they lie well."""
+    weights = [torch.from_numpy(model.parameters[name]).contiguous() for name in model.parameter_names]
+    return [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, *weights)]
 
 
 def _compiled(function: PartitionedFunction, session: Session, tensors: Sequence[Any]) -> Run:
