@@ -1,9 +1,10 @@
 """Start the ranks of a job, watch over them, and end all of them when one fails.
 
 A rank that dies, or a job that takes longer than its time-out, ends the run with the rank's name and the end
-of its log; of ranks that hang, one that is stopped, or else does not merely wait for another, is named. Ranks run in a process
-group of their own (`tessel.engine.ranks`); none is left behind, however the run ends. Everything is on this
-machine: gloo is bound to the loopback interface. Checked in tests/tessel/engine/test_launch.py.
+of its log; of ranks that hang, one that is stopped is named, else one that does not merely wait for another.
+Ranks run in a process group of their own (`tessel.engine.ranks`); none is left behind, however the run ends.
+Everything is on this machine: gloo is bound to the loopback interface. Checked in
+tests/tessel/engine/test_launch.py.
 """
 
 from __future__ import annotations
