@@ -220,6 +220,7 @@ def ablations(dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, se
             splits=("shape", "network"),
             min_latency_us=COUNTED_US,
             seed=seed,
+            calibrated=False,
             **options,
         )
         shape, network = figures["shape"], figures.get("network")
@@ -298,11 +299,15 @@ def main() -> None:
     parser.add_argument("--again", help="records of a second measurement of some keys")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-ablations", action="store_true")
+    parser.add_argument("--ablations-only", action="store_true")
     arguments = parser.parse_args()
     dataset = load(arguments.records) if arguments.records else load_sample()
     networks = None
     if arguments.networks:
         networks = msgspec.json.decode(arguments.networks.read_bytes(), type=dict[str, list[str]])
+    if arguments.ablations_only:
+        print("### Ablations\n\n" + ablations(dataset, networks, arguments.seed) + "\n")
+        return
     print("### Data\n\n" + summary(dataset) + "\n", flush=True)
     if networks:
         print(network_table(dataset, networks) + "\n")

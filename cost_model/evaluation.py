@@ -76,6 +76,7 @@ def evaluate(
     seed: int = 0,
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
+    calibrated: bool = True,
 ) -> dict[str, SplitFigures]:
     """Return figures by split: `workload`, `shape`, `combination`, and `network` where networks are known.
 
@@ -87,6 +88,7 @@ def evaluate(
         seed: seed of folds and models.
         target: what the trees learn.
         columns: features that count; all if None.
+        calibrated: whether intervals are learnt, which takes most of the time.
 
     Raises:
         CostModelError: too few samples, or none long enough to count.
@@ -106,7 +108,7 @@ def evaluate(
     return {
         name: _figures(
             dataset,
-            predict_held_out(dataset, fold, seed=seed, target=target, columns=columns),
+            predict_held_out(dataset, fold, seed=seed, target=target, columns=columns, calibrated=calibrated),
             counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
         )
         for name, fold in folds.items()
@@ -121,6 +123,7 @@ def predict_held_out(
     seed: int,
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
+    calibrated: bool = True,
 ) -> HeldOut:
     """Return predictions of each fold by a model trained on the others.
 
@@ -130,6 +133,7 @@ def predict_held_out(
         seed: seed of the models.
         target: what the trees learn.
         columns: features that count; all if None.
+        calibrated: whether intervals are learnt, which takes most of the time.
     """
     held_out = HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
     for fold in range(int(folds.max()) + 1):
@@ -139,7 +143,9 @@ def predict_held_out(
             continue
         known = {dataset.samples[index].query.backend for index in rest}
         inside = np.array([i for i in inside if dataset.samples[i].query.backend in known], dtype=np.int64)
-        model = train_kernel_model(dataset.subset(rest), seed=seed, target=target, columns=columns)
+        model = train_kernel_model(
+            dataset.subset(rest), seed=seed, target=target, columns=columns, calibrated=calibrated
+        )
         latency, low, high = model.predict_arrays(dataset.subset(inside).queries)
         held_out.latency[inside], held_out.low[inside], held_out.high[inside] = latency, low, high
     return held_out

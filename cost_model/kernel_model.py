@@ -249,6 +249,7 @@ def train_kernel_model(
     coverage: float = 0.9,
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
+    calibrated: bool = True,
     num_threads: int | None = None,
 ) -> KernelModel:
     """Return a model trained on the samples; equal samples and seed give equal models.
@@ -259,6 +260,7 @@ def train_kernel_model(
         coverage: share of intervals meant to hold the truth.
         target: what the trees learn; `log_latency` is there for the ablation.
         columns: features that count, the others are blanked; all if None. For the ablation.
+        calibrated: whether intervals are learnt, which takes most of the time; they have no width if not.
         num_threads: threads of the training; all cores if None.
 
     Raises:
@@ -275,7 +277,9 @@ def train_kernel_model(
         features[:, blank] = 0
     labels = np.log(dataset.latencies_us) - _base(roofline_vector(dataset.queries), target)
     threads = num_threads or os.cpu_count() or 1
-    held_out = _out_of_fold(dataset, features, labels, seed=seed, num_threads=threads)
+    held_out = _out_of_fold(
+        dataset, features, labels, seed=seed, num_threads=threads, rounds=_QUICK_ROUNDS if calibrated else 1
+    )
     scale = _train(_SCALE_PARAMETERS, _SCALE_ROUNDS, held_out.features, held_out.log_errors, seed, threads)
     bases = np.tile(_base(roofline_vector(dataset.queries), target), len(_NOVELTIES))
     return KernelModel(
@@ -288,7 +292,9 @@ def train_kernel_model(
             coverage=coverage,
             conformal_quantiles=_conformal_quantiles(
                 dataset, held_out, bases, coverage=coverage, seed=seed, num_threads=threads
-            ),
+            )
+            if calibrated
+            else ((0.0, 0.0),) * len(_NOVELTIES),
             known_shapes=frozenset(map(_short_hash, shape_groups(dataset))),
             known_combinations=frozenset(map(_short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),
@@ -340,7 +346,13 @@ def _train(
 
 
 def _out_of_fold(
-    dataset: Dataset, features: np.ndarray, labels: np.ndarray, *, seed: int, num_threads: int
+    dataset: Dataset,
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    num_threads: int,
+    rounds: int,
 ) -> _OutOfFold:
     """Return predictions of each sample by models that saw neither it nor its like, for each novelty."""
     rng = np.random.default_rng(seed)
@@ -357,7 +369,7 @@ def _out_of_fold(
             # Fewer, larger steps: errors only calibrate the width, and training stays within its time.
             model = _train(
                 {**_MEAN_PARAMETERS, "eta": _QUICK_ETA},
-                _QUICK_ROUNDS,
+                rounds,
                 features[rest],
                 labels[rest],
                 seed,
