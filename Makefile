@@ -19,6 +19,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
+	@echo "$(OUT)/site/index.html"
+
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 
@@ -36,3 +40,7 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@

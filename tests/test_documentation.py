@@ -23,6 +23,15 @@ def test_relative_links_lead_to_files(path: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_anchors_are_headings(path: Path) -> None:
+    for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", path.read_text()):
+        target = path.parent / link if link else path
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in slugs, f"{path.name} links to {link}#{anchor}"
+
+
 def test_modules_name_tests_that_exist() -> None:
     missing = []
     for path in SOURCES:

@@ -1,0 +1,52 @@
+"""A hook of MkDocs: the README is the first page, and files that pages link to come along."""
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the README, and every file outside docs/ that it or a page links to."""
+    readme = (ROOT / "README.md").read_text()
+    pages = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
+    for name, text in {"README.md": readme, **pages}.items():
+        for target in (resolve(name, link[1]) for link in LINK.finditer(text)):
+            if uri_of(target).startswith("files/") and uri_of(target) not in files.src_uris:
+                files.append(File.generated(config, uri_of(target), content=(ROOT / target).read_bytes()))
+    files.append(File.generated(config, "index.md", content=readme))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links at where their files are on the site."""
+    name = "README.md" if page.file.src_uri == "index.md" else f"docs/{page.file.src_uri}"
+
+    def moved(link: re.Match[str]) -> str:
+        target = resolve(name, link[1])
+        return f"]({uri_of(target)}{link[2] or ''})"
+
+    return LINK.sub(moved, markdown)
+
+
+def resolve(name: str, link: str) -> str:
+    """Return a link's target as a path in the repository; folders are stood for by their first file."""
+    path = (ROOT / name).parent / link
+    if not path.exists():
+        raise PluginError(f"{name} links to {link}, which does not exist")
+    if path.is_dir():
+        path = sorted(file for file in path.iterdir() if file.is_file())[0]
+    return path.resolve().relative_to(ROOT).as_posix()
+
+
+def uri_of(target: str) -> str:
+    """Return where a file of the repository is on the site; files outside docs/ are shown as text."""
+    if target == "README.md":
+        return "index.md"
+    return target.removeprefix("docs/") if target.startswith("docs/") else f"files/{target}.txt"
