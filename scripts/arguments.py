@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import typer
 
@@ -34,6 +35,14 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? There are" if near else "choose"
     raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
+
+
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuse a file whose folder is missing before anything is searched or measured, not after."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise typer.BadParameter(
+            f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
+        )
 
 
 def parse_bytes(text: str) -> int:

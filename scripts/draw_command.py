@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
-from scripts.arguments import parse_names
+from scripts.arguments import check_folder, parse_names
 from scripts.compare_command import SchedulesOption
 from scripts.report import format_figure
 
@@ -59,6 +59,7 @@ def draw(
         raise typer.BadParameter(
             f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
+    check_folder("--out", out)
     compare = compare or (schedules is not None and out is not None and out.suffix in PICTURES)
     if (compare or critical_path) and (out is None or out.suffix not in PICTURES):
         given = "--compare" if compare else "--critical-path"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console, tuning_options
+from scripts.arguments import check_folder
 from scripts.report import format_error, format_figure, print_partitions
 from scripts.tuning_options import (
     BackendsOption,
@@ -79,6 +80,7 @@ def partition(
     """
     from tuner.whole_model import partition_model
 
+    check_folder("--picture", picture)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(
         target=target,

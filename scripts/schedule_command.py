@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scripts import completion, console
-from scripts.arguments import parse_duration, parse_limits, parse_spans
+from scripts.arguments import check_folder, parse_duration, parse_limits, parse_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,6 +134,7 @@ def schedule(
     """
     from tessel.search import find_frontier, find_repetend, find_schedule
 
+    check_folder("--save", save)
     if micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
     options = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console, tuning_options
+from scripts.arguments import check_folder
 from scripts.report import print_stages
 from scripts.tuning_options import (
     BackendsOption,
@@ -70,6 +71,7 @@ def stages(
     """
     from tuner.stage_costs import measure_stages
 
+    check_folder("--save", save)
     if (devices is None) == (not cut):
         raise typer.BadParameter("give either --cut, once for each cut, or --devices, the number of stages")
     if devices is not None and devices < 1:

@@ -104,6 +104,12 @@ BAD_ARGUMENTS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "too few devices for a shape": (("schedule", "kshape", "--devices", "1"), 2, "1"),
     "unknown option": (("schedule", "vshape", "--speed", "9"), 2, "--speed"),
     "unknown command": (("scedule", "vshape"), 2, "scedule"),
+    "folder that is missing": (
+        ("schedule", "vshape", "--devices", "2", "--save", "no/s.json"),
+        2,
+        "mkdir -p no",
+    ),
+    "picture in a folder that is missing": (("draw", "nowhere.json", "--out", "no/x.svg"), 2, "mkdir -p no"),
     "compare nothing": (("compare", "nowhere.json"), 2, "nowhere.json"),
     "draw to an unknown format": (("draw", "nowhere.json", "--out", "x.gif"), 2, ".gif"),
     "draw nothing": (("draw", "nowhere.json", "--out", "x.svg"), 2, "nowhere.json"),
