@@ -138,6 +138,10 @@ class OrderSearch:
             cyclic.term_pair,
             cyclic.term_sign,
             cyclic.term_memory,
+            cyclic.life_start,
+            cyclic.life_limits[:, 0] * self.period - cyclic.life_limits[:, 1],
+            cyclic.life_nodes,
+            cyclic.life_units,
         )
         if status == _FULL:
             self._grow()
@@ -224,6 +228,10 @@ def search(
     term_pair: Integers,
     term_sign: Integers,
     term_memory: Integers,
+    life_start: Integers,
+    life_room: Integers,
+    life_nodes: Integers,
+    life_units: Integers,
 ) -> tuple[int, int, int, Integers]:
     """Run depth first from `depth` (-1: from the root) for about `max_steps` steps.
 
@@ -240,6 +248,7 @@ def search(
         is_consistent, used = propagate(
             period, distance[0], lowest[0], highest[0], weight,
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+            life_start, life_room, life_nodes, life_units,
         )  # fmt: skip
         max_steps -= used
     while True:
@@ -251,6 +260,7 @@ def search(
             is_consistent, used = propagate(
                 period, distance[depth], lowest[depth], highest[depth], weight,
                 spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+                life_start, life_room, life_nodes, life_units,
             )  # fmt: skip
             max_steps -= used
             continue
@@ -277,6 +287,7 @@ def search(
         is_consistent, used = propagate(
             period, distance[depth], lowest[depth], highest[depth], weight,
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+            life_start, life_room, life_nodes, life_units,
         )  # fmt: skip
         max_steps -= used + nodes * nodes
 
@@ -308,6 +319,10 @@ def propagate(
     term_pair: Integers,
     term_sign: Integers,
     term_memory: Integers,
+    life_start: Integers,
+    life_room: Integers,
+    life_nodes: Integers,
+    life_units: Integers,
 ) -> tuple[bool, int]:
     """Narrow distances and ranges until nothing changes; return whether something is left, and steps used."""
     steps = 0
@@ -357,7 +372,47 @@ def propagate(
                 elif highest[pair] - room > lowest[pair]:
                     lowest[pair] = highest[pair] - room
                     changed = True
+        for device in range(len(life_room)):
+            used = bound_lives(
+                distance,
+                life_start[device],
+                life_start[device + 1],
+                life_room[device],
+                life_nodes,
+                life_units,
+            )
+            if used == 0:
+                return False, steps
+            steps += abs(used)
+            changed = changed or used < 0
     return True, steps
+
+
+@compiled
+def bound_lives(distance: Integers, begin: int, end: int, room: int, nodes: Integers, units: Integers) -> int:
+    """Let no life last longer than what the shortest of the others leave of a device's room.
+
+    Returns:
+        The steps used, negative where a distance has changed, or 0 where there is no room.
+    """
+    slack = room
+    for term in range(begin, end):
+        slack -= units[term] * distance[nodes[term, 0], nodes[term, 1]]
+    if slack < 0:
+        return 0
+    steps = 1 + end - begin
+    changed = False
+    for term in range(begin, end):
+        source, target = nodes[term, 0], nodes[term, 1]
+        # A life that has become longer since the sum was taken only leaves more than is right.
+        longest = distance[source, target] + slack // units[term]
+        if -longest > distance[target, source]:
+            used = add_arc(distance, target, source, -longest)
+            if used == 0:
+                return 0
+            steps += used
+            changed = True
+    return -steps if changed else steps
 
 
 @compiled

@@ -8,6 +8,9 @@ With period T, block u of micro-batch m starts at t_u + m·T. Three kinds of rul
   It says which v is the next after u: the one of h micro-batches later.
 - **Memory rows**: when u starts, mem_u + sum of mem_v·h_uv over the device's other blocks is held.
 
+- **Lives** follow from memory rows and narrow more than each of them: what is added on a device and freed
+  there takes up units x steps, together at most limit x T in one period.
+
 So a repetend is a choice of the h's, and its least period is a maximum cycle ratio. A longer period
 never hurts: every length is >= 0, so no cycle of a feasible system has negative laps.
 
@@ -31,6 +34,9 @@ import numpy as np
 
 from tessel.search.problem import NO_LIMIT, Integers, Problem
 
+MOST_UNIT_STEPS = 2**60
+"""Most that products of units and steps may come to."""
+
 
 @dataclass(frozen=True, eq=False)
 class CyclicProblem:
@@ -53,6 +59,10 @@ class CyclicProblem:
         term_pair: int64, shape (num_terms,): the pair whose h the term multiplies.
         term_sign: int64, shape (num_terms,): 1 where the term has h itself, -1 where it has 1 - h.
         term_memory: int64, shape (num_terms,): what it is multiplied by.
+        life_start: int64, shape (num_lives + 1,): where each device's lives start.
+        life_limits: int64, shape (num_lives, 2): limit, and unit-steps that the frees themselves last.
+        life_nodes: int64, shape (num_life_terms, 2): the node that adds and the one that frees.
+        life_units: int64, shape (num_life_terms,): units that live from the one's start to the other's.
     """
 
     problem: Problem
@@ -68,6 +78,10 @@ class CyclicProblem:
     term_pair: Integers
     term_sign: Integers
     term_memory: Integers
+    life_start: Integers
+    life_limits: Integers
+    life_nodes: Integers
+    life_units: Integers
 
     @property
     def num_nodes(self) -> int:
@@ -94,6 +108,8 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
     pairs = _pairs(problem, copies, nodes)
     rows = list(_memory_rows(problem, copies, {pair: index for index, pair in enumerate(pairs)}))
     terms = [term for _, row in rows for term in row]
+    lives = list(_lives(problem, copies, components))
+    matched = [term for *_, found in lives for term in found]
     return CyclicProblem(
         problem=problem,
         copies=copies,
@@ -108,6 +124,10 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
         term_pair=np.array([term[0] for term in terms], dtype=np.int64),
         term_sign=np.array([term[1] for term in terms], dtype=np.int64),
         term_memory=np.array([term[2] for term in terms], dtype=np.int64),
+        life_start=np.cumsum([0, *(len(found) for *_, found in lives)], dtype=np.int64),
+        life_limits=np.array([numbers[:2] for numbers in lives], dtype=np.int64).reshape(-1, 2),
+        life_nodes=np.array([term[:2] for term in matched], dtype=np.int64).reshape(-1, 2),
+        life_units=np.array([term[2] for term in matched], dtype=np.int64),
     )
 
 
@@ -219,3 +239,53 @@ def _memory_rows(
                     if v != u
                 ]
                 yield int(problem.limits[device]) - own, terms
+
+
+def _lives(
+    problem: Problem, copies: int, components: Integers
+) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
+    """Yield, by limited device, its limit, the unit-steps of the frees, and (adds, frees, units).
+
+    The sum over all terms is the same however adds and frees are matched. A unit lives to the end of the
+    block that frees it, while which nothing else starts on the device, unless what adds takes no time.
+    """
+    longest = 1 + int(problem.spans.sum() + problem.lags.sum())
+    for device, blocks in enumerate(problem.blocks_by_device):
+        held = [block for block in blocks if problem.memory[block]]
+        limit = int(problem.limits[device])
+        if not held or problem.net_memory[device] != 0 or not is_limited(problem, device):
+            continue
+        units = int(np.abs(problem.memory[held]).sum())
+        # Sums of units x steps have to fit 64 bits.
+        is_large = 2 * (limit + units) * longest * copies**3 * problem.num_blocks >= MOST_UNIT_STEPS
+        if is_large or len(set(components[held].tolist())) > 1:
+            continue
+        matched = _matched(problem, held)
+        frees = [block for block in held if problem.memory[block] < 0]
+        is_lived_out = all(problem.spans[block] > 0 for block in held if problem.memory[block] > 0)
+        last = sum(-int(problem.memory[block]) * int(problem.spans[block]) for block in frees)
+        terms = [
+            (copy * problem.num_blocks + source, copy * problem.num_blocks + target, amount)
+            for copy in range(copies)
+            for source, target, amount in matched
+        ]
+        yield limit, copies * last if is_lived_out else 0, terms
+
+
+def _matched(problem: Problem, held: list[int]) -> list[tuple[int, int, int]]:
+    """Match what blocks add with what blocks free, the farthest apart first."""
+    left = {block: abs(int(problem.memory[block])) for block in held}
+    pairs = sorted(
+        (-int(problem.paths[source, target]), source, target)
+        for source in held
+        for target in held
+        if problem.memory[source] > 0 > problem.memory[target]
+    )
+    matched = []
+    for _, source, target in pairs:
+        amount = min(left[source], left[target])
+        if amount:
+            left[source] -= amount
+            left[target] -= amount
+            matched.append((source, target, amount))
+    return matched

@@ -58,9 +58,9 @@ def find_schedule(
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device or one for all; None for none.
-        time_limit_s: seconds for everything but compiling, which happens once a machine, > 0. A schedule
-            comes back however short the time is; what is under way when it ends takes some hundredths of a
-            second to stop, and rules that would not be done in time are left out.
+        time_limit_s: seconds for everything, > 0. A schedule comes back however short the time is; what is
+            under way when it ends takes some hundredths of a second to stop, and rules that would not be done
+            in time are left out. Only compiling, once a machine and some seconds a function, runs to its end.
         seed: seed of what is random; equal seeds and equal rounds give equal schedules.
         on_progress: told each time the schedule gets shorter.
         clock: seconds, for the limit and for what is reported.
