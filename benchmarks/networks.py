@@ -18,6 +18,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,6 +48,10 @@ THREADS = (
 
 NETWORKS = ("squeezenet", "mobilenet", "resnet50", "densenet", "gpt2", "bert", "mt5", "flava")
 OTHERS = ("torch eager", "torch.compile", "torch.compile frozen", "onnxruntime alone")
+LONGEST = "onnxruntime"
+"""The one backend that takes whole networks."""
+
+WITHOUT = f"mix without {LONGEST}"
 TOLERANCE = 1e-4
 """Largest error over largest output: float32 sums in another order, through some hundred layers."""
 
@@ -57,28 +62,45 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Partition a network, run all contenders in turn, and return the figures."""
     module, inputs = getattr(network_models, name)()
     model = import_module(module, inputs, name)
+    backends = arguments.backends.split(",") if arguments.backends else None
     started = time.perf_counter()
+    session, result = _partitioned(model, backends, arguments)
+    partition_s = time.perf_counter() - started
+    functions = {"mix": result.function, **result.alone}
+    others = [backend.reference for backend in session.backends if backend.name != LONGEST]
+    if len(others) < len(session.backends):
+        # Who takes the whole network at once decides the mix; what do the others make together?
+        functions[WITHOUT] = _partitioned(model, others, arguments)[1].function
+    tensors = _arguments(model, inputs)
+    compiled: dict[str, Run] = {}
+    contenders: dict[str, Run] = {}
+    for label, function in functions.items():
+        if function.fingerprint not in compiled:
+            contenders[label] = compiled[function.fingerprint] = _compiled(function, session, tensors)
+    contenders |= _others(module, inputs, name, arguments)
+    expected = _eager(module, inputs)()
+    errors = {label: _error(run(), expected) for label, run in contenders.items()}
+    wrong = [label for label, error in errors.items() if not error <= TOLERANCE]
+    if wrong:
+        sys.exit(f"{name}: {wrong[0]} differs from torch by {errors[wrong[0]]:.1e} of the largest output")
+    samples = _in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
+    return _figures(name, model, result, functions, errors, samples, partition_s)
+
+
+def _partitioned(
+    model: Model, backends: Sequence[str] | None, arguments: argparse.Namespace
+) -> tuple[Session, PartitionedModel]:
     with start_session(
         "cpu",
         records_url=arguments.records,
-        backend_names=arguments.backends.split(",") if arguments.backends else None,
+        backend_names=backends,
         num_threads=1,
-        on_progress=_progress(name),
+        on_progress=_progress(model.name),
     ) as session:
         result = partition_model(
             model, session, second_level=arguments.second_level, coarser=arguments.coalesce
         )
-    partition_s = time.perf_counter() - started
-    tensors = _arguments(model, inputs)
-    contenders: dict[str, Run] = {"mix": _compiled(result.function, session, tensors)}
-    for backend, function in result.alone.items():
-        if function.fingerprint != result.function.fingerprint:
-            contenders[backend] = _compiled(function, session, tensors)
-    contenders |= _others(module, inputs, name, arguments)
-    expected = _eager(module, inputs)()
-    errors = {label: _error(run(), expected) for label, run in contenders.items()}
-    samples = _in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
-    return _figures(name, model, result, errors, samples, partition_s)
+    return session, result
 
 
 def _progress(name: str) -> Callable[[TuningProgress], None]:
@@ -192,17 +214,15 @@ def _figures(
     name: str,
     model: Model,
     result: PartitionedModel,
+    functions: dict[str, PartitionedFunction],
     errors: dict[str, float],
     samples: dict[str, list[float]],
     partition_s: float,
 ) -> dict[str, Any]:
     latency_ms = {label: statistics.median(values) for label, values in samples.items()}
-    for backend, function in result.alone.items():
-        if function.fingerprint == result.function.fingerprint:
-            latency_ms[backend] = latency_ms["mix"]
-    parts: dict[str, int] = {}
-    for part in result.function.partition.chosen:
-        parts[part.backend] = parts.get(part.backend, 0) + 1
+    measured = {functions[label].fingerprint: latency_ms[label] for label in functions if label in samples}
+    # Equal programs ran once.
+    latency_ms |= {label: measured[function.fingerprint] for label, function in functions.items()}
     return {
         "network": name,
         "operators": len(result.function.priced.graph),
@@ -213,7 +233,10 @@ def _figures(
         "errors": errors,
         "tolerance": TOLERANCE,
         "chosen_by": result.chosen_by,
-        "parts": parts,
+        "parts": {
+            label: Counter(part.backend for part in function.partition.chosen)
+            for label, function in functions.items()
+        },
         "sum_of_parts_ms": result.sum_of_parts.latency_us / 1e3,
         "candidates": sum(result.num_candidates_by_rule.values()),
         "states": result.num_states,
@@ -224,11 +247,20 @@ def _figures(
 
 def report(networks: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown."""
-    singles = sorted({label for each in networks for label in each["latency_ms"]} - {"mix", *OTHERS})
-    columns = ["mix", *singles, *OTHERS]
+    labels = {label for each in networks for label in each["latency_ms"]}
+    singles = sorted(labels - {"mix", WITHOUT, *OTHERS})
+    lines = ["Latency in milliseconds, medians of executions in turn.", ""]
+    lines += _latencies(networks, [*(["mix", WITHOUT] if WITHOUT in labels else ["mix"]), *singles, *OTHERS])
+    lines += ["", "Latency over the mix's: above 1 the mix is faster.", ""]
+    lines += _ratios(networks, "mix", singles)
+    if WITHOUT in labels:
+        lines += ["", f"The same without {LONGEST} among the backends.", ""]
+        lines += _ratios(networks, WITHOUT, [label for label in singles if label != LONGEST])
+    return "\n".join(lines)
+
+
+def _latencies(networks: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
     lines = [
-        "Latency in milliseconds, medians of executions in turn.",
-        "",
         f"| network | {' | '.join(columns)} | error of the mix |",
         f"|---|{'--:|' * (len(columns) + 1)}",
     ]
@@ -236,30 +268,30 @@ def report(networks: Sequence[dict[str, Any]]) -> str:
         latency_ms = each["latency_ms"]
         cells = [f"{latency_ms[label]:.2f}" if label in latency_ms else "–" for label in columns]
         lines.append(f"| {each['network']} | {' | '.join(cells)} | {each['errors']['mix']:.1e} |")
-    lines += [
-        "",
-        "Latency over the mix's (above 1: the mix is faster).",
-        "",
-        f"| network | best single backend | {' | '.join(OTHERS)} | parts of the mix | chosen by |",
-        f"|---|--:|{'--:|' * len(OTHERS)}---|---|",
+    return lines
+
+
+def _ratios(networks: Sequence[dict[str, Any]], mix: str, singles: Sequence[str]) -> list[str]:
+    lines = [
+        f"| network | best single backend | {' | '.join(OTHERS)} | parts |",
+        f"|---|--:|{'--:|' * len(OTHERS)}---|",
     ]
     ratios: dict[str, list[float]] = {label: [] for label in ("best", *OTHERS)}
     for each in networks:
         latency_ms = each["latency_ms"]
+        if mix not in latency_ms:
+            continue
         best = min((label for label in singles if label in latency_ms), key=lambda label: latency_ms[label])
-        found = {"best": latency_ms[best] / latency_ms["mix"]}
-        found |= {label: latency_ms[label] / latency_ms["mix"] for label in OTHERS if label in latency_ms}
+        found = {"best": latency_ms[best] / latency_ms[mix]}
+        found |= {label: latency_ms[label] / latency_ms[mix] for label in OTHERS if label in latency_ms}
         for label, ratio in found.items():
             ratios[label].append(ratio)
         cells = [f"{found[label]:.2f}" if label in found else "–" for label in OTHERS]
-        parts = ", ".join(f"{backend} {count}" for backend, count in sorted(each["parts"].items()))
-        lines.append(
-            f"| {each['network']} | {found['best']:.2f} ({best}) | {' | '.join(cells)} | {parts} "
-            f"| {each['chosen_by']} |"
-        )
+        parts = ", ".join(f"{backend} {count}" for backend, count in sorted(each["parts"][mix].items()))
+        lines.append(f"| {each['network']} | {found['best']:.2f} ({best}) | {' | '.join(cells)} | {parts} |")
     means = [f"{statistics.geometric_mean(values):.2f}" if values else "–" for values in ratios.values()]
-    lines.append(f"| **geometric mean** | **{means[0]}** | {' | '.join(means[1:])} | | |")
-    return "\n".join(lines)
+    lines.append(f"| **geometric mean** | **{means[0]}** | {' | '.join(means[1:])} | |")
+    return lines
 
 
 def main() -> None:
