@@ -14,7 +14,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +23,9 @@ import torch
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.model import Model
 from tuner.frontend.torch_importer import decompose, import_program
+
+_EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
+"""Loggers that repeat, over many lines, what an export that fails raises."""
 
 
 def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
@@ -37,7 +40,7 @@ def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
     try:
-        with _quiet_export():
+        with quiet_export():
             program = torch.export.load(content)
     except Exception as error:  # torch raises what the archive and its parts happen to raise
         raise ModelFileError(
@@ -111,7 +114,7 @@ def import_module(
     """
     was_training = module.training
     try:
-        with _quiet_export():
+        with quiet_export():
             program = torch.export.export(module.eval(), tuple(inputs), strict=False)
     except Exception as error:  # foreign code: torch traces the module by running it
         raise UnsupportedOperatorError(
@@ -124,7 +127,7 @@ def import_module(
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    with _quiet_export():
+    with quiet_export():
         return decompose(program)
 
 
@@ -164,17 +167,20 @@ def _searched_first(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_export() -> Iterator[None]:
-    """Keep back torch's own warnings and log lines while it exports: what went wrong comes as an error."""
-    export_logger = logging.getLogger("torch.export")
-    level = export_logger.level
-    export_logger.setLevel(logging.CRITICAL)
+def quiet_export() -> Iterator[None]:
+    """Keep back what torch itself says while it exports: what went wrong comes as an error."""
+    loggers = [logging.getLogger(name) for name in _EXPORT_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # It also prints the graph so far.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        export_logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _first_line(error: Exception) -> str:

@@ -116,7 +116,8 @@ def _module_called(paths: Sequence[str], spans: Sequence[Span], name: str) -> st
     if len(ends) == 1:
         return ends[0]
     layers = [span.name for span in spans]
-    near = ends or difflib.get_close_matches(name, [*modules, *layers], n=5, cutoff=0.4) or layers
+    known = dict.fromkeys([*modules, *layers])
+    near = ends or difflib.get_close_matches(name, known, n=5, cutoff=0.4) or layers
     found = f"{len(ends)} modules" if ends else "no module"
     raise UnknownNameError(f"the model has {found} {name!r}, so no one place to cut at; choose from {near}")
 

@@ -8,7 +8,6 @@ that the buffer takes. Checked in tests/tuner/stages/test_torch_stages.py.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tuner.errors import TunerError
+from tuner.frontend.torch_program import quiet_export
 
 _STATE = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 """Kinds of inputs of an exported program that are tensors of the module."""
@@ -121,8 +121,7 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
 
 def _export(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_export():
             # An empty table takes changes in place apart and leaves every other operator whole.
             return torch.export.export(module, inputs, strict=False).run_decompositions({})
     except Exception as error:  # foreign code: torch traces the module by running it

@@ -178,6 +178,7 @@ class DataDependent(nn.Module):
         (nn.Sequential(nn.Identity()), (torch.ones(3),), [], TunerError, r"which it does not compute"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(module, inputs, cuts, error, message):
+def test_what_cannot_be_cut_is_refused(module, inputs, cuts, error, message, capfd):
     with pytest.raises(error, match=message):
         split_module(module, inputs, cuts)
+    assert capfd.readouterr() == ("", "")
