@@ -60,6 +60,8 @@ def draw(
             f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
     check_folder("--out", out)
+    if out is not None and out.resolve() == file.resolve():
+        raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
     compare = compare or (schedules is not None and out is not None and out.suffix in PICTURES)
     if (compare or critical_path) and (out is None or out.suffix not in PICTURES):
         given = "--compare" if compare else "--critical-path"

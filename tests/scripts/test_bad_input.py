@@ -110,6 +110,7 @@ BAD_ARGUMENTS: dict[str, tuple[tuple[str, ...], int, str]] = {
         "mkdir -p no",
     ),
     "picture in a folder that is missing": (("draw", "nowhere.json", "--out", "no/x.svg"), 2, "mkdir -p no"),
+    "draw over the file": (("draw", "x.json", "--out", "./x.json"), 2, "another"),
     "compare nothing": (("compare", "nowhere.json"), 2, "nowhere.json"),
     "draw to an unknown format": (("draw", "nowhere.json", "--out", "x.gif"), 2, ".gif"),
     "draw nothing": (("draw", "nowhere.json", "--out", "x.svg"), 2, "nowhere.json"),

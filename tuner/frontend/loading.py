@@ -28,9 +28,9 @@ def load_model(
     """Return the model that a specification names.
 
     Args:
-        spec: `NAME` or `NAME:SIZE` of the zoo, such as `gpt2` or `bert:tiny`; a file `.onnx` or `.pt2`; or
-            `module:function` (or `file.py:function`) of a function that returns a torch module and a tuple
-            of example inputs. The last runs that code.
+        spec: `NAME` or `NAME:SIZE` of the zoo, such as `gpt2` or `resnet:50` (the colon may be left out); a
+            file `.onnx` or `.pt2`; or `module:function` (or `file.py:function`) of a function that returns a
+            torch module and a tuple of example inputs. The last runs that code.
         shapes: static shapes by name of input, instead of the model's own.
         batch: examples at once, for models of the zoo alone; `shapes` overrides it.
         training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
@@ -46,7 +46,7 @@ def load_model(
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}, but a model needs at least one example; give 1 or more")
-    name, _, detail = spec.partition(":")
+    name, _, detail = _with_colon(spec).partition(":")
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
     model = _load_imported(spec, shapes or {})
@@ -57,6 +57,15 @@ def load_model(
             f"of its inputs instead, as --shape NAME=EXTENT,… for {names}"
         )
     return with_loss(model) if training else model
+
+
+def _with_colon(spec: str) -> str:
+    """Return `resnet:50` for `resnet50`, as people write it; other specifications as they are."""
+    for name, model in MODELS.items():
+        size = spec.removeprefix(name)
+        if size != spec and size in model.sizes:
+            return f"{name}:{size}"
+    return spec
 
 
 def _load_from_zoo(

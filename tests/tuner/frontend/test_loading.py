@@ -16,6 +16,11 @@ def test_model_without_a_size_is_its_default_size(name: str) -> None:
     assert "tiny" in MODELS[name].sizes
 
 
+def test_the_colon_before_a_size_may_be_left_out() -> None:
+    assert load_model("mlptiny").name == load_model("mlp:tiny").name
+    assert load_model("resnet50").name == "resnet:50"
+
+
 def test_unknown_model_is_answered_with_a_near_name_and_the_list() -> None:
     with pytest.raises(UnknownNameError, match=r"'gtp2'.*did you mean 'gpt2'.*bert.*mlp"):
         load_model("gtp2")
