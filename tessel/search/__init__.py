@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tessel.search.makespan import find_schedule
     from tessel.search.period import RepetendResult, find_repetend
     from tessel.search.progress import Progress
+    from tessel.search.ramps import unroll_repetend
 
 __all__ = [
     "FrontierPoint",
@@ -22,6 +23,7 @@ __all__ = [
     "find_frontier",
     "find_repetend",
     "find_schedule",
+    "unroll_repetend",
 ]
 
 _MODULE_BY_NAME = {
@@ -31,6 +33,7 @@ _MODULE_BY_NAME = {
     "find_frontier": "tessel.search.frontier",
     "find_repetend": "tessel.search.period",
     "find_schedule": "tessel.search.makespan",
+    "unroll_repetend": "tessel.search.ramps",
 }
 
 

@@ -13,17 +13,21 @@ Checked in tests/tessel/search/test_ramps.py against the figures of docs and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule
 from tessel.search.device_orders import earliest_starts, orders_of
 from tessel.search.incumbent import Incumbent
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import Instance, IntArray, build_instance
+from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.period import find_repetend
 from tessel.search.period_result import RepetendResult
+from tessel.search.repeating import find_repeating_part
 
 COPIES = (1, 3)
 """Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
@@ -60,6 +64,31 @@ def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
             return
 
 
+def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule:
+    """Return the whole schedule of so many micro-batches that a repetend gives when it is cut.
+
+    No search follows: it takes milliseconds, and its ramps may be longer than `find_schedule`'s.
+
+    Args:
+        repetend: found under the limits that the schedule is to keep.
+        micro_batches: how many are run, >= 1.
+    """
+    began = time.monotonic()
+    placement, memory = repetend.placement, repetend.memory
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    start = cut_repetend(instance, repetend)
+    return Schedule.of(
+        placement,
+        {(step % instance.num_blocks, step // instance.num_blocks): when for step, when in _run(start)},
+        micro_batches=micro_batches,
+        memory=memory,
+        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory),
+        repetend=find_repeating_part(placement, instance, start),
+        search_seconds=repetend.search_seconds + time.monotonic() - began,
+        found_by="repetend with ramps",
+    )
+
+
 def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
     """Return the starts by step of the repetend cut to the instance's micro-batches; -1 for steps not run.
 
@@ -73,3 +102,8 @@ def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
         lap, copy = divmod(micro_batch, repetend.copies)
         start[micro_batch, blocks] = np.array(repetend.starts[copy]) + lap * repetend.period
     return earliest_starts(instance, orders_of(instance, start.reshape(-1)))
+
+
+def _run(start: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield the steps that are run, with their starts."""
+    return ((step, when) for step, when in enumerate(start.tolist()) if when >= 0)

@@ -9,7 +9,7 @@ from tessel.search.incumbent import makespan_of
 from tessel.search.instance import build_instance
 from tessel.search.makespan import find_schedule
 from tessel.search.period import find_repetend
-from tessel.search.ramps import cut_repetend
+from tessel.search.ramps import cut_repetend, unroll_repetend
 from tessel.shapes import kshape, mshape, nnshape, vshape, xshape
 from tessel.validation import check_schedule
 from tests.schedule_samples import as_schedule
@@ -28,6 +28,20 @@ def test_cut_repetend_is_valid_whatever_the_number_of_micro_batches(
     start = cut_repetend(instance, repetend)
     check_schedule(as_schedule(placement, instance, start, (memory,) * 4))
     assert makespan_of(instance, start) <= micro_batches * sum(block.span for block in placement.blocks)
+
+
+@pytest.mark.parametrize(
+    ("placement", "memory", "makespan"),
+    [(vshape(4), 4, 76), (mshape(4), 6, 108), (kshape(4), 6, 100), (vshape(4, choose_backward=True), 4, 76)],
+)
+def test_a_repetend_unrolls_to_a_whole_schedule(placement: Placement, memory: int, makespan: int) -> None:
+    repetend = find_repetend(placement, memory=memory, max_copies=1)
+    whole = unroll_repetend(repetend, micro_batches=16)
+    check_schedule(whole)
+    assert whole.lower_bound <= whole.makespan <= makespan
+    assert whole.memory == (memory,) * 4
+    assert whole.repetend is not None
+    assert whole.repetend.period == repetend.period
 
 
 @pytest.mark.parametrize(
