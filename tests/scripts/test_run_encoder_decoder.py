@@ -22,8 +22,9 @@ def test_tied_gradients_are_exact_on_real_ranks(
     out = tmp_path_factory.mktemp("plan")
     # Both numbers of devices share what was measured.
     stored = tmp_path_factory.getbasetemp() / "encoder_decoder.db"
-    options = ("--micro-batches", 4, "--threads", 1, "--backends", "tvm", "--hop-us", 50)
-    tuned = tessel("tune", MODEL, "--devices", devices, *options, "--time-limit", "2s", "--records", stored, "--out", out)
+    measured = ("--threads", 1, "--backends", "tvm", "--hop-us", 50, "--records", stored)
+    searched = ("--devices", devices, "--micro-batches", 4, "--time-limit", "2s", "--out", out)
+    tuned = tessel("tune", MODEL, *measured, *searched)
     assert tuned.status == 0, tuned.stderr
     (tied,) = json.loads((out / "plan.json").read_bytes())["tied"]
     assert {member["name"] for member in tied} == {"shared.weight"}
