@@ -8,14 +8,15 @@ Results are checked against the unpartitioned model on random inputs. Checked in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from records.workload import describe
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, PackingBackend
+from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
 from tuner.describe import describe_function
 from tuner.errors import TunerError, UnpriceableError
@@ -244,7 +245,10 @@ def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Varian
     merged = coalesce(
         priced.graph,
         first.partition,
-        MeasuredPricer(priced.graph, session.measurer),
+        _LongCallsPricer(
+            MeasuredPricer(priced.graph, session.measurer),
+            {each.name for each in session.backends if isinstance(each, PackingBackend)},
+        ),
         launch_penalty_us=priced.launch_penalty_us,
         slack=_MERGE_SLACK,
     )
@@ -252,6 +256,23 @@ def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Varian
         return {}
     function = of_partition(priced, merged.partition)
     return {"coalesced": (function, measure_partitioned(session, function, label="mix"))}
+
+
+@dataclass(frozen=True, slots=True)
+class _LongCallsPricer:
+    """Prices merged parts of backends whose parts are one call of any length, where borders cost most.
+
+    Others join what they can by their own rules; to measure every pair of neighbours would take longer than
+    the search's own candidates do.
+    """
+
+    pricer: MeasuredPricer
+    backends: Set[str]
+
+    def price(self, candidates: Sequence[CandidatePartition]) -> tuple[Price, ...]:
+        long = [each for each in candidates if each.backend in self.backends]
+        found = dict(zip(long, self.pricer.price(long), strict=True))
+        return tuple(found.get(each, Invalid("its own rule joins its parts")) for each in candidates)
 
 
 def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Variant:
