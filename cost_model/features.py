@@ -175,8 +175,18 @@ def anchor_of(workload: Workload) -> Operator | None:
 
 
 def shape_key(workload: Workload) -> str:
-    """Name the workload's operators without any shape: equal for the same combination at other shapes."""
-    return ";".join(f"{operator.name}{operator.inputs}" for operator in workload.operators)
+    """Name the workload's operators without any shape: equal for the same combination at other shapes.
+
+    A convolution in groups is another operator than a dense one: its loops, and who is good at them, differ.
+    """
+    return ";".join(
+        f"{operator.name}{'/groups' if _is_grouped(operator) else ''}{operator.inputs}"
+        for operator in workload.operators
+    )
+
+
+def _is_grouped(operator: Operator) -> bool:
+    return "conv" in operator.name and _first_number(dict(operator.attributes).get("groups", "")) > 1
 
 
 def anchor_key(workload: Workload) -> str:

@@ -5,6 +5,8 @@ from kernel_physics import probes, product
 
 from cost_model.features import FEATURE_NAMES, Query, feature_matrix, shape_key
 from cost_model.roofline import device_speed
+from records import Operator, Tensor
+from records.workload import describe
 
 SPEED = device_speed(record.measurement for record in probes())
 EXTENTS = st.integers(1, 4096)
@@ -48,3 +50,38 @@ def test_backend_trials_and_weights_have_columns():
 def test_shape_key_ignores_shapes_and_sees_operators():
     assert shape_key(product(8, 8, 8)) == shape_key(product(16, 4, 2))
     assert shape_key(product(8, 8, 8)) != shape_key(product(8, 8, 8, epilogue=1))
+
+
+def convolution(groups):
+    image, weight = (
+        Tensor((1, 8, 14, 14), "float32"),
+        Tensor((8, 8 // groups, 3, 3), "float32", constant=True),
+    )
+    operator = Operator(
+        name="nn.conv2d",
+        kind=4,
+        inputs=(0, 1),
+        outputs=(image,),
+        attributes=(("groups", str(groups)), ("padding", "[1, 1, 1, 1]"), ("strides", "[1, 1]")),
+        flops=2 * 14 * 14 * 8 * 9 * 8 // groups,
+    )
+    return describe("kernel", [image, weight], [operator], [2])
+
+
+def test_a_convolution_in_groups_is_another_operator_than_a_dense_one():
+    dense, depthwise = convolution(1), convolution(8)
+    assert shape_key(dense) != shape_key(depthwise) == shape_key(convolution(4))
+    channels = column("log_group_channels", query(dense), query(depthwise))
+    assert channels == [np.float32(np.log2(9)), 1.0]
+
+
+def test_a_transpose_reads_with_a_stride_only_where_the_last_axis_moves():
+    def transposed(axes):
+        given, made = Tensor((2, 4, 8, 16), "float32"), Tensor((2, 4, 8, 16), "float32")
+        operator = Operator(
+            name="permute_dims", kind=2, inputs=(0,), outputs=(made,), attributes=(("axes", axes),)
+        )
+        return query(describe("kernel", [given], [operator], [1]))
+
+    moved, kept = column("log_strided_bytes", transposed("[0, 1, 3, 2]"), transposed("[0, 2, 1, 3]"))
+    assert moved > 0 == kept
