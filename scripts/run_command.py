@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,6 +66,10 @@ def run(
         Path | None,
         typer.Option(help="Only write the orders as the CSV that torch.distributed.pipelining loads."),
     ] = None,
+    orders: Annotated[
+        Path | None,
+        typer.Option(help="Run this CSV's orders, as --csv writes them, in place of the document's own."),
+    ] = None,
     overheads: Annotated[
         Overheads,
         typer.Option(
@@ -97,6 +101,8 @@ def run(
         raise typer.BadParameter(f"--picture {picture} is none of {', '.join(_PICTURES)}; change the suffix")
     timeout_s = parse_duration(timeout)
     subject = _load(plan, step)
+    if orders is not None:
+        subject = _with_orders(subject, orders)
     if csv is not None:
         from tessel.engine import actions_of, actions_to_csv, renumbered
 
@@ -149,6 +155,16 @@ def _load(path: Path, step: str | None) -> _Subject:
     if step is not None:
         raise typer.BadParameter("--step is for schedules; the steps of a plan have a length")
     return _Subject(plan.model, plan.schedule, plan.step_us, plan)
+
+
+def _with_orders(subject: _Subject, path: Path) -> _Subject:
+    """Put the orders of a CSV in the place of the schedule's; each action starts as early as they allow."""
+    from tessel.documents import read_document
+    from tessel.engine import actions_from_csv, schedule_of_actions
+
+    actions = actions_from_csv(read_document(path).decode())
+    schedule = schedule_of_actions(subject.schedule.placement, actions, found_by=path.name)
+    return replace(subject, schedule=schedule)
 
 
 def _run(

@@ -116,6 +116,22 @@ def test_orders_are_written_as_csv_without_a_run(
     assert sorted(cell for cell in rows[0] if cell[1] == "F") == ["0F0", "0F1", "0F2", "0F3"]
 
 
+def test_orders_are_read_back_without_loss_and_a_dead_lock_is_refused(
+    plan: Path, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    path, again = tmp_path / "orders.csv", tmp_path / "again.csv"
+    assert tessel("run", plan, "--csv", path).status == 0
+    assert tessel("run", plan, "--orders", path, "--csv", again).status == 0
+    assert again.read_text() == path.read_text()
+    path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    done = tessel("run", plan, "--orders", path)
+    assert done.status == 1
+    assert "the ranks would wait for each other" in done.stderr
+    path.write_text("0F0,0B0\n1F0\n")
+    done = tessel("run", plan, "--orders", path)
+    assert "rank 1 runs 1F0 of stage 1, micro-batch 0, but it must run" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
