@@ -118,6 +118,8 @@ def _least_held(memory: Sequence[int], before: Sequence[int], item: int) -> int:
 
 def _most_freed(memory: Sequence[int], before: Sequence[int], optional: Sequence[int]) -> int:
     """Return the most units that a set of optional items frees which holds all optional ones before each."""
+    if _is_covered(memory, before, optional):
+        return 0
     network = nx.DiGraph()
     network.add_nodes_from(("source", "sink"))
     freed = 0
@@ -129,6 +131,21 @@ def _most_freed(memory: Sequence[int], before: Sequence[int], optional: Sequence
             network.add_edge(item, "sink", capacity=memory[item])
         network.add_edges_from((item, other) for other in optional if before[item] >> other & 1)
     return freed - int(nx.minimum_cut(network, "source", "sink")[0]) if freed else 0
+
+
+def _is_covered(memory: Sequence[int], before: Sequence[int], optional: Sequence[int]) -> bool:
+    """Whether what each item frees can be matched with what is added before it; quick, and may miss it."""
+    left = {item: memory[item] for item in optional if memory[item] > 0}
+    for item in optional:
+        owed = -memory[item]
+        for source in left:
+            if owed > 0 and before[item] >> source & 1:
+                taken = min(owed, left[source])
+                left[source] -= taken
+                owed -= taken
+        if owed > 0:
+            return False
+    return True
 
 
 def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], Problem]) -> int:
