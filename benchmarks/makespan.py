@@ -164,7 +164,7 @@ def main() -> None:
     # The first search of all compiles; it is not measured.
     find_schedule(zbv(3, split_backward=True), micro_batches=4, memory=12, time_limit_s=1)
     print(
-        "| case | makespan | bound | gap | found by | best after s | s in all | hand-written | known | CP-SAT |"
+        "| case | makespan | bound | gap | found by | best after s | end s | hand-written | known | CP-SAT |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     clock = time.process_time if arguments.processor_time else time.monotonic
