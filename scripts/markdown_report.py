@@ -56,7 +56,7 @@ def comparison_table(comparison: Comparison) -> str:
 def _stages(plan: Plan) -> str:
     rows = [
         (
-            f"{stage.name}: {stage.layers[0]} … {stage.layers[-1]}",
+            f"{stage.name}: {' … '.join(dict.fromkeys((stage.layers[0], stage.layers[-1])))}",
             *(
                 "–" if figure is None else format_figure(figure)
                 for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)

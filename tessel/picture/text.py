@@ -1,27 +1,31 @@
-"""A schedule as text for a terminal: device per row, the micro-batch's number in each column of steps.
+"""A schedule as text for a terminal: device per row, time to the right, a character for each stretch of time.
 
-    device 0   0 1 . . . . 0 0 0 1 1 1        forward blocks plain, other blocks in colour where there is any
-    device 1   . 0 1 0 0 0 1 1 1 . . .
+    device 0  0>1>......0<<<<<..1<<<<<    `>` forward, `<` backward, `.` idle; the number is the micro-batch
+    device 1  ..0>0<<<<<1>1<<<<<......
 
-Long schedules are cut at the width; steps are merged where a schedule counts in thousands.
+A bar begins with its micro-batch where that leaves room for its kind, which is seen without colours too.
+Where a character stands for several blocks, it is the one that takes most of its time.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from itertools import groupby
 
 from rich.text import Text
 
 from tessel.picture.bars import Bar, bars_of
+from tessel.picture.colors import LABEL_BY_KIND
+from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
-_STYLE_BY_KIND = {
-    "forward": "bold blue",
-    "backward": "yellow",
-    "backward_input": "bold yellow",
-    "backward_weight": "green",
-    "recompute": "magenta",
-    "other": "white",
+_MARK_BY_KIND = {
+    BlockKind.FORWARD: (">", "bold blue"),
+    BlockKind.BACKWARD: ("<", "yellow"),
+    BlockKind.BACKWARD_INPUT: ("i", "bold yellow"),
+    BlockKind.BACKWARD_WEIGHT: ("w", "green"),
+    BlockKind.RECOMPUTE: ("r", "magenta"),
+    BlockKind.OTHER: ("=", "white"),
 }
 
 
@@ -33,28 +37,55 @@ def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
         width: columns at most; one column then stands for as many steps as needed.
     """
     label_width = len(f"device {schedule.placement.devices - 1}") + 2
+    room = max(width - label_width, 1)
     digits = len(str(max(schedule.micro_batches - 1, 0)))
-    columns = max((width - label_width) // (digits + 1), 1)
-    steps_per_column = max(math.ceil(schedule.makespan / columns), 1)
-    rows: list[list[Bar | None]] = [
-        [None] * math.ceil(schedule.makespan / steps_per_column) for _ in range(schedule.placement.devices)
-    ]
+    columns = min(room, max(schedule.makespan, 1) * (digits + 1))
+    if columns >= schedule.makespan > 0:
+        columns -= columns % schedule.makespan  # each step as wide as the others
+    rows: list[list[Bar]] = [[] for _ in range(schedule.placement.devices)]
     for bar in bars_of(schedule):
-        if bar.start == bar.end:
-            continue
-        first = bar.start // steps_per_column
-        for column in range(first, max(math.ceil(bar.end / steps_per_column), first + 1)):
-            if column < len(rows[bar.device]):
-                rows[bar.device][column] = bar
+        if bar.end > bar.start:
+            rows[bar.device].append(bar)
     text = Text()
-    for device, row in enumerate(rows):
+    for device, bars in enumerate(rows):
         text.append(f"device {device}".ljust(label_width))
-        for cell in row:
-            if cell is None:
-                text.append(".".rjust(digits) + " ", style="dim")
-            else:
-                text.append(str(cell.micro_batch).rjust(digits) + " ", style=_STYLE_BY_KIND[cell.kind.value])
+        for characters, style in _runs(_cells(bars, columns, schedule.makespan)):
+            text.append(characters, style=style)
         text.append("\n")
-    if steps_per_column > 1:
-        text.append(f"one column is {steps_per_column} steps\n", style="dim")
+    kinds = [kind for kind in BlockKind if any(bar.kind is kind for bars in rows for bar in bars)]
+    legend = [f"{_MARK_BY_KIND[kind][0]} {LABEL_BY_KIND[kind]}" for kind in kinds] + [". idle"]
+    scale = schedule.makespan / max(columns, 1)
+    if scale > 1:
+        legend.append(f"one column is {scale:.4g} steps")
+    text.append("   ".join(legend) + "\n", style="dim")
     return text
+
+
+def _cells(bars: list[Bar], columns: int, makespan: int) -> list[Bar | None]:
+    """Return for each column the bar that takes most of it, or None where idle time does.
+
+    Times are multiplied by the number of columns, so that a column is `makespan` of them.
+    """
+    taken = [0] * columns
+    busy = [0] * columns
+    cells: list[Bar | None] = [None] * columns
+    for bar in bars:
+        start, end = bar.start * columns, bar.end * columns
+        for column in range(start // makespan, -(-end // makespan)):
+            part = min(end, (column + 1) * makespan) - max(start, column * makespan)
+            busy[column] += part
+            if part > taken[column]:
+                taken[column], cells[column] = part, bar
+    return [cell if 2 * busy[column] >= makespan else None for column, cell in enumerate(cells)]
+
+
+def _runs(cells: list[Bar | None]) -> Iterator[tuple[str, str]]:
+    """Yield the characters and the style of each bar, and of each pause."""
+    for bar, run in groupby(cells, key=lambda cell: cell):
+        length = len(list(run))
+        if bar is None:
+            yield "." * length, "dim"
+            continue
+        mark, style = _MARK_BY_KIND[bar.kind]
+        number = str(bar.micro_batch)
+        yield (number if len(number) < length else "").ljust(length, mark), style
