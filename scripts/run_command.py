@@ -284,6 +284,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int) -> _Programs:
     from tuner import compiled_stages
 
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
+    compiled_stages.check_spec(spec)
     return _Programs(
         "tuner.compiled_stages:provide_programs",
         msgspec.json.encode(spec).decode(),

@@ -83,6 +83,19 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
     }
 
 
+def check_spec(spec: ProgramSpec) -> None:
+    """Refuse, before any process starts, a plan whose functions were partitioned for another kind of device.
+
+    Raises:
+        TunerError: the plan is not for a CPU.
+    """
+    if '"kind":"cuda"' in spec.plan.target.replace(" ", ""):
+        raise TunerError(
+            f"the plan was tuned for {spec.plan.device_model}, a GPU, and ranks run on this machine's CPU; "
+            "tune for cpu, or write the orders with --csv for a training loop on GPUs"
+        )
+
+
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
     """Build stages as an engine's ranks ask for them: the specification comes as JSON text.
 

@@ -158,3 +158,14 @@ def test_torch_stages_of_a_model_of_the_zoo_are_refused(
     done = tessel("run", path, "--stages", "torch")
     assert done.status == 1
     assert "is no torch module of one's own" in done.stderr
+
+
+def test_compiled_stages_of_a_plan_for_a_gpu_are_refused(
+    plan: Path, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    for_gpu = {"target": '{"arch":"sm_90a","kind":"cuda"}', "device_model": "NVIDIA H200"}
+    save_plan(msgspec.structs.replace(load_plan(plan), **for_gpu), path)
+    done = tessel("run", path)
+    assert done.status == 1
+    assert "the plan was tuned for NVIDIA H200, a GPU, and ranks run on this machine's CPU" in done.stderr
