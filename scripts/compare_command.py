@@ -56,7 +56,7 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
         if in_bytes and row.peak_memory_bytes is not None:
             memory = console.format_bytes(max(row.peak_memory_bytes))
         else:
-            memory = ",".join(map(str, row.peak_memory))
+            memory = console.format_numbers(row.peak_memory)
         ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
         rows.append([row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])

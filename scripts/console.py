@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 MAX_WIDTH = 100
+MAX_LIST_WIDTH = 24
 
 T = TypeVar("T")
 
@@ -77,7 +78,13 @@ def print_table(
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         is_text = index < text_columns
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=not is_text,
+            min_width=min(len(column), 12),  # or wide figures would leave no room for names
+        )
     for row in rows:
         table.add_row(*(_escaped(cell) for cell in row))
     stdout().print(table)
@@ -145,6 +152,14 @@ def _clock(seconds: float) -> str:
     whole = math.ceil(seconds)
     minutes = f"{whole // 60 % 60}:{whole % 60:02}"
     return minutes if whole < 3600 else f"{whole // 3600}:{minutes:0>5}"
+
+
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Return a number a device: one where all are equal, only their range where they would fill a line."""
+    if len(set(numbers)) == 1:
+        return str(numbers[0])
+    text = ",".join(map(str, numbers))
+    return text if len(text) <= MAX_LIST_WIDTH else f"{min(numbers)} to {max(numbers)}"
 
 
 def format_bytes(num_bytes: float) -> str:

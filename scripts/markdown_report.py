@@ -46,7 +46,7 @@ def comparison_table(comparison: Comparison) -> str:
         if row.peak_memory_bytes is not None:
             memory = console.format_bytes(max(row.peak_memory_bytes))
         else:
-            memory = ", ".join(map(str, row.peak_memory))
+            memory = console.format_numbers(row.peak_memory)
         ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
         rows.append((row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio))

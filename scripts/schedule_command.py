@@ -232,8 +232,8 @@ def _show_schedule(found: Schedule, *, as_json: bool) -> None:
     )
     console.print_line(f"lower bound   {found.lower_bound}")
     console.print_line(f"bubble ratio  {found.bubble_ratio:.1%}")
-    limit = "" if found.memory is None else f" (limit {_numbers(found.memory)})"
-    console.print_line(f"peak memory   {_numbers(found.peak_memory)}{limit}")
+    limit = "" if found.memory is None else f" (limit {console.format_numbers(found.memory)})"
+    console.print_line(f"peak memory   {console.format_numbers(found.peak_memory)}{limit}")
     if found.repetend is not None:
         repetend = found.repetend
         state = "proven least" if repetend.optimal else f"at least {repetend.lower_bound}"
@@ -278,7 +278,7 @@ def _show_frontier(points: Sequence[FrontierPoint], *, as_json: bool, picture: P
         return
     rows = [
         [
-            _numbers(point.memory),
+            console.format_numbers(point.memory),
             str(point.period),
             str(point.copies),
             f"{float(point.rate):.4g}",
@@ -288,10 +288,6 @@ def _show_frontier(points: Sequence[FrontierPoint], *, as_json: bool, picture: P
     ]
     columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "proven"]
     console.print_table("", columns, rows)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(set(numbers)) == 1 else ",".join(map(str, numbers))
 
 
 def _save(found: Schedule, path: Path | None) -> None:

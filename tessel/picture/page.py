@@ -20,6 +20,9 @@ from tessel.comparison import Comparison, ComparisonRow
 from tessel.picture.colors import COLOR_BY_KIND, LABEL_BY_KIND, color_by_backend
 from tessel.schedule import Schedule
 
+_MAX_LISTED = 8
+"""Devices whose peaks are listed one by one in a table."""
+
 
 class PagePart(msgspec.Struct, frozen=True, kw_only=True):
     """A sub-graph, who runs it, and what it cost.
@@ -151,13 +154,23 @@ def _comparison_table(rows: Sequence[ComparisonRow], step_ms: float | None) -> P
                 row.schedule,
                 f"{row.makespan}" if row.makespan_ms is None else f"{row.makespan_ms:.1f}",
                 f"{row.bubble_ratio:.1%}",
-                ", ".join(
-                    f"{units}" if row.peak_memory_bytes is None else f"{units / 2**20:.0f} MiB"
-                    for units in (row.peak_memory_bytes or row.peak_memory)
-                ),
+                _memory(row),
                 "yes" if row.fits else "no",
                 "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}",
             )
             for row in rows
         ),
     )
+
+
+def _memory(row: ComparisonRow) -> str:
+    """Return what each device holds at most, or the range where that would be too wide to read."""
+    if row.peak_memory_bytes is None:
+        held = [f"{units}" for units in row.peak_memory]
+        order = list(row.peak_memory)
+    else:
+        held = [f"{size / 2**20:.0f} MiB" for size in row.peak_memory_bytes]
+        order = list(row.peak_memory_bytes)
+    if len(held) <= _MAX_LISTED:
+        return ", ".join(held)
+    return f"{held[order.index(min(order))]} to {held[order.index(max(order))]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.console import describe_rest, track
+from scripts.console import describe_rest, format_numbers, print_table, track
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,20 @@ def test_what_is_left_is_said_where_it_can_be_known(
     expected: str,
 ) -> None:
     assert describe_rest(completed, total, elapsed_s, remaining_s, {"limit_s": limit_s}) == expected
+
+
+def test_a_number_a_device_stays_readable() -> None:
+    assert format_numbers((6, 6, 6)) == "6"
+    assert format_numbers((4, 3, 2, 1)) == "4,3,2,1"
+    assert format_numbers(range(1, 65)) == "1 to 64"
+
+
+def test_names_stay_in_tables_with_wide_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("", ["schedule", "makespan", "peak"], [["early-recompute-1f1b", "12", "9" * 85]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("schedule")
+    assert max(map(len, lines)) <= 100
+    assert "".join(line[:8] for line in lines[1:]).strip() == "early-recompute-1f1b"
 
 
 def test_tracked_items_are_those_given() -> None:
