@@ -7,6 +7,9 @@ import msgspec
 from tessel.engine.actions import RankActions
 from tessel.engine.errors import EngineError
 
+FOLDER_PREFIX = "tessel-run-"
+"""How the names of the folders begin that ranks meet in; they are removed after the run."""
+
 MAX_TENSORS = 64
 """Tensors that may cross one border; keeps the tags of transfers apart."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.engine.errors import EngineError
-from tessel.engine.job import JobSpec, RankResult
+from tessel.engine.job import FOLDER_PREFIX, JobSpec, RankResult
 from tessel.engine.progress import read_standing
 
 _LOG_LINES = 12
@@ -49,7 +49,7 @@ def launch(
     Raises:
         EngineError: a rank failed, or the time-out passed; names the rank and shows the end of its log.
     """
-    with tempfile.TemporaryDirectory(prefix="tessel-run-") as name:
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as name:
         folder = Path(name)
         (folder / "job.json").write_bytes(msgspec.json.encode(job))
         with _ranks(job, folder) as ranks:

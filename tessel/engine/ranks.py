@@ -12,6 +12,7 @@ launcher's. Checked in tests/tessel/engine/test_launch.py.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessel.engine.job import JobSpec
+from tessel.engine.job import FOLDER_PREFIX, JobSpec
 from tessel.engine.location import find_function
 from tessel.engine.rank import Provider, run_rank
 
@@ -78,7 +79,7 @@ def _become_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> N
         with (folder / f"rank-{rank}.log").open("wb") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
-        _end_with_launcher()
+        _end_with_launcher(folder)
         result = msgspec.json.encode(run_rank(job, rank, provider, folder))
         (folder / f"result-{rank}.json").write_bytes(result)
         status = 0
@@ -91,11 +92,16 @@ def _become_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> N
         os._exit(status)
 
 
-def _end_with_launcher() -> None:
-    """End this process and all of its group when the launcher's end of the pipe on standard input closes."""
+def _end_with_launcher(folder: Path) -> None:
+    """End this process and all of its group when the launcher's end of the pipe on standard input closes.
+
+    A launcher that was killed has not removed the job's folder either.
+    """
 
     def wait() -> None:
         os.read(sys.stdin.fileno(), 1)
+        if folder.name.startswith(FOLDER_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -111,6 +111,7 @@ def test_ranks_end_with_the_process_that_launched_them(
         launcher.send_signal(signal.SIGKILL)
         launcher.wait()
         _wait_until(lambda: not processes(), seconds=60)
+        assert list(tmp_path.glob("tessel-run-*")) == []
     finally:
         launcher.kill()
         launcher.wait()
