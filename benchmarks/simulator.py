@@ -1,12 +1,13 @@
 """Does a schedule take as long as the simulator says? Real ranks, stages of known duration.
 
-    python -m benchmarks.simulator [--ranks 4] [--ms 5 10 20 50] [--repeats 5] [--report FILE.md]
+    python -m benchmarks.simulator [--ranks 4] [--ms 5 10 20 50] [--repeats 5] [--shared] [--report FILE.md]
 
 Each rank is a process of the engine; a stage sleeps for as long as it is said to take, so a rank at work
 needs hardly any core and more ranks than cores can be run. Small tensors travel over gloo. The forward takes
 the given milliseconds on one device, the input and the weight half of the backward as long each, the joint
 backward both; a V has two stages of half the time on each device. The searched schedules keep the memory of
-1F1B (vshape) or of ZB-V (zbv). Of unequal stages, the factors stand in the table.
+1F1B (vshape) or of ZB-V (zbv). Of unequal stages, the factors stand in the table. `--shared` runs the m and
+the nn instead, whose blocks on all ranks wait for each other and take half the milliseconds.
 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
 (`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
@@ -107,6 +108,29 @@ def make_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s: float)
     )
 
 
+def make_shared_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s: float) -> Iterator[Case]:
+    """Yield the m and the nn, whose blocks on all ranks take half as long as the others' forward."""
+    whole = ms * STEPS_PER_MS
+    for shape in ("mshape", "nnshape"):
+        placement = make_shape(
+            shape,
+            num_ranks,
+            choose_backward=True,
+            tensor_parallel_span=whole // 2,
+            forward_span=whole,
+            backward_span=2 * whole,
+            backward_input_span=whole,
+            backward_weight_span=whole,
+        )
+        yield Case(
+            f"{ms} ms, {shape.removesuffix('shape')}",
+            {
+                "1f1b": _built("1f1b", placement, num_micro_batches),
+                "searched": _searched(placement, num_micro_batches, "1f1b", search_s),
+            },
+        )
+
+
 def run_case(case: Case, repeats: int) -> Ran:
     """Run a case's schedules in turn on real ranks."""
     results = run_sleeping(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
@@ -167,7 +191,8 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
         "",
         "```",
         f"python -m benchmarks.simulator --ranks {arguments.ranks} --ms {' '.join(map(str, arguments.ms))} "
-        f"--micro-batches {arguments.micro_batches} --repeats {arguments.repeats}",
+        f"--micro-batches {arguments.micro_batches} --repeats {arguments.repeats}"
+        f"{' --shared' if arguments.shared else ''}",
         "```",
         "",
         f"{arguments.ranks} ranks, {arguments.micro_batches} micro-batches, {arguments.repeats} counted "
@@ -199,6 +224,7 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--shared", action="store_true", help="the m and the nn: blocks on all ranks")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--ms", type=int, nargs="+", default=[5, 10, 20, 50])
     parser.add_argument("--repeats", type=int, default=5)
@@ -210,7 +236,8 @@ def main() -> None:
     found = find_overheads(arguments.records, arguments.ranks)
     runs: list[tuple[int, Ran]] = []
     for ms in arguments.ms:
-        for case in make_cases(arguments.ranks, ms, arguments.micro_batches, arguments.search_seconds):
+        make = make_shared_cases if arguments.shared else make_cases
+        for case in make(arguments.ranks, ms, arguments.micro_batches, arguments.search_seconds):
             began = time.monotonic()
             runs.append((ms, run_case(case, arguments.repeats)))
             load.append(_load())
