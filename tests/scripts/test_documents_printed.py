@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -151,6 +152,14 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     report = (out / "report.md").read_text()
     assert "## mlp" in report
     assert "| 1f1b |" in report
+
+    assert tessel("draw", out / "plan.json", "--out", out / "page.html").status == 0
+    page = re.search(r'application/json">(.*?)</script>', (out / "page.html").read_text(), re.DOTALL)
+    assert page is not None
+    data = json.loads(page[1])
+    assert data["backend_colors"].keys() == {part["backend"] for part in data["parts"]} <= {"tvm", "blas"}
+    run = {data["blocks"][block]["name"] for part in data["parts"] for block in part["blocks"]}
+    assert run == {block["name"] for block in data["blocks"]}  # every block says what it runs
 
     compared = document(tessel("compare", out / "plan.json", "--json"))
     assert compared["schedules"][0]["makespan"] == second["comparison"][0]["makespan"]
