@@ -154,7 +154,7 @@ def _eager(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Run:
     return run
 
 
-class _Wrapped(torch.nn.Module):
+class _Plain(torch.nn.Module):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
@@ -163,9 +163,14 @@ class _Wrapped(torch.nn.Module):
         return self.module(*inputs)
 
 
+class _Frozen(_Plain):
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.module(*inputs)
+
+
 def _inductor(module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, freezing: bool) -> Run:
-    # Each wrapper is a callable of its own, so that one does not take the other's code.
-    compiled = torch.compile(_Wrapped(module).eval())
+    # torch keeps compiled code by the Python function it came from, so each way has a function of its own.
+    compiled = torch.compile((_Frozen if freezing else _Plain)(module).eval())
 
     def run() -> np.ndarray:
         with torch.no_grad():

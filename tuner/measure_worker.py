@@ -29,7 +29,7 @@ import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule, weights_of
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
@@ -246,28 +246,40 @@ def own_intervals(module: IRModule) -> dict[int, Interval]:
     network chaotic, so that rounding alone decides its results.
     """
     main = module["main"]
-    found = _weight_intervals(main)
     position = {parameter: index for index, parameter in enumerate(main.params)}
+    found = {position[weight]: interval for weight, interval in _weight_intervals(main).items()}
     for block in main.body.blocks:
         for binding in block.bindings:
-            if isinstance(binding.value, relax.Call):
-                taken = _variances_read(binding.value, module)
-                found.update({position[variable]: POSITIVE for variable in taken if variable in position})
+            call = binding.value
+            if isinstance(call, relax.Call):
+                own = _weights_read(call, module) | dict.fromkeys(_variances_read(call, module), POSITIVE)
+                found.update({position[variable]: own[variable] for variable in own if variable in position})
     return found
 
 
-def _weight_intervals(main: Any) -> dict[int, Interval]:
-    if main.attrs is None or NUM_INPUTS_ATTRIBUTE not in main.attrs.keys():  # noqa: SIM118 - TVM's maps
-        return {}
+def _weight_intervals(function: Any) -> dict[Any, Interval]:
+    """Return intervals of a model's or partition's weights, by parameter."""
+    weights = [function.params[position] for position in weights_of(function)]
+    if function.attrs is not None and NUM_INPUTS_ATTRIBUTE in function.attrs.keys():  # noqa: SIM118 - TVM's maps
+        weights = list(function.params[int(function.attrs[NUM_INPUTS_ATTRIBUTE]) :])
     intervals = {}
-    for position in range(int(main.attrs[NUM_INPUTS_ATTRIBUTE]), len(main.params)):
-        shape = [int(extent) for extent in main.params[position].ty.shape]
+    for weight in weights:
+        shape = [int(extent) for extent in weight.ty.shape]
         if len(shape) > 1:
             # Convolutions have their outputs first; matrices may lie either way, so the larger side counts.
             num_inputs = max(shape) if len(shape) == 2 else math.prod(shape[1:])
             bound = math.sqrt(3 / num_inputs)
-            intervals[position] = (-bound, bound)
+            intervals[weight] = (-bound, bound)
     return intervals
+
+
+def _weights_read(call: Any, module: IRModule) -> dict[Any, Interval]:
+    """Return intervals of the arguments that a call of a partition takes for weights."""
+    callee = module[call.op] if isinstance(call.op, tvm.ir.GlobalVar) else None
+    if not isinstance(callee, relax.Function):
+        return {}
+    argument = dict(zip(callee.params, call.args, strict=True))
+    return {argument[weight]: interval for weight, interval in _weight_intervals(callee).items()}
 
 
 def _variances_read(call: Any, module: IRModule) -> list[Any]:

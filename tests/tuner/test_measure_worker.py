@@ -13,7 +13,7 @@ from tvm import relax
 
 from records import Status
 from tests.partition_samples import function_module, partition_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
 from tuner.measure_messages import (
     Build,
     Done,
@@ -183,3 +183,10 @@ def test_variances_are_drawn_positive_and_weights_of_a_model_small() -> None:
     low, high = own_intervals(module)[1]
     assert high == -low == pytest.approx((3 / 72) ** 0.5)
     assert set(own_intervals(module)) == {1, 5}
+
+
+def test_weights_that_a_partition_marks_are_drawn_small() -> None:
+    module = partition_module("tvm", [(4, 48), (48, 8)], lambda x, w: relax.op.matmul(x, w))
+    assert own_intervals(module) == {}
+    module["part"] = module["part"].with_attr(WEIGHTS_ATTRIBUTE, [1])
+    assert own_intervals(module) == {1: (-0.25, 0.25)}
