@@ -7,10 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessel.engine import actions_from_csv, schedule_of_actions
 from tessel.engine.job import Event
-from tessel.engine.real import real_schedule
+from tessel.engine.real import RealStep, real_schedule, with_real_spans
 from tessel.picture import bars_of
 from tessel.placement import BlockKind
+from tessel.shapes import make_shape
 
 
 def test_bars_are_the_events() -> None:
@@ -31,6 +33,32 @@ def test_bars_are_the_events() -> None:
         (1, "0F0 on 1", 0, 1100, 2000, BlockKind.FORWARD),
         (1, "1W1", 1, 2000, 2000, BlockKind.BACKWARD_WEIGHT),
     ]
+
+
+def test_orders_are_simulated_with_the_medians_of_what_blocks_took() -> None:
+    """Two ranks, a micro-batch; F of stage 0 took 1, 3 and 2 ms, and what ranks waited for does not count."""
+    schedule = schedule_of_actions(make_shape("vshape", 2), actions_from_csv("0F0,0B0\n1F0,1B0\n"))
+
+    def step(first_s: float) -> RealStep:
+        return [
+            (
+                Event(action="0F0", ready_s=0.0, start_s=0.0, end_s=first_s),
+                Event(action="0B0", ready_s=first_s, start_s=5.0, end_s=5.004),
+            ),
+            (
+                Event(action="1F0", ready_s=0.0, start_s=1.0, end_s=1.010),
+                Event(action="1B0", ready_s=1.010, start_s=2.0, end_s=2.020),
+            ),
+        ]
+
+    real = with_real_spans(schedule, map(step, (0.001, 0.003, 0.002)))
+    assert [(block.name, block.span) for block in real.placement.blocks] == [
+        ("f0", 2000),
+        ("f1", 10000),
+        ("b1", 20000),
+        ("b0", 4000),
+    ]
+    assert real.makespan == 36000
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12))
