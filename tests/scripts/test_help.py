@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,18 @@ def test_help_has_an_example_and_fits_a_hundred_columns(
     assert outcome.status == 0
     assert "Example" in outcome.stdout
     assert max(map(len, outcome.stdout.splitlines())) <= 100
+
+
+def test_no_help_waits_for_a_heavy_import() -> None:
+    code = (
+        "import sys; from scripts.main import main\n"
+        "for path in sys.argv[1:]: assert main([*path.split(), '--help']) == 0\n"
+        "heavy = {'tvm', 'torch', 'xgboost', 'matplotlib', 'numba', 'sqlalchemy', 'networkx', 'numpy'}\n"
+        "sys.exit(', '.join(sorted(heavy & sys.modules.keys())) or None)"
+    )
+    paths = [" ".join(path) for path in COMMANDS]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
