@@ -107,7 +107,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_tvm_writes_what_is_read_and_reads_what_is_written(tmp_path: Path) -> None:
     tvm = pytest.importorskip("tvm")
     from tvm import te  # noqa: PLC0415 - only where TVM is asked for
-    from tvm.s_tir import Schedule, meta_schedule  # noqa: PLC0415
+    from tvm.s_tir import Schedule, meta_schedule  # noqa: PLC0415 - imports TVM
 
     left, right = te.placeholder((16, 8), name="A"), te.placeholder((8, 4), name="B")
     axis = te.reduce_axis((0, 8), name="k")
