@@ -24,8 +24,7 @@ def drawing(name: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_drawn_letters_are_the_blocks_of_each_device(name: str) -> None:
     rows = drawing(name)
-    if not rows:
-        pytest.skip("the shape has no drawing of letters alone")
+    assert rows, "the docstring has no drawing"
     placement = make_shape(name, len(rows))
     for device, row in enumerate(rows):
         for letter, kind in LETTERS.items():
