@@ -111,6 +111,22 @@ class CrossEntropy(Layer):
         return emit(relax.op.nn.nll_loss(log_probabilities._expr, classes._expr, reduction="mean"), "loss")
 
 
+class SelfAttention(Layer):
+    """Attention of a sequence over itself, with four linear layers of its width."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        self.num_heads = num_heads
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.output = Linear(width, width)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Return the shape of x, (batch, length, width)."""
+        mixed = attend(self.query(x), self.key(x), self.value(x), num_heads=self.num_heads)
+        return self.output(mixed)
+
+
 def attend(
     query: nn.Tensor,
     key: nn.Tensor,

@@ -18,8 +18,8 @@ from tuner.frontend.layers import (
     LayerNorm,
     Linear,
     PositionEmbedding,
+    SelfAttention,
     TiedHead,
-    attend,
 )
 from tuner.frontend.model import InputSpec, Model
 from tuner.frontend.shapes import input_shapes, require_positions
@@ -97,7 +97,7 @@ class _Encoder(Layer):
 
 class _Block(Layer):
     def __init__(self, size: _Size) -> None:
-        self.attention = _Attention(size)
+        self.attention = SelfAttention(size.width, size.num_heads)
         self.attention_norm = LayerNorm(size.width, epsilon=_EPSILON)
         self.intermediate = Linear(size.width, 4 * size.width)
         self.output = Linear(4 * size.width, size.width)
@@ -106,19 +106,6 @@ class _Block(Layer):
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         x = self.attention_norm(nn.op.add(x, self.attention(x)))
         return self.output_norm(nn.op.add(x, self.output(nn.op.gelu(self.intermediate(x)))))
-
-
-class _Attention(Layer):
-    def __init__(self, size: _Size) -> None:
-        self.num_heads = size.num_heads
-        self.query = Linear(size.width, size.width)
-        self.key = Linear(size.width, size.width)
-        self.value = Linear(size.width, size.width)
-        self.output = Linear(size.width, size.width)
-
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
-        mixed = attend(self.query(x), self.key(x), self.value(x), num_heads=self.num_heads)
-        return self.output(mixed)
 
 
 class _Head(Layer):
