@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from tessel.placement import Placement
     from tessel.schedule import Schedule
-    from tessel.search import FrontierPoint, RepetendResult
+    from tessel.search import FrontierPoint, MakespanPoint, RepetendResult
 
 _SHAPE = "Shape options"
 _SEARCH = "Search options"
 _OUTPUT = "Output options"
+
+DEFAULT_MICRO_BATCHES = 8
+"""Micro-batches of a schedule unless told otherwise."""
 
 
 def schedule(
@@ -34,7 +37,9 @@ def schedule(
     devices: Annotated[
         int | None, typer.Option(help="Number of devices.", rich_help_panel=_SHAPE, show_default=False)
     ] = None,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 8,
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Micro-batches of one step.  [default: 8]", show_default=False)
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Limit in units: one number, or one a device (`6,6,4,4`).")
     ] = None,
@@ -110,7 +115,9 @@ def schedule(
     frontier: Annotated[
         bool,
         typer.Option(
-            "--frontier", help="Show the least period for each memory limit.", rich_help_panel=_SEARCH
+            "--frontier",
+            help="Show the least period for each memory limit; with --micro-batches, the least makespan.",
+            rich_help_panel=_SEARCH,
         ),
     ] = False,
     time_limit: Annotated[
@@ -131,11 +138,13 @@ def schedule(
     `tessel schedule vshape --devices 4 --micro-batches 16 --memory 4`
 
     `tessel schedule my_placement.json --micro-batches 8 --save schedule.json`
+
+    `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
     """
-    from tessel.search import find_frontier, find_repetend, find_schedule
+    from tessel.search import find_repetend, find_schedule
 
     check_folder("--save", save)
-    if micro_batches < 1:
+    if micro_batches is not None and micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
     options = {
         "infer": infer,
@@ -156,9 +165,11 @@ def schedule(
     limits = None if memory is None else parse_limits(memory, placement.devices)
     time_limit_s = parse_duration(time_limit)
     if frontier:
-        with console.progress_bar("searching a period for each limit", limit_s=time_limit_s):
-            points = find_frontier(placement, time_limit_s=time_limit_s)
-        _show_frontier(points, as_json=json, picture=save)
+        _refuse_limit(limits)
+        if micro_batches is None or period_only:
+            _period_frontier(placement, time_limit_s, seed, as_json=json, picture=save)
+        else:
+            _makespan_frontier(placement, micro_batches, time_limit_s, seed, as_json=json, picture=save)
         return
     if period_only:
         with console.progress_bar("searching", limit_s=time_limit_s) as update:
@@ -174,7 +185,7 @@ def schedule(
     with console.progress_bar("searching", limit_s=time_limit_s) as update:
         result = find_schedule(
             placement,
-            micro_batches=micro_batches,
+            micro_batches=DEFAULT_MICRO_BATCHES if micro_batches is None else micro_batches,
             memory=limits,
             time_limit_s=time_limit_s,
             seed=seed,
@@ -222,6 +233,83 @@ def _negated(units: int | tuple[int, ...]) -> int | tuple[int, ...]:
     return -units if isinstance(units, int) else tuple(-each for each in units)
 
 
+def _refuse_limit(limits: tuple[int, ...] | None) -> None:
+    if limits is not None:
+        raise typer.BadParameter("--memory is one limit, and --frontier shows all that matter; leave one out")
+
+
+def _period_frontier(
+    placement: Placement, time_limit_s: float, seed: int, *, as_json: bool, picture: Path | None
+) -> None:
+    from tessel.search import find_frontier
+
+    with console.progress_bar("searching a period for each limit", limit_s=time_limit_s):
+        points = find_frontier(placement, time_limit_s=time_limit_s, seed=seed)
+    _draw_frontier(points, picture)
+    if as_json:
+        console.print_json({"frontier": points})
+        return
+    columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "lower bound", "proven"]
+    rows = [
+        [
+            console.format_numbers(point.memory),
+            str(point.period),
+            str(point.copies),
+            f"{float(point.rate):.4g}",
+            str(point.lower_bound),
+            "yes" if point.optimal else "no",
+        ]
+        for point in points
+    ]
+    console.print_table("", columns, rows)
+
+
+def _makespan_frontier(
+    placement: Placement,
+    micro_batches: int,
+    time_limit_s: float,
+    seed: int,
+    *,
+    as_json: bool,
+    picture: Path | None,
+) -> None:
+    from tessel.search import find_makespan_frontier
+
+    with console.progress_bar("searching a schedule for each limit", limit_s=time_limit_s) as update:
+        points = find_makespan_frontier(
+            placement,
+            micro_batches=micro_batches,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            on_search=lambda count: update(f"{count} searches done"),
+        )
+    _draw_frontier(points, picture)
+    if as_json:
+        keys = ("memory", "makespan", "lower_bound", "optimal", "gap", "found_by")
+        documents = [{key: getattr(point, key) for key in keys} for point in points]
+        console.print_json({"micro_batches": micro_batches, "frontier": documents})
+        return
+    rows = [
+        [
+            console.format_numbers(point.memory),
+            str(point.makespan),
+            str(point.lower_bound),
+            "proven least" if point.optimal else f"{point.gap:.1%}",
+            point.found_by,
+        ]
+        for point in points
+    ]
+    console.print_table("", ["memory limit", "makespan", "lower bound", "gap", "found by"], rows)
+
+
+def _draw_frontier(points: Sequence[FrontierPoint] | Sequence[MakespanPoint], picture: Path | None) -> None:
+    if picture is not None:
+        from tessel.picture import frontier_figure, save_figure
+
+        save_figure(frontier_figure(points), picture)
+        console.print_note(f"picture written to {picture}")
+
+
 def _show_schedule(found: Schedule, *, as_json: bool) -> None:
     if as_json:
         console.print_json(found)
@@ -266,28 +354,6 @@ def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
     least = "proven least" if found.rate_optimal else f"at least {float(found.rate_lower_bound):.4g}"
     console.print_line(f"rate          {rate} steps a micro-batch ({least})")
     console.print_line(f"found by      {found.found_by}, in {found.search_seconds:.4f} s")
-
-
-def _show_frontier(points: Sequence[FrontierPoint], *, as_json: bool, picture: Path | None) -> None:
-    if picture is not None:
-        from tessel.picture import frontier_figure, save_figure
-
-        save_figure(frontier_figure(points), picture)
-    if as_json:
-        console.print_json({"frontier": points})
-        return
-    rows = [
-        [
-            console.format_numbers(point.memory),
-            str(point.period),
-            str(point.copies),
-            f"{float(point.rate):.4g}",
-            "yes" if point.optimal else "no",
-        ]
-        for point in points
-    ]
-    columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "proven"]
-    console.print_table("", columns, rows)
 
 
 def _save(found: Schedule, path: Path | None) -> None:

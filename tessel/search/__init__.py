@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tessel.search.frontier import FrontierPoint, find_frontier
     from tessel.search.makespan import find_schedule
+    from tessel.search.makespan_frontier import MakespanPoint, find_makespan_frontier
     from tessel.search.period import RepetendResult, find_repetend
     from tessel.search.progress import Progress
     from tessel.search.ramps import unroll_repetend
 
 __all__ = [
     "FrontierPoint",
+    "MakespanPoint",
     "Progress",
     "RepetendResult",
     "find_frontier",
+    "find_makespan_frontier",
     "find_repetend",
     "find_schedule",
     "unroll_repetend",
@@ -28,9 +31,11 @@ __all__ = [
 
 _MODULE_BY_NAME = {
     "FrontierPoint": "tessel.search.frontier",
+    "MakespanPoint": "tessel.search.makespan_frontier",
     "Progress": "tessel.search.progress",
     "RepetendResult": "tessel.search.period",
     "find_frontier": "tessel.search.frontier",
+    "find_makespan_frontier": "tessel.search.makespan_frontier",
     "find_repetend": "tessel.search.period",
     "find_schedule": "tessel.search.makespan",
     "unroll_repetend": "tessel.search.ramps",

@@ -1,10 +1,8 @@
-"""The least period for each memory limit: what more memory buys.
+"""The least period for each memory limit: what more memory buys in the long run.
 
-The limit is the same on every device, in the placement's units. From the least one that works at all up to
-the one with which the busiest device never waits, points are kept only where the rate gets better, so each
-next one costs more memory and is faster. A rate can only fall with more memory; where both ends of a range
-have the same one, nothing lies between. The widest open range is halved first, so that an early end leaves a
-coarse frontier, not a short one. Checked in tests/tessel/search/test_frontier.py.
+The limit is the same on every device, in the placement's units. Points are kept only where the rate gets
+better, so each next one costs more memory and is faster. Which limits are searched is said in
+`tessel.search.limit_ladder`. Checked in tests/tessel/search/test_frontier.py.
 
     memory 1   16 steps a micro-batch          a four-device vshape with spans 1 and 3
     memory 2    8
@@ -14,15 +12,13 @@ coarse frontier, not a short one. Checked in tests/tessel/search/test_frontier.p
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
-from tessel.errors import InfeasibleError, ScheduleError
 from tessel.placement import Placement
+from tessel.search.limit_ladder import LimitLadder
 from tessel.search.memory_levels import steady_peaks
 from tessel.search.period import DEFAULT_MAX_COPIES, find_repetend
 from tessel.search.period_result import RepetendResult
@@ -40,12 +36,14 @@ class FrontierPoint:
         memory: limit in units, one a device, all the same.
         period: least steps found after which a pattern repeats under it.
         copies: micro-batches in one period.
+        lower_bound: no repetend of as many copies has a shorter period under it.
         optimal: the period is proven least for that number of copies.
     """
 
     memory: tuple[int, ...]
     period: int
     copies: int
+    lower_bound: int
     optimal: bool
 
     @property
@@ -75,105 +73,35 @@ def find_frontier(
         InfeasibleError: a micro-batch leaves memory behind, so no limit works in the long run.
         ScheduleError: the time was over before any repetend was found.
     """
-    points = _Points(placement, max_copies, seed, clock, clock() + time_limit_s)
-    points.find_ends()
-    while not points.is_over():
-        limit = points.widest_middle()
-        if limit is None:
-            break
-        points.evaluate(limit)
-    return points.frontier()
+    deadline = clock() + time_limit_s
+    interrupts: list[None] = []
 
-
-class _Points:
-    """What is known by limit: a repetend, or that there is none."""
-
-    def __init__(
-        self,
-        placement: Placement,
-        max_copies: int,
-        seed: int,
-        clock: Callable[[], float],
-        deadline: float,
-    ) -> None:
-        self.placement = placement
-        self.max_copies = max_copies
-        self.seed = seed
-        self.clock = clock
-        self.deadline = deadline
-        self.unit = math.gcd(*(block.memory for block in placement.blocks)) or 1
-        self.found: dict[int, RepetendResult | None] = {}
-
-    def is_over(self) -> bool:
-        return self.clock() >= self.deadline
-
-    def find_ends(self) -> None:
-        """Double the limit, from what one block needs, until it binds no more."""
-        unlimited = self._search(NO_LIMIT - 1)
-        limit = max(self.unit, *(block.memory for block in self.placement.blocks))
-        self.found[0] = unlimited if not any(steady_peaks(unlimited)) else None
-        if self.found[0] is not None:
-            return
-        highest = max(steady_peaks(unlimited))
-        while limit < highest:
-            self.evaluate(limit)
-            reached = self.found[limit]
-            if self.is_over() or (reached is not None and reached.rate <= unlimited.rate):
-                return
-            limit *= 2
-        self.found[highest] = unlimited
-
-    def evaluate(self, limit: int) -> None:
-        """Search one limit; what is found also holds for the memory it really needs."""
-        try:
-            found = self._search(limit)
-        except InfeasibleError:
-            self.found[limit] = None
-            return
-        except ScheduleError:
-            if not any(self.found.values()):
-                raise
-            self.found[limit] = None
-            return
-        self.found[limit] = self.found[max(steady_peaks(found))] = found
-
-    def widest_middle(self) -> int | None:
-        """Return a limit in the middle of the widest range whose ends differ."""
-        ranges = [
-            (high - low, low)
-            for low, high in pairwise(sorted(self.found))
-            if high - low > self.unit and _rate(self.found[low]) != _rate(self.found[high])
-        ]
-        if not ranges:
-            return None
-        width, low = max(ranges)
-        return low + max(1, width // self.unit // 2) * self.unit
-
-    def frontier(self) -> list[FrontierPoint]:
-        points: list[FrontierPoint] = []
-        for limit, found in sorted(self.found.items()):
-            if found is not None and (not points or found.rate < points[-1].rate):
-                points.append(
-                    FrontierPoint(
-                        memory=(limit,) * self.placement.devices,
-                        period=found.period,
-                        copies=found.copies,
-                        optimal=found.optimal,
-                    )
-                )
-        return points
-
-    def _search(self, limit: int) -> RepetendResult:
-        left = max(0.0, self.deadline - self.clock())
+    def search(limit: int | None) -> RepetendResult:
         return find_repetend(
-            self.placement,
-            memory=limit,
-            max_copies=self.max_copies,
-            time_limit_s=LARGEST_SHARE * left,
-            seed=self.seed,
-            clock=self.clock,
+            placement,
+            memory=NO_LIMIT - 1 if limit is None else limit,
+            max_copies=max_copies,
+            time_limit_s=LARGEST_SHARE * max(0.0, deadline - clock()),
+            seed=seed,
+            on_interrupt=lambda: interrupts.append(None),
+            clock=clock,
         )
 
-
-def _rate(found: RepetendResult | None) -> Fraction | None:
-    return None if found is None else found.rate
+    ladder = LimitLadder(
+        placement,
+        search,
+        value_of=lambda found: found.rate,
+        peak_of=lambda found: max(steady_peaks(found)),
+        is_over=lambda: bool(interrupts) or clock() >= deadline,
+    )
+    ladder.climb()
+    return [
+        FrontierPoint(
+            memory=(limit,) * placement.devices,
+            period=found.period,
+            copies=found.copies,
+            lower_bound=found.lower_bound,
+            optimal=found.optimal,
+        )
+        for limit, found in ladder.rungs()
+    ]

@@ -22,7 +22,7 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
-from tessel.search.instance import Instance, build_instance
+from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.nearby import NearbySearch
 from tessel.search.progress import Progress
@@ -46,7 +46,9 @@ def find_schedule(
     memory: Sequence[int] | int | None = None,
     time_limit_s: float = 10.0,
     seed: int = 0,
+    start_from: Schedule | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_interrupt: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
@@ -62,7 +64,9 @@ def find_schedule(
             under way when it ends takes some hundredths of a second to stop, and rules that would not be done
             in time are left out. Only compiling, once a machine and some seconds a function, runs to its end.
         seed: seed of what is random; equal seeds and equal rounds give equal schedules.
+        start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
         on_progress: told each time the schedule gets shorter.
+        on_interrupt: called when an interrupt ends the search, for callers that search more than once.
         clock: seconds, for the limit and for what is reported.
 
     Raises:
@@ -83,12 +87,16 @@ def find_schedule(
         on_progress=on_progress,
     )
     try:
+        if start_from is not None:
+            best.offer(_starts_of(start_from, best.instance, limits), start_from.found_by)
         offer_rules(placement, best, memory=limits)
         offer_ramps(placement, best, memory=limits, seed=seed)
         _improve(placement, best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
+        if on_interrupt is not None:
+            on_interrupt()
         logger.info("interrupted; the best schedule so far is kept")
     return _schedule_of(placement, best, limits)
 
@@ -102,6 +110,23 @@ def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -
             f"{len(limits)} memory limits were given for {placement.devices} devices; give one a device"
         )
     return limits
+
+
+def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] | None) -> IntArray:
+    """Return the starts by step of a schedule that is to be improved."""
+    if (
+        schedule.micro_batches != instance.micro_batches
+        or len(schedule.placement.blocks) != instance.num_blocks
+    ):
+        raise ValueError("start_from is a schedule of another placement or number of micro-batches")
+    if limits is not None and any(
+        peak > limit for peak, limit in zip(schedule.peak_memory, limits, strict=True)
+    ):
+        raise ValueError(f"start_from holds {schedule.peak_memory} units, more than the limits {limits}")
+    start = np.full(instance.micro_batches * instance.num_blocks, -1, dtype=np.int64)
+    for (block, micro_batch), when in schedule.start_by_block().items():
+        start[micro_batch * instance.num_blocks + block] = when
+    return start
 
 
 def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:

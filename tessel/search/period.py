@@ -50,6 +50,7 @@ def find_repetend(
     time_limit_s: float = 10.0,
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
+    on_interrupt: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RepetendResult:
     """Return the repetend with the least period for each micro-batch in it; fewer copies win a tie.
@@ -64,6 +65,7 @@ def find_repetend(
         time_limit_s: seconds after which the best so far is returned, looked at every few tenths of a second.
         seed: has no effect, since nothing here is random; all searches are called alike.
         on_progress: called at each better period.
+        on_interrupt: called when an interrupt ends the search, for callers that search more than once.
         clock: seconds, monotonic.
 
     Raises:
@@ -84,7 +86,13 @@ def find_repetend(
         run.share_time(1.0 if copies == max_copies else SHARE_OF_COPIES)
         best = _search_copies(assignments, copies, best, run)
     run.share_time(1.0)
-    starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
+    starts = best.starts
+    try:
+        starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
+    except KeyboardInterrupt:
+        run.is_interrupted = True
+    if run.is_interrupted and on_interrupt is not None:
+        on_interrupt()
     return _result(assignments, replace(best, starts=starts), run)
 
 

@@ -44,7 +44,11 @@ def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
         best: where to offer; its clock and deadline count.
         memory: limit in units, one a device; None for none.
         seed: seed of the repetend search.
+
+    Raises:
+        KeyboardInterrupt: interrupted; what was found till then has been offered.
     """
+    interrupts: list[None] = []
     for copies in COPIES:
         if best.is_over or copies > best.instance.micro_batches:
             return
@@ -55,11 +59,14 @@ def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
                 max_copies=copies,
                 time_limit_s=TIME_SHARE * best.seconds_left,
                 seed=seed,
+                on_interrupt=lambda: interrupts.append(None),
                 clock=best.clock,
             )
         except ScheduleError:  # none was found in time
             return
         best.offer(cut_repetend(best.instance, repetend), "repetend with ramps")
+        if interrupts:
+            raise KeyboardInterrupt
         if repetend.rate_optimal:
             return
 

@@ -71,6 +71,29 @@ def test_frontier_falls_with_memory(tessel: Run, tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
+def test_frontier_of_a_number_of_micro_batches_is_of_makespans(tessel: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "frontier.svg"
+    options = ("--micro-batches", 5, "--frontier", "--time-limit", "1s", "--save", picture)
+    found = document(tessel("schedule", "vshape", "--devices", 3, *options, "--json"))
+    assert found["micro_batches"] == 5
+    points = found["frontier"]
+    makespans = [point["makespan"] for point in points]
+    assert makespans == sorted(makespans, reverse=True)
+    assert makespans[-1] == 5 * 4 + 2 * 4
+    assert all(point["lower_bound"] <= point["makespan"] for point in points)
+    assert points[-1]["optimal"] is True
+    assert picture.read_text().startswith("<?xml")
+    table = tessel("schedule", "vshape", "--devices", 3, *options)
+    assert "makespan" in table.stdout
+    assert "proven least" in table.stdout
+
+
+def test_frontier_with_a_limit_is_refused(tessel: Run) -> None:
+    outcome = tessel("schedule", "vshape", "--devices", 3, "--frontier", "--memory", 3)
+    assert outcome.status == 2
+    assert "leave one out" in outcome.stderr
+
+
 def test_compare_has_a_row_for_each_schedule_that_applies(tessel: Run, tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     tessel("schedule", "vshape", "--devices", 3, "--micro-batches", 4, "--save", path)

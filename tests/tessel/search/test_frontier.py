@@ -22,7 +22,7 @@ def test_a_chain_gets_faster_up_to_four_units() -> None:
         (4, Fraction(4)),
     ]
     assert all(point.optimal for point in points)
-    assert points[2] == FrontierPoint(memory=(3, 3, 3, 3), period=16, copies=3, optimal=True)
+    assert points[2] == FrontierPoint(memory=(3, 3, 3, 3), period=16, copies=3, lower_bound=16, optimal=True)
 
 
 @pytest.mark.parametrize("shape", ["kshape", "interleaved", "mshape"])
@@ -49,7 +49,7 @@ def test_large_units_need_no_more_points() -> None:
 
 def test_without_memory_there_is_one_point() -> None:
     points = find_frontier(make_shape("vshape", 3, infer=True), time_limit_s=60)
-    assert points == [FrontierPoint(memory=(0, 0, 0), period=1, copies=1, optimal=True)]
+    assert points == [FrontierPoint(memory=(0, 0, 0), period=1, copies=1, lower_bound=1, optimal=True)]
 
 
 def test_memory_left_behind_has_no_frontier() -> None:
