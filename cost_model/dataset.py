@@ -19,6 +19,9 @@ from cost_model.features import Query, anchor_key, shape_key
 from cost_model.roofline import DeviceSpeed, device_speed
 from records import Environment, Record, Status
 
+GENERIC_PREFIX = "generic:"
+"""What the name of a collection of operators begins with that is no network."""
+
 MIN_SAMPLES = 50
 """Below this a model would be noise; a tuned GPT-2 alone gives a few hundred."""
 
@@ -139,7 +142,9 @@ def combination_groups(dataset: Dataset) -> list[str]:
 def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> list[str]:
     """Group samples by the network they come from; those of several networks are named `shared`.
 
-    Sizes of one network, such as `gpt2:tiny` and `gpt2:small`, are one network.
+    Sizes of one network, such as `gpt2:tiny` and `gpt2:small`, are one network. What a generic collection of
+    operators holds too is the network's all the same, and is held out with it; what only such a collection
+    holds belongs to no network, and is `shared`.
 
     Args:
         dataset: the samples.
@@ -147,7 +152,7 @@ def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> l
     """
     members: dict[str, set[str]] = {}
     for name, fingerprints in networks.items():
-        for fingerprint in fingerprints:
+        for fingerprint in fingerprints if not name.startswith(GENERIC_PREFIX) else ():
             members.setdefault(fingerprint, set()).add(name.partition(":")[0])
     return [
         min(found) if len(found := members.get(sample.query.workload.fingerprint, ())) == 1 else "shared"

@@ -30,6 +30,9 @@ def collect(
     lengths: Annotated[
         str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
     ] = None,
+    chains: Annotated[
+        int, typer.Option(help="Random chains of convolutions (dense, grouped, depthwise) to add.")
+    ] = 0,
     stages: Annotated[
         bool, typer.Option("--stages", help="Measure layers as stages, by predicted mixes, after kernels.")
     ] = False,
@@ -78,6 +81,7 @@ def collect(
             networks=names,
             batches=sizes,
             lengths=tokens,
+            num_chains=chains,
             max_gflops=max_gflops,
             max_samples=max_samples,
             time_limit_s=limit_s,

@@ -1,27 +1,31 @@
 """Gather a training set for the cost model: kernels of the zoo's models, over shapes and backends.
 
 Each network is loaded at several batch sizes and lengths of text; every distinct candidate of its forward,
-and of its joint backward where it trains, is a sample to be. They are measured in an order that a budget may
-cut short anywhere: networks, batches and lengths take turns, and in each so do programs that several backends
-can run (what decisions are made between) and programs that only one can; within these, a seed shuffles.
-Resumable: what the records hold is not measured again. Which workloads belong to which network is told
-beside, because a held-out network is the honest test. Checked in tests/tuner/test_collect.py.
+and of its joint backward where it trains, is a sample to be. Random chains of convolutions may be added, so
+that a network never seen does not bring an operator, or a kind of it, never seen. They are measured in an
+order that a budget may cut short anywhere: networks, batches and lengths take turns, and in each so do
+programs that several backends can run (what decisions are made between) and programs that only one can;
+within these, a seed shuffles. Resumable: what the records hold is not measured again. Which workloads belong
+to which network is told beside, because a held-out network is the honest test. Checked in
+tests/tuner/test_collect.py.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from cost_model.dataset import GENERIC_PREFIX
 from tuner.backends.protocol import IRModule
 from tuner.candidate import HOST
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
+from tuner.frontend.random_convolutions import random_convolutions
 from tuner.graph import DataflowGraph
 from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
@@ -42,6 +46,9 @@ DEFAULT_NETWORKS = (
 )
 
 DEFAULT_BATCHES = (1, 2, 4)
+
+CHAINS = GENERIC_PREFIX + "convolutions"
+"""What the random chains of convolutions are called among the networks."""
 
 _Item = TypeVar("_Item")
 _Key: TypeAlias = tuple[str, str]
@@ -74,6 +81,7 @@ def collect(
     networks: Sequence[str] = DEFAULT_NETWORKS,
     batches: Sequence[int] = DEFAULT_BATCHES,
     lengths: Sequence[int] = (),
+    num_chains: int = 0,
     max_gflops: float | None = None,
     max_samples: int | None = None,
     time_limit_s: float | None = None,
@@ -86,6 +94,7 @@ def collect(
         networks: models as `load_model` names them.
         batches: batch sizes at which each is loaded.
         lengths: tokens of a text, for networks that read text; each network's own if empty.
+        num_chains: random chains of convolutions beside the networks; see `random_convolutions`.
         max_gflops: programs of more than so many 10⁹ operations are left out; None for no limit. Without
             tuning, TVM's kernels run at a few GFLOP/s.
         max_samples: most programs to measure in this run; None for all.
@@ -103,8 +112,12 @@ def collect(
     for name, batch in itertools.product(networks, batches):
         session.on_progress(TuningProgress(text=f"listing kernels of {name} at batch {batch}"))
         for length in _lengths_of(name, lengths):
-            found = _requests(session, name, batch, length, seen, members[name])
+            found = _requests(session, _modules(name, batch, length), seen, members[name])
             turns.append(_in_turn(list(found), rng))
+    if num_chains:
+        session.on_progress(TuningProgress(text="listing kernels of random convolutions"))
+        found = _requests(session, _chains(num_chains), seen, members.setdefault(CHAINS, {}))
+        turns.append(_in_turn(list(found), rng))
     order = [
         request
         for group in _round_robin(turns)
@@ -179,9 +192,7 @@ def _round_robin(rows: Sequence[Sequence[_Item]]) -> list[_Item]:
 
 def _requests(
     session: Session,
-    name: str,
-    batch: int,
-    length: int | None,
+    modules: Iterable[IRModule],
     seen: set[_Key],
     members: dict[str, None],
 ) -> Iterator[MeasureRequest]:
@@ -189,15 +200,13 @@ def _requests(
 
     Args:
         session: what measures.
-        name: the network.
-        batch: examples at once.
-        length: tokens of a text; the network's own if None.
+        modules: the network's functions.
         seen: workloads and backends that were yielded before; added to.
         members: fingerprints of the network's workloads, seen or not; added to.
     """
     backends = {backend.name: backend for backend in session.backends}
     specs = gather_specs(session.backends, session.target)
-    for module in _modules(name, batch, length):
+    for module in modules:
         graph = DataflowGraph.from_function(module)
         for candidate in find_candidates(graph, specs).candidates:
             if candidate.backend == HOST:
@@ -223,8 +232,20 @@ def _modules(name: str, batch: int, length: int | None) -> Iterator[IRModule]:
     shapes = {} if length is None else dict.fromkeys(_token_inputs(model), (batch, length))
     yield load_model(name, batch=batch, shapes=shapes, training=False).module if shapes else model.module
     try:
-        (stage,) = build_stages(load_model(name, batch=batch, shapes=shapes, training=True), ())
+        trained = load_model(name, batch=batch, shapes=shapes, training=True)
+        yield from _backward(trained)
     except TunerError:
         return  # A network without a loss, or with an operator without a gradient, has its forward alone.
+
+
+def _chains(number: int) -> Iterator[IRModule]:
+    """Yield forward and joint backward of random chains of convolutions."""
+    for seed in range(number):
+        yield random_convolutions(seed, training=False).module
+        yield from _backward(random_convolutions(seed, training=True))
+
+
+def _backward(model: Model) -> Iterator[IRModule]:
+    (stage,) = build_stages(model, ())
     if stage.backward is not None:
         yield stage.backward.module

@@ -44,6 +44,13 @@ def test_workloads_of_several_networks_are_shared():
     assert groups == ["a", "a", "shared", "shared", "b", "b"]
 
 
+def test_what_a_generic_collection_holds_too_stays_held_out_with_its_network():
+    dataset = load_dataset(many_records(3))
+    first, second, third = dict.fromkeys(s.query.workload.fingerprint for s in dataset.samples)
+    groups = network_groups(dataset, {"a": [first], "generic:x": [first, second], "b": [third]})
+    assert groups == ["a", "a", "shared", "shared", "b", "b"]
+
+
 def test_the_fixed_sample_is_a_training_set():
     found = [
         Record(record_id=number, workload=workload, measurement=measurement)
