@@ -7,7 +7,8 @@ tests/cost_model/test_evaluation.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -77,6 +78,7 @@ def evaluate(
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
     calibrated: bool = True,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, SplitFigures]:
     """Return figures by split: `workload`, `shape`, `combination`, and `network` where networks are known.
 
@@ -89,6 +91,7 @@ def evaluate(
         target: what the trees learn.
         columns: features that count; all if None.
         calibrated: whether intervals are learnt, which takes most of the time.
+        on_progress: told after each fold how many of how many are done.
 
     Raises:
         CostModelError: too few samples, or none long enough to count.
@@ -105,14 +108,24 @@ def evaluate(
         order = {name: index for index, name in enumerate(sorted(set(names) - {"shared"}))}
         # What several networks share is never held out: it has been seen whichever network is new.
         folds["network"] = np.array([order.get(name, -1) for name in names])
+    folds = {name: fold for name, fold in folds.items() if splits is None or name in splits}
+    total = sum(int(fold.max()) + 1 for fold in folds.values())
+    ended = itertools.count(1)
     return {
         name: _figures(
             dataset,
-            predict_held_out(dataset, fold, seed=seed, target=target, columns=columns, calibrated=calibrated),
+            predict_held_out(
+                dataset,
+                fold,
+                seed=seed,
+                target=target,
+                columns=columns,
+                calibrated=calibrated,
+                on_fold=lambda: on_progress(next(ended), total),
+            ),
             counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
         )
         for name, fold in folds.items()
-        if splits is None or name in splits
     }
 
 
@@ -124,6 +137,7 @@ def predict_held_out(
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
     calibrated: bool = True,
+    on_fold: Callable[[], None] = lambda: None,
 ) -> HeldOut:
     """Return predictions of each fold by a model trained on the others.
 
@@ -134,6 +148,7 @@ def predict_held_out(
         target: what the trees learn.
         columns: features that count; all if None.
         calibrated: whether intervals are learnt, which takes most of the time.
+        on_fold: told after each fold.
     """
     held_out = HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
     for fold in range(int(folds.max()) + 1):
@@ -148,6 +163,7 @@ def predict_held_out(
         )
         latency, low, high = model.predict_arrays(dataset.subset(inside).queries)
         held_out.latency[inside], held_out.low[inside], held_out.high[inside] = latency, low, high
+        on_fold()
     return held_out
 
 

@@ -12,6 +12,8 @@ from scripts.arguments import parse_names
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
+    from tessel.plan import Plan
+    from tessel.schedule import Schedule
 
 SchedulesOption = Annotated[
     str | None,
@@ -52,14 +54,13 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
     """Print the table of a comparison; milliseconds and bytes for a plan, steps and units else."""
     rows = []
     for row in comparison.rows:
-        length = f"{row.makespan_ms:.1f}" if row.makespan_ms is not None else f"{row.makespan}"
         if in_bytes and row.peak_memory_bytes is not None:
             memory = console.format_bytes(max(row.peak_memory_bytes))
         else:
             memory = console.format_numbers(row.peak_memory)
         ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append([row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
+        rows.append([row.schedule, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
     unit = "ms" if in_bytes else "steps"
     peak = "peak memory" if not in_bytes else "peak memory, fullest device"
     console.print_table(
@@ -67,17 +68,25 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
     )
 
 
-def _load(file: Path, names: tuple[str, ...] | None) -> tuple[Comparison, bool]:
+def build_comparison(schedule: Schedule, plan: Plan | None, names: tuple[str, ...] | None) -> Comparison:
+    """Build the hand-written schedules beside one; in milliseconds and bytes for a plan."""
     from tessel.comparison import compare_schedules
+
+    with console.progress_bar("building hand-written schedules") as update:
+        return compare_schedules(
+            schedule,
+            names=names,
+            step_us=None if plan is None else plan.step_us,
+            static_bytes=None if plan is None else plan.static_bytes,
+            on_progress=lambda name, done, total: update(f"building {name}", done, total),
+        )
+
+
+def _load(file: Path, names: tuple[str, ...] | None) -> tuple[Comparison, bool]:
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.plan import load_plan
 
     if detect_kind(file) is DocumentKind.PLAN:
         plan = load_plan(file)
-        return (
-            compare_schedules(
-                plan.schedule, names=names, step_us=plan.step_us, static_bytes=plan.static_bytes
-            ),
-            True,
-        )
-    return compare_schedules(load_schedule(file), names=names), False
+        return build_comparison(plan.schedule, plan, names), True
+    return build_comparison(load_schedule(file), None, names), False

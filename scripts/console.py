@@ -1,28 +1,22 @@
 """How the commands speak: results on stdout, everything else on stderr.
 
-Tables fit 100 columns; colours obey NO_COLOR and are left out where the output is no terminal.
+Tables fit 100 columns. Colours, bold and dim text are left out where the output is no terminal or NO_COLOR is
+set.
 """
 
 from __future__ import annotations
 
-import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-import msgspec
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-)
 from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from scripts.progress import Reporter
 
 MAX_WIDTH = 100
 MAX_LIST_WIDTH = 24
@@ -44,19 +38,26 @@ def is_verbose() -> bool:
 
 def stderr() -> Console:
     """Return a console on stderr; silent with --quiet."""
-    return Console(stderr=True, quiet=_state["quiet"], highlight=False)
+    return Console(stderr=True, quiet=_state["quiet"], highlight=False, color_system=_color_system())
 
 
 def stdout() -> Console:
     """Return a console on stdout that fits 100 columns."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, color_system=_color_system())
     if not console.is_terminal or console.width > MAX_WIDTH:
-        console = Console(highlight=False, width=MAX_WIDTH)
+        console = Console(highlight=False, color_system=_color_system(), width=MAX_WIDTH)
     return console
+
+
+def wants_color() -> bool:
+    """Whether the user has not asked for output without colours (see no-color.org)."""
+    return not os.environ.get("NO_COLOR")
 
 
 def print_json(document: object) -> None:
     """Print one JSON document on stdout, keys sorted, and nothing else."""
+    import msgspec
+
     text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
     sys.stdout.write(text.decode() + "\n")
 
@@ -91,8 +92,10 @@ def print_table(
 
 
 @contextmanager
-def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[Any]:
+def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[Reporter]:
     """Show on stderr, while the body runs, what is done and how long the rest takes.
+
+    A bar on a terminal, else a plain line now and then; nothing with --quiet.
 
     Args:
         description: what is being done.
@@ -101,14 +104,12 @@ def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[
     Yields:
         `update(description, completed, total)`.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), _DoneColumn())
+    from scripts.progress import show_progress
+
     console = stderr()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=None, limit_s=limit_s)
-
-        def update(text: str, completed: int | None = None, total: int | None = None) -> None:
-            progress.update(task, description=text, completed=completed, total=total)
-
+    # A forced colour does not make a file a terminal, and on a dumb one a bar cannot move.
+    bar = sys.stderr.isatty() and not (console.is_dumb_terminal or console.quiet or is_verbose())
+    with show_progress(console, description, limit_s=limit_s, bar=bar) as update:
         yield update
 
 
@@ -118,40 +119,6 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
         for number, item in enumerate(items):
             update(description, number, total)
             yield item
-
-
-class _DoneColumn(ProgressColumn):
-    """What is done, the time it took, and the time that is left where that can be known."""
-
-    def render(self, task: Task) -> Text:
-        return Text(describe_rest(task.completed, task.total, task.elapsed, task.time_remaining, task.fields))
-
-
-def describe_rest(
-    completed: float,
-    total: float | None,
-    elapsed_s: float | None,
-    remaining_s: float | None,
-    fields: dict[str, Any],
-) -> str:
-    """Return what is done and left, such as `12/40, 0:09, about 0:21 left`."""
-    elapsed_s = elapsed_s or 0.0
-    limit_s = fields.get("limit_s")
-    counts = [] if not completed and total is None else [f"{completed:.0f}"]
-    if total is not None:
-        counts = [f"{completed:.0f}/{total:.0f}"]
-    left = []
-    if total is not None and remaining_s is not None:
-        left = [f"about {_clock(remaining_s)} left"]
-    elif limit_s is not None:
-        left = [f"at most {_clock(max(limit_s - elapsed_s, 0))} left"]
-    return ", ".join([*counts, _clock(elapsed_s), *left])
-
-
-def _clock(seconds: float) -> str:
-    whole = math.ceil(seconds)
-    minutes = f"{whole // 60 % 60}:{whole % 60:02}"
-    return minutes if whole < 3600 else f"{whole // 3600}:{minutes:0>5}"
 
 
 def format_numbers(numbers: Sequence[int]) -> str:
@@ -174,6 +141,10 @@ def format_bytes(num_bytes: float) -> str:
 def format_us(latency_us: float) -> str:
     """Return a latency in microseconds or milliseconds."""
     return f"{latency_us:.1f} us" if latency_us < 1000 else f"{latency_us / 1000:.2f} ms"
+
+
+def _color_system() -> Literal["auto"] | None:
+    return "auto" if wants_color() else None
 
 
 def _escaped(text: str) -> str:

@@ -82,12 +82,14 @@ def evaluate(
     from cost_model import evaluate as evaluate_model
 
     dataset = _dataset(records)
-    with console.progress_bar(f"evaluating on {len(dataset.samples)} samples"):
+    description = f"evaluating on {len(dataset.samples)} samples"
+    with console.progress_bar(description) as update:
         figures = evaluate_model(
             dataset,
             networks=None if networks is None else _networks(networks),
             min_latency_us=min_latency_us,
             seed=seed,
+            on_progress=lambda done, total: update(description, done, total),
         )
     if json:
         console.print_json({"splits": figures})

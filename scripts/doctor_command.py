@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -10,15 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 import typer
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 from scripts import console
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 OUR_PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
 
@@ -37,7 +37,8 @@ _TVM_PROBE = "import tvm; tvm.ir.save_json(tvm.ir.Range(0, 1))"
 """What crashes where TVM and its ffi do not fit together: turning an object into JSON, as tuning does."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
     """One thing that was looked at."""
 
     name: str
@@ -142,6 +143,10 @@ def _tvm() -> Finding:
 
 def _requirements() -> list[Requirement] | None:
     """Return what this project's metadata requires, extras included; None where it is not installed."""
+    import importlib.metadata
+
+    from packaging.requirements import Requirement
+
     try:
         lines = importlib.metadata.requires(_PROJECT) or []
     except importlib.metadata.PackageNotFoundError:
@@ -155,6 +160,8 @@ def _requirements() -> list[Requirement] | None:
 
 
 def _distribution(requirement: Requirement) -> Finding:
+    from packaging.version import Version
+
     name = requirement.name
     extra, purpose = _PURPOSES.get(name, ("", ""))
     version = _version(name)
@@ -242,6 +249,8 @@ def _gpu() -> Finding:
 
 
 def _version(distribution: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ import typer
 
 from scripts import console
 from scripts.arguments import check_folder, parse_names
-from scripts.compare_command import SchedulesOption
+from scripts.compare_command import SchedulesOption, build_comparison
 from scripts.report import format_figure
 
 if TYPE_CHECKING:
@@ -76,16 +76,15 @@ def draw(
     schedule = plan.schedule if plan is not None else load_schedule(file)
     if out is not None:
         title = file.name if plan is None else f"{plan.model} on {plan.device_model}"
-        with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
-            write_picture(
-                schedule,
-                plan,
-                out,
-                title=title,
-                compare=compare,
-                critical_path=critical_path,
-                names=parse_names(schedules),
-            )
+        write_picture(
+            schedule,
+            plan,
+            out,
+            title=title,
+            compare=compare,
+            critical_path=critical_path,
+            names=parse_names(schedules),
+        )
     if json:
         console.print_json(
             {
@@ -117,7 +116,6 @@ def write_picture(
     from tessel.documents import save_document
     from tessel.picture import (
         comparison_figure,
-        page_document,
         save_figure,
         schedule_figure,
         text_grid,
@@ -125,43 +123,41 @@ def write_picture(
     )
 
     step_ms = None if plan is None else plan.step_us / 1000
-    if out.suffix in PICTURES and compare:
-        comparison = _comparison(schedule, plan, names)
-        save_figure(
-            comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path), out
-        )
-    elif out.suffix in PICTURES:
-        save_figure(schedule_figure(schedule, step_ms=step_ms, title=title, critical_path=critical_path), out)
-    elif out.suffix == ".json":
-        save_document(
-            out, trace_document(schedule, step_us=1.0 if plan is None else plan.step_us, name=title)
-        )
-    elif out.suffix == ".txt":
-        save_document(out, text_grid(schedule).plain.encode())
-    elif out.suffix == ".md":
+    compared = out.suffix in (".html", ".md") or (compare and out.suffix in PICTURES)
+    comparison = build_comparison(schedule, plan, names) if compared else None
+    with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
+        if out.suffix in PICTURES and comparison is not None:
+            figure = comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path)
+            save_figure(figure, out)
+        elif out.suffix in PICTURES:
+            figure = schedule_figure(schedule, step_ms=step_ms, title=title, critical_path=critical_path)
+            save_figure(figure, out)
+        elif comparison is not None:
+            save_document(out, _compared_document(comparison, plan, out, title=title))
+        elif out.suffix == ".json":
+            step_us = 1.0 if plan is None else plan.step_us
+            save_document(out, trace_document(schedule, step_us=step_us, name=title))
+        else:
+            save_document(out, text_grid(schedule).plain.encode())
+
+
+def _compared_document(comparison: Comparison, plan: Plan | None, out: Path, *, title: str) -> bytes:
+    """Return the page, or the report, of a comparison."""
+    if out.suffix == ".md":
         from scripts.markdown_report import comparison_table, plan_report
 
-        comparison = _comparison(schedule, plan, names)
         text = comparison_table(comparison) if plan is None else plan_report(plan, comparison)
-        save_document(out, text.encode())
-    else:
-        page = page_document(
-            _comparison(schedule, plan, names),
-            title=title,
-            step_ms=step_ms,
-            static_bytes=None if plan is None else plan.static_bytes,
-            parts=() if plan is None else _plan_parts(plan),
-            tables=() if plan is None else _plan_tables(plan),
-        )
-        save_document(out, page)
+        return text.encode()
+    from tessel.picture import page_document
 
-
-def _comparison(schedule: Schedule, plan: Plan | None, names: tuple[str, ...] | None) -> Comparison:
-    from tessel.comparison import compare_schedules
-
-    if plan is None:
-        return compare_schedules(schedule, names=names)
-    return compare_schedules(schedule, names=names, step_us=plan.step_us, static_bytes=plan.static_bytes)
+    return page_document(
+        comparison,
+        title=title,
+        step_ms=None if plan is None else plan.step_us / 1000,
+        static_bytes=None if plan is None else plan.static_bytes,
+        parts=() if plan is None else _plan_parts(plan),
+        tables=() if plan is None else _plan_tables(plan),
+    )
 
 
 def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:

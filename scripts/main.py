@@ -89,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; nothing is raised for bad input, failures or Ctrl-C.
     """
+    if not console.wants_color():
+        _leave_styles_out_of_help()
     try:
         status = typer.main.get_command(app).main(
             _flags_first(arguments), prog_name="tessel", standalone_mode=False
@@ -110,6 +112,12 @@ def main(arguments: Sequence[str]) -> int:
         if status is None:
             raise
         return _fail(str(error), status)
+
+
+def _leave_styles_out_of_help() -> None:
+    from typer import rich_utils
+
+    rich_utils.COLOR_SYSTEM = None  # under NO_COLOR it would still write bold and dim
 
 
 def _with_value(message: str, arguments: Sequence[str]) -> str:

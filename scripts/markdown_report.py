@@ -17,13 +17,15 @@ _MAX_PARTS = 12
 
 def plan_report(plan: Plan, comparison: Comparison) -> str:
     """Return the report of a plan: the comparison first, then what it rests on."""
+    from tessel.comparison import format_ms
+
     schedule = plan.schedule
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     kind = "training" if plan.training else "inference"
     parts = [
         f"## {plan.model}, {kind}, on {len(plan.stages)} devices\n",
         f"{plan.device_model}, {plan.num_threads} threads a device, {schedule.micro_batches} micro-batches. "
-        f"Makespan {schedule.makespan * plan.step_us / 1000:.1f} ms, {proof}; simulated from measured "
+        f"Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated from measured "
         f"stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages, a micro-batch\n",
@@ -42,14 +44,15 @@ def comparison_table(comparison: Comparison) -> str:
     """Return the comparison with hand-written schedules as a table."""
     rows = []
     for row in comparison.rows:
-        length = f"{row.makespan_ms:.1f} ms" if row.makespan_ms is not None else f"{row.makespan} steps"
         if row.peak_memory_bytes is not None:
             memory = console.format_bytes(max(row.peak_memory_bytes))
         else:
             memory = console.format_numbers(row.peak_memory)
         ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append((row.schedule, length, f"{row.bubble_ratio:.1%}", memory, fits, ratio))
+        rows.append(
+            (row.schedule, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio)
+        )
     return _table(("schedule", "makespan", "bubble ratio", "peak memory", "fits", "ratio to 1F1B"), rows)
 
 

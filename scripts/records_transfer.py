@@ -128,7 +128,7 @@ def prune(
     """
     from records.pruning import prune as prune_records
 
-    with open_existing(records) as store:
+    with open_existing(records) as store, console.progress_bar("counting records"):
         summary = prune_records(store, keep_newest=keep, apply=apply)
     if json:
         console.print_json(summary)

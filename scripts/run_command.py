@@ -108,6 +108,8 @@ def run(
 
         save_document(csv, actions_to_csv(renumbered(actions_of(subject.schedule))).encode())
         console.print_note(f"orders written to {csv}")
+        if json:
+            console.print_json({"orders": str(csv)})
         return
     programs = _programs(subject, stages, seed)
     known = _overheads(subject, records, overheads)
@@ -177,7 +179,7 @@ def _run(
 ) -> RunReport:
     from tessel.engine.run import run_schedule
 
-    with console.progress_bar(f"running {subject.schedule.placement.devices} ranks"):
+    with console.progress_bar(f"running {subject.schedule.placement.devices} ranks", limit_s=timeout_s):
         return run_schedule(
             subject.schedule,
             step_us=programs.step_us,

@@ -9,7 +9,7 @@ import typer
 
 from scripts import completion, console, tuning_options
 from scripts.arguments import check_choice, parse_bytes, parse_duration, parse_shapes
-from scripts.compare_command import print_comparison
+from scripts.compare_command import build_comparison, print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
 from scripts.tuning_options import (
@@ -195,13 +195,13 @@ def _print_plan(plan: Plan) -> None:
 
 def print_schedule(plan: Plan) -> None:
     """Print what the schedule search found beside every hand-written schedule."""
-    from tessel.comparison import compare_schedules
+    from tessel.comparison import format_ms
 
     schedule = plan.schedule
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
-    comparison = compare_schedules(schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
+    comparison = build_comparison(schedule, plan, None)
     console.print_line(
-        f"\nSchedule: {schedule.makespan * plan.step_us / 1000:.1f} ms a step, {proof};\n"
+        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};\n"
         f"simulated from the stages' figures above, hop latency {plan.hop_source}"
     )
     print_comparison(comparison, in_bytes=True)

@@ -131,7 +131,8 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
 
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
-    return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+    with console.progress_bar(f"loading {name}"):
+        return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
 
 
 def threads_of_device(devices: int) -> int:

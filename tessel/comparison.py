@@ -7,7 +7,7 @@ does not apply is listed with the reason. Ratios are makespan over 1F1B's makesp
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -41,6 +41,16 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     peak_memory_bytes: tuple[int, ...] | None = None
     ratio_to_1f1b: float | None = None
 
+    @property
+    def length(self) -> str:
+        """The makespan as text: in milliseconds where a step has a length, in steps else."""
+        return f"{self.makespan}" if self.makespan_ms is None else format_ms(self.makespan_ms)
+
+    @property
+    def unit(self) -> str:
+        """What `length` counts."""
+        return "steps" if self.makespan_ms is None else "ms"
+
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rows, fastest first, the schedules behind them, and the reasons of those that do not apply."""
@@ -56,6 +66,7 @@ def compare_schedules(
     names: Sequence[str] | None = None,
     step_us: float | None = None,
     static_bytes: tuple[int, ...] | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> Comparison:
     """Return the comparison of a schedule with every hand-written one that applies to its placement.
 
@@ -65,6 +76,7 @@ def compare_schedules(
             even where it is not among them.
         step_us: microseconds of a step, where rows are to have milliseconds.
         static_bytes: bytes each device holds throughout, where memory is counted in bytes.
+        on_progress: told each schedule before it is built, how many were, and how many there are.
 
     Raises:
         ValueError: no hand-written schedule has one of the names; says which comes near.
@@ -73,9 +85,9 @@ def compare_schedules(
     _check_names(shown)
     schedules = [(SEARCHED, searched)]
     not_applicable = []
-    for rule in HANDWRITTEN:
-        if rule.name not in shown | {BASELINE}:
-            continue
+    wanted = [rule for rule in HANDWRITTEN if rule.name in shown | {BASELINE}]
+    for number, rule in enumerate(wanted):
+        on_progress(rule.name, number, len(wanted))
         # A rule without a use for the limit is shown even where it breaks it, and marked so.
         memory = searched.memory if rule.needs_limit else None
         reason = rule.why_not(searched.placement, searched.micro_batches, memory)
@@ -94,6 +106,11 @@ def compare_schedules(
     # A stable sort keeps the searched schedule first among equals.
     rows.sort(key=lambda row: row.makespan)
     return Comparison(rows=tuple(rows), schedules=tuple(schedules), not_applicable=tuple(not_applicable))
+
+
+def format_ms(time_ms: float) -> str:
+    """Return milliseconds with a digit after the point, below 10 with three digits."""
+    return f"{time_ms:.1f}" if time_ms >= 10 or time_ms == 0 else f"{time_ms:.3g}"
 
 
 def _check_names(names: Iterable[str]) -> None:

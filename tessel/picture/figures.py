@@ -138,8 +138,7 @@ def _stacked(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
 
 
 def _headline(row: ComparisonRow) -> str:
-    length = f"{row.makespan} steps" if row.makespan_ms is None else f"{row.makespan_ms:.1f} ms"
-    parts = [f"{row.schedule}: {length}", f"{row.bubble_ratio:.1%} bubbles"]
+    parts = [f"{row.schedule}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
     if row.ratio_to_1f1b is not None:
         parts.append(f"{row.ratio_to_1f1b:.3f} of 1F1B")
     if not row.fits:

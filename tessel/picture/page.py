@@ -152,7 +152,7 @@ def _comparison_table(rows: Sequence[ComparisonRow], step_ms: float | None) -> P
         rows=tuple(
             (
                 row.schedule,
-                f"{row.makespan}" if row.makespan_ms is None else f"{row.makespan_ms:.1f}",
+                row.length,
                 f"{row.bubble_ratio:.1%}",
                 _memory(row),
                 "yes" if row.fits else "no",

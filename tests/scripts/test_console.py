@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
-from scripts.console import describe_rest, format_numbers, print_table, track
+from scripts import console, progress
+from scripts.console import format_numbers, print_table, progress_bar, track
+from scripts.progress import describe_rest
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,45 @@ def test_what_is_left_is_said_where_it_can_be_known(
     limit_s: float | None,
     expected: str,
 ) -> None:
-    assert describe_rest(completed, total, elapsed_s, remaining_s, {"limit_s": limit_s}) == expected
+    assert (
+        describe_rest(completed, total, elapsed_s=elapsed_s, remaining_s=remaining_s, limit_s=limit_s)
+        == expected
+    )
+
+
+def test_a_log_gets_plain_lines_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    found = ""
+    with progress_bar("searching", limit_s=3000.0) as update:
+        update("half done", 1, 2)
+        while "1/2" not in found:  # the writer's next line has what was said last
+            time.sleep(0.01)
+            found = capsys.readouterr().err
+        update("no longer counted")
+        while "no longer counted: 0:01, at most" not in found:
+            time.sleep(0.01)
+            found = capsys.readouterr().err
+    assert "\x1b" not in found
+    capsys.readouterr()
+    assert not [thread for thread in threading.enumerate() if thread.daemon and thread.name == "progress"]
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_progress_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.001)
+    console.set_verbosity(quiet=True, verbose=False)
+    try:
+        with progress_bar("searching") as update:
+            update("half done", 1, 2)
+            time.sleep(0.02)
+    finally:
+        console.set_verbosity(quiet=False, verbose=False)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
 
 
 def test_a_number_a_device_stays_readable() -> None:
