@@ -35,10 +35,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m tessel.search.cold_start
 	touch $@
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m tessel.search.cold_start
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt

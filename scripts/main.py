@@ -20,6 +20,7 @@ from scripts import (
     backends_command,
     collect_command,
     compare_command,
+    completion_words,
     console,
     cost_model_command,
     doctor_command,
@@ -31,6 +32,7 @@ from scripts import (
     stages_command,
     targets_command,
     tune_command,
+    uncompiled,
 )
 
 EXIT_FAILED = 1
@@ -77,6 +79,9 @@ def _global_options(
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
+    if completion_words.is_asked():
+        sys.exit(completion_words.answer(lambda: main(sys.argv[1:])))
+    uncompiled.own_process()
     sys.exit(main(sys.argv[1:]))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import completion, console
+from scripts import completion, console, uncompiled
 from scripts.arguments import check_folder, parse_duration, parse_limits, parse_spans
 
 if TYPE_CHECKING:
@@ -141,8 +141,6 @@ def schedule(
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
     """
-    from tessel.search import find_repetend, find_schedule
-
     check_folder("--save", save)
     if micro_batches is not None and micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
@@ -164,6 +162,7 @@ def schedule(
     placement = _placement(shape, devices, _given(options))
     limits = None if memory is None else parse_limits(memory, placement.devices)
     time_limit_s = parse_duration(time_limit)
+    uncompiled.run_uncompiled_if_cold(time_limit_s)
     if frontier:
         _refuse_limit(limits)
         if micro_batches is None or period_only:
@@ -172,25 +171,10 @@ def schedule(
             _makespan_frontier(placement, micro_batches, time_limit_s, seed, as_json=json, picture=save)
         return
     if period_only:
-        with console.progress_bar("searching", limit_s=time_limit_s) as update:
-            found = find_repetend(
-                placement,
-                memory=limits,
-                time_limit_s=time_limit_s,
-                seed=seed,
-                on_progress=lambda progress: update(f"best period {progress.makespan}"),
-            )
-        _show_repetend(found, as_json=json)
+        _repetend(placement, limits, time_limit_s, seed, as_json=json)
         return
-    with console.progress_bar("searching", limit_s=time_limit_s) as update:
-        result = find_schedule(
-            placement,
-            micro_batches=DEFAULT_MICRO_BATCHES if micro_batches is None else micro_batches,
-            memory=limits,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            on_progress=lambda progress: update(f"best makespan {progress.makespan}"),
-        )
+    number = DEFAULT_MICRO_BATCHES if micro_batches is None else micro_batches
+    result = _whole_schedule(placement, number, limits, time_limit_s, seed)
     _save(result, save)
     _show_schedule(result, as_json=json)
 
@@ -238,13 +222,62 @@ def _refuse_limit(limits: tuple[int, ...] | None) -> None:
         raise typer.BadParameter("--memory is one limit, and --frontier shows all that matter; leave one out")
 
 
+def _repetend(
+    placement: Placement, limits: tuple[int, ...] | None, time_limit_s: float, seed: int, *, as_json: bool
+) -> None:
+    from tessel.search import Progress, find_repetend
+
+    def tell(progress: Progress) -> None:
+        update(f"best period {progress.makespan}")
+        note_answer()
+
+    with (
+        console.progress_bar("searching", limit_s=time_limit_s) as update,
+        uncompiled.ended_in_time(time_limit_s) as note_answer,
+    ):
+        found = find_repetend(
+            placement, memory=limits, time_limit_s=time_limit_s, seed=seed, on_progress=tell
+        )
+    _show_repetend(found, as_json=as_json)
+
+
+def _whole_schedule(
+    placement: Placement, micro_batches: int, limits: tuple[int, ...] | None, time_limit_s: float, seed: int
+) -> Schedule:
+    from tessel.search import Progress, find_schedule
+
+    def tell(progress: Progress) -> None:
+        update(f"best makespan {progress.makespan}")
+        note_answer()
+
+    with (
+        console.progress_bar("searching", limit_s=time_limit_s) as update,
+        uncompiled.ended_in_time(time_limit_s) as note_answer,
+    ):
+        return find_schedule(
+            placement,
+            micro_batches=micro_batches,
+            memory=limits,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            on_progress=tell,
+        )
+
+
 def _period_frontier(
     placement: Placement, time_limit_s: float, seed: int, *, as_json: bool, picture: Path | None
 ) -> None:
     from tessel.search import find_frontier
 
-    with console.progress_bar("searching a period for each limit", limit_s=time_limit_s):
-        points = find_frontier(placement, time_limit_s=time_limit_s, seed=seed)
+    def tell(count: int) -> None:
+        update(f"{count} searches done")
+        note_answer()
+
+    with (
+        console.progress_bar("searching a period for each limit", limit_s=time_limit_s) as update,
+        uncompiled.ended_in_time(time_limit_s) as note_answer,
+    ):
+        points = find_frontier(placement, time_limit_s=time_limit_s, seed=seed, on_search=tell)
     _draw_frontier(points, picture)
     if as_json:
         console.print_json({"frontier": points})
@@ -275,13 +308,20 @@ def _makespan_frontier(
 ) -> None:
     from tessel.search import find_makespan_frontier
 
-    with console.progress_bar("searching a schedule for each limit", limit_s=time_limit_s) as update:
+    def tell(count: int) -> None:
+        update(f"{count} searches done")
+        note_answer()
+
+    with (
+        console.progress_bar("searching a schedule for each limit", limit_s=time_limit_s) as update,
+        uncompiled.ended_in_time(time_limit_s) as note_answer,
+    ):
         points = find_makespan_frontier(
             placement,
             micro_batches=micro_batches,
             time_limit_s=time_limit_s,
             seed=seed,
-            on_search=lambda count: update(f"{count} searches done"),
+            on_search=tell,
         )
     _draw_frontier(points, picture)
     if as_json:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 
 from tessel.placement import Placement
 from tessel.search.limit_ladder import LimitLadder
@@ -58,6 +59,7 @@ def find_frontier(
     time_limit_s: float = 10.0,
     max_copies: int = DEFAULT_MAX_COPIES,
     seed: int = 0,
+    on_search: Callable[[int], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[FrontierPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing gets better.
@@ -67,17 +69,20 @@ def find_frontier(
         time_limit_s: seconds for all points together; when they are over, points may be missing between.
         max_copies: most micro-batches in one period, >= 1.
         seed: has no effect, since nothing here is random; all searches are called alike.
+        on_search: told how many limits have been searched.
         clock: seconds, monotonic.
 
     Raises:
         InfeasibleError: a micro-batch leaves memory behind, so no limit works in the long run.
         ScheduleError: the time was over before any repetend was found.
+        KeyboardInterrupt: interrupted before that; later, what was found is returned.
     """
     deadline = clock() + time_limit_s
     interrupts: list[None] = []
+    searched = count(1)
 
     def search(limit: int | None) -> RepetendResult:
-        return find_repetend(
+        found = find_repetend(
             placement,
             memory=NO_LIMIT - 1 if limit is None else limit,
             max_copies=max_copies,
@@ -86,6 +91,9 @@ def find_frontier(
             on_interrupt=lambda: interrupts.append(None),
             clock=clock,
         )
+        if on_search is not None:
+            on_search(next(searched))
+        return found
 
     ladder = LimitLadder(
         placement,
@@ -94,7 +102,11 @@ def find_frontier(
         peak_of=lambda found: max(steady_peaks(found)),
         is_over=lambda: bool(interrupts) or clock() >= deadline,
     )
-    ladder.climb()
+    try:
+        ladder.climb()
+    except KeyboardInterrupt:
+        if not any(ladder.found.values()):
+            raise
     return [
         FrontierPoint(
             memory=(limit,) * placement.devices,

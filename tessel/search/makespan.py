@@ -62,7 +62,8 @@ def find_schedule(
         memory: limit in units, one a device or one for all; None for none.
         time_limit_s: seconds for everything, > 0. A schedule comes back however short the time is; what is
             under way when it ends takes some hundredths of a second to stop, and rules that would not be done
-            in time are left out. Only compiling, once a machine and some seconds a function, runs to its end.
+            in time are left out. Only compiling, once a machine and some seconds a function, runs to its end;
+            `tessel.search.cold_start` has it done ahead.
         seed: seed of what is random; equal seeds and equal rounds give equal schedules.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
         on_progress: told each time the schedule gets shorter.

@@ -78,19 +78,14 @@ def find_repetend(
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
     run = _Run(clock=clock, started=clock(), time_limit_s=time_limit_s, on_progress=on_progress)
     assignments = list_assignments(placement, memory=memory)
-    run.share_time(1.0 if max_copies == 1 else SHARE_OF_COPIES)
-    best = _search_copies(assignments, 1, None, run)
-    for copies in range(2, max_copies + 1):
-        if run.is_interrupted or _is_rate_optimal(best, assignments):
-            break
-        run.share_time(1.0 if copies == max_copies else SHARE_OF_COPIES)
-        best = _search_copies(assignments, copies, best, run)
-    run.share_time(1.0)
-    starts = best.starts
     try:
+        best = _search_all_copies(assignments, max_copies, run)
         starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
     except KeyboardInterrupt:
+        if run.best is None:
+            raise
         run.is_interrupted = True
+        best, starts = run.best, run.best.starts
     if run.is_interrupted and on_interrupt is not None:
         on_interrupt()
     return _result(assignments, replace(best, starts=starts), run)
@@ -121,6 +116,7 @@ class _Run:
     time_limit_s: float
     on_progress: Callable[[Progress], None] | None
     is_interrupted: bool = False
+    best: _Found | None = None
     until_s: float = 0.0
 
     @property
@@ -139,18 +135,32 @@ class _Run:
             self.on_progress(Progress(period, lower_bound, self.elapsed_s, found_by))
 
 
+def _search_all_copies(assignments: Assignments, max_copies: int, run: _Run) -> _Found:
+    run.share_time(1.0 if max_copies == 1 else SHARE_OF_COPIES)
+    best = run.best = _search_copies(assignments, 1, None, run)
+    for copies in range(2, max_copies + 1):
+        if run.is_interrupted or _is_rate_optimal(best, assignments):
+            break
+        run.share_time(1.0 if copies == max_copies else SHARE_OF_COPIES)
+        best = run.best = _search_copies(assignments, copies, best, run)
+    run.share_time(1.0)
+    return best
+
+
 def _search_copies(assignments: Assignments, copies: int, best: _Found | None, run: _Run) -> _Found:
     """Return the best repetend with that many copies if its rate is better than `best`'s, else `best`."""
     found: _Found | None = None
     is_proven = True
     open_bounds = [] if assignments.is_complete else [_least_period(assignments.bound, copies)]
-    for problem, bound in zip(assignments.problems, assignments.bounds, strict=True):
-        lowest = _least_period(bound, copies)
+    lowest_by_problem = [_least_period(bound, copies) for bound in assignments.bounds]
+    for index, problem in enumerate(assignments.problems):
+        lowest = lowest_by_problem[index]
         below = _upper_end(problem, copies, best, found)
         if lowest >= below or (run.is_over() and (best is not None or found is not None)):
             open_bounds.append(lowest)
             break
-        search = PeriodSearch(make_cyclic_problem(problem, copies), lowest=lowest, below=below)
+        cyclic = make_cyclic_problem(problem, copies)
+        search = PeriodSearch(cyclic, lowest=lowest, below=below, on_better=run.report)
         try:
             _run_search(search, run)
         except KeyboardInterrupt:
@@ -162,7 +172,8 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
         if search.period is not None and search.starts is not None:
             starts = close_up(search.cyclic, search.starts, search.period)
             found = _Found(problem, copies, search.period, starts, search.lowest, search.found_by)
-            run.report(search.period, min(open_bounds), search.found_by)
+            still_open = (*open_bounds, *lowest_by_problem[index + 1 : index + 2])
+            run.best = replace(found, lower_bound=min(found.period, *still_open))
     if found is not None:
         return replace(found, lower_bound=min(found.period, *open_bounds))
     if best is not None:

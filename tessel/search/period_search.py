@@ -46,6 +46,7 @@ class PeriodSearch:
         cyclic: the rules.
         lowest: every shorter period is impossible.
         below: periods from here on are of no interest.
+        on_better: told period, lowest and method whenever a better period is known to work.
         period: the least one known to work; None while there is none.
         starts: int64, shape (num_nodes,), for it.
         found_by: the method that found it.
@@ -54,6 +55,7 @@ class PeriodSearch:
     cyclic: CyclicProblem
     lowest: int
     below: int
+    on_better: Callable[[int, int, str], None] | None = None
     period: int | None = None
     starts: Integers | None = None
     found_by: str = ""
@@ -118,6 +120,8 @@ class PeriodSearch:
             return False
         top = self.below if self.period is None else self.period
         self._tries = {known: tried for known, tried in self._tries.items() if self.lowest <= known < top}
+        if answer is Answer.FEASIBLE and self.period is not None and self.on_better is not None:
+            self.on_better(self.period, self.lowest, self.found_by)
         return True
 
     def _change_method(self, period: int, search: _Try) -> _Try:
