@@ -137,11 +137,12 @@ class Piece(nn.Module):
 class Program(AutogradStage):
     """A stage whose weights go by the whole model's names, and whose shares are gathered."""
 
-    def __init__(self, number: int, kind: str, stage: Stage) -> None:
+    def __init__(self, number: int, kind: str, stage: Stage, device: str) -> None:
         borders = frozenset(info.name for info in (*stage.received, *stage.sent))
         is_last = kind in ("head", "end")
         loss = (lambda micro_batch, known: known["loss"]) if is_last else None
-        super().__init__(stage, inputs=draw_words, loss=loss, differentiable=borders)
+        inputs = functools.partial(draw_words, device=device)
+        super().__init__(stage, inputs=inputs, loss=loss, differentiable=borders)
         self._number, self._kind = number, kind
 
     def gradients(self) -> Tensors:
@@ -181,12 +182,19 @@ def kinds_of(ranks: Sequence[Sequence[int]]) -> list[str]:
 
 
 def stages(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, Program]:
-    """Build stages as `tessel run` asks for them; the specification says which ranks each is on."""
-    kinds = kinds_of(json.loads(spec_json)["ranks"])
-    return {number: Program(number, kinds[number], make_stage(number, kinds)) for number in stage_numbers}
+    """Build stages as `tessel run` asks for them; the specification says which ranks each is on.
+
+    It also says what they compute on; a rank's GPU is torch's current one.
+    """
+    spec = json.loads(spec_json)
+    kinds, device = kinds_of(spec["ranks"]), spec.get("device", "cpu")
+    return {
+        number: Program(number, kinds[number], make_stage(number, kinds, device), device)
+        for number in stage_numbers
+    }
 
 
-def make_stage(number: int, kinds: Sequence[str]) -> Stage:
+def make_stage(number: int, kinds: Sequence[str], device: str) -> Stage:
     kind = kinds[number]
     middle = next((index for index in range(1, len(kinds)) if kinds[index] == "embedding"), len(kinds))
     hidden, memory = tensor(f"h{number}"), tensor(f"h{middle}")
@@ -203,7 +211,7 @@ def make_stage(number: int, kinds: Sequence[str]) -> Stage:
     }[kind]
     is_last = number == len(kinds) - 1
     return Stage(
-        module=Piece(number, kind),
+        module=Piece(number, kind).to(device),
         inputs=inputs,
         outputs=(made,),
         received=received,
@@ -225,10 +233,13 @@ def draw_embedding() -> torch.Tensor:
 
 
 @functools.cache
-def draw_words(micro_batch: int) -> Tensors:
+def draw_words(micro_batch: int, device: str = "cpu") -> Tensors:
     """Return the words that go in, and those that should come out."""
     rng = np.random.default_rng([1, micro_batch])
-    return {name: torch.from_numpy(rng.integers(0, WORDS, (ROWS, LENGTH))) for name in ("source", "target")}
+    return {
+        name: torch.from_numpy(rng.integers(0, WORDS, (ROWS, LENGTH))).to(device)
+        for name in ("source", "target")
+    }
 
 
 def reference(spec_json: str, num_micro_batches: int) -> tuple[dict[int, float], dict[str, np.ndarray]]:

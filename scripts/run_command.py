@@ -17,6 +17,7 @@ from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tessel.engine.devices import Devices
     from tessel.engine.overheads import Overheads as KnownOverheads
     from tessel.engine.run import Reference, RunReport
     from tessel.plan import Plan
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 _PICTURES = (".svg", ".pdf", ".png")
 _SLEEP_STEP_S = 0.01
+
+
+class Device(enum.StrEnum):
+    """What the ranks compute on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Overheads(enum.StrEnum):
@@ -53,6 +61,13 @@ def run(
     step: Annotated[
         str | None,
         typer.Option(help="How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."),
+    ] = None,
+    device: Annotated[
+        Device | None,
+        typer.Option(
+            help="What the ranks compute on: that of the plan's target unless given, cpu for a schedule. "
+            "GPUs talk over NCCL where each rank has one, else through the host."
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3,
     timeout: Annotated[str, typer.Option(help="Longest the ranks may take, such as 5m.")] = "5m",
@@ -111,9 +126,10 @@ def run(
         if json:
             console.print_json({"orders": str(csv)})
         return
-    programs = _programs(subject, stages, seed)
-    known = _overheads(subject, records, overheads)
-    report = _run(subject, programs, known, repeats=repeats, timeout_s=timeout_s)
+    devices = _devices(subject, device)
+    programs = _programs(subject, stages, seed, devices)
+    known = _overheads(subject, records, overheads, devices)
+    report = _run(subject, programs, known, devices, repeats=repeats, timeout_s=timeout_s)
     if trace is not None:
         save_document(trace, _trace(subject, report))
         console.print_note(f"trace written to {trace}")
@@ -173,6 +189,7 @@ def _run(
     subject: _Subject,
     programs: _Programs,
     overheads: KnownOverheads | None,
+    devices: Devices,
     *,
     repeats: int,
     timeout_s: float,
@@ -191,10 +208,34 @@ def _run(
             repeats=repeats,
             timeout_s=timeout_s,
             overheads=overheads,
+            devices=devices,
         )
 
 
-def _overheads(subject: _Subject, records_url: str, wanted: Overheads) -> KnownOverheads | None:
+def _devices(subject: _Subject, wanted: Device | None) -> Devices:
+    """Return a device for each rank, of the kind that was asked for or else of the plan's target.
+
+    Raises:
+        EngineError: there is no such device here.
+    """
+    from tessel.engine.devices import CPUS, choose_devices
+
+    kind = wanted.value if wanted is not None else subject.plan.device_kind if subject.plan else "cpu"
+    if kind == "cpu":
+        return CPUS
+    import torch
+
+    return choose_devices(
+        kind,
+        subject.schedule.placement.devices,
+        num_gpus=torch.cuda.device_count(),
+        has_nccl=torch.distributed.is_nccl_available(),
+    )
+
+
+def _overheads(
+    subject: _Subject, records_url: str, wanted: Overheads, devices: Devices
+) -> KnownOverheads | None:
     """Find what ranks take beside their blocks in the records, or measure it and keep it there."""
     if wanted is Overheads.NONE:
         return None
@@ -203,13 +244,14 @@ def _overheads(subject: _Subject, records_url: str, wanted: Overheads) -> KnownO
     from tuner.target_resolution import environment_of, resolve_target
 
     num_ranks = subject.schedule.placement.devices
-    target = resolve_target("cpu", num_threads=1)
+    target = resolve_target(devices.kind, num_threads=1)
     with open_store(records_url) as store, console.progress_bar(f"overheads of {num_ranks} ranks"):
         found = known_overheads(
             store,
             num_ranks,
             target=target.text,
             machine=environment_of(target),
+            devices=devices,
             anew=wanted is Overheads.ANEW,
         )
     origin = f"measured, and kept in {records_url}" if found.is_new else f"found in {records_url}"
@@ -217,7 +259,7 @@ def _overheads(subject: _Subject, records_url: str, wanted: Overheads) -> KnownO
     return found.overheads
 
 
-def _programs(subject: _Subject, stages: str | None, seed: int) -> _Programs:
+def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices) -> _Programs:
     """Return who builds the stages, from which specification, and the unpipelined model.
 
     Raises:
@@ -225,9 +267,9 @@ def _programs(subject: _Subject, stages: str | None, seed: int) -> _Programs:
     """
     chosen = stages or ("sleep" if subject.plan is None else "compiled")
     if chosen == "sleep":
-        return _sleeping(subject)
+        return _sleeping(subject, devices)
     if ":" in chosen:
-        return _stages_of_ones_own(subject, chosen)
+        return _stages_of_ones_own(subject, chosen, devices)
     if chosen not in ("compiled", "torch"):
         raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
     if subject.plan is None:
@@ -235,20 +277,20 @@ def _programs(subject: _Subject, stages: str | None, seed: int) -> _Programs:
             f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
             "module:function"
         )
-    return _stages_of_plan(subject.plan, chosen, seed)
+    return _stages_of_plan(subject.plan, chosen, seed, devices)
 
 
-def _sleeping(subject: _Subject) -> _Programs:
+def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
     import msgspec
 
     from tessel.engine.sleeping_run import PROVIDER, sleep_spec
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
-    spec = sleep_spec(subject.schedule.placement, step_us=step_us)
+    spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
     return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, step_us)
 
 
-def _stages_of_ones_own(subject: _Subject, provider: str) -> _Programs:
+def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _Programs:
     """Take stages from a function of the user's; a function `reference` beside it gives the whole model."""
     import msgspec
 
@@ -257,7 +299,8 @@ def _stages_of_ones_own(subject: _Subject, provider: str) -> _Programs:
     from tessel.engine.location import find_function
 
     find_function(provider)  # Refused here, before any process starts.
-    spec = msgspec.json.encode({"ranks": rank_by_stage(subject.schedule)}).decode()
+    told = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
+    spec = msgspec.json.encode(told).decode()
     try:
         whole = find_function(f"{provider.rpartition(':')[0]}:reference")
     except EngineError:
@@ -266,7 +309,7 @@ def _stages_of_ones_own(subject: _Subject, provider: str) -> _Programs:
     return _Programs(provider, spec, reference, subject.step_us if subject.plan is None else None)
 
 
-def _stages_of_plan(plan: Plan, stages: str, seed: int) -> _Programs:
+def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Programs:
     import msgspec
 
     from tuner.plan import ModelPlan
@@ -275,7 +318,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int) -> _Programs:
     if stages == "torch":
         from tuner import torch_programs
 
-        of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed)
+        of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed, device=devices.kind)
         torch_programs.check_spec(of_torch)
         return _Programs(
             "tuner.torch_programs:provide_programs",
@@ -285,6 +328,11 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int) -> _Programs:
         )
     from tuner import compiled_stages
 
+    if devices.kind != plan.device_kind:
+        raise typer.BadParameter(
+            f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
+            "or give --stages torch"
+        )
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
     compiled_stages.check_spec(spec)
     return _Programs(
@@ -327,6 +375,7 @@ def _document(report: RunReport) -> dict[str, object]:
         "max_gradient_error": report.max_gradient_error,
         "loss_error": report.loss_error,
         "ranks_per_core": report.ranks_per_core,
+        "ranks_per_gpu": report.ranks_per_gpu,
         **report.figures,
     }
 
@@ -358,7 +407,12 @@ def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
         console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
     if report.loss_error is not None:
         console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
-    if report.ranks_per_core > 1 and "sleeping" not in programs.provider:
+    if report.ranks_per_gpu > 1:
+        console.print_line(
+            f"{report.ranks_per_gpu} ranks share a GPU here and hand over through the host, so real steps "
+            "take longer than simulated"
+        )
+    elif report.ranks_per_core > 1 and not report.ranks_per_gpu and "sleeping" not in programs.provider:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"
         )

@@ -3,13 +3,15 @@
 Each function of a stage is partitioned exactly as the plan says (its sub-graphs and their backends, by
 fingerprint), lowered and built; nothing is searched or measured again. The joint backward and the two halves
 of a split one are programs of their own, so a split schedule does no work twice. Tensors cross by DLPack
-without a copy. Weights are the model's, or drawn from a seed, alike in every process. Checked in
-tests/tuner/test_compiled_stages.py.
+without a copy. Weights are the model's, or drawn from a seed, alike in every process. Stages of a plan for a
+GPU run on torch's current one, in the stream that TVM and torch share by default. Checked in
+tests/tuner/test_compiled_stages.py; on a GPU it was not run yet.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +40,7 @@ from tuner.rules import gather_specs
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
 from tuner.target import Target
-from tuner.target_resolution import resolve_target, tvm_device
+from tuner.target_resolution import resolve_target
 
 
 class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,16 +59,16 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
     """Build the stages with the given numbers.
 
     Raises:
-        TunerError: the model is not the one that the plan was made for, or a backend of the plan is missing.
+        TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
+            is missing.
     """
     model = load_planned_model(spec)
     stages = build_stages(model, _cuts(model, spec.plan))
-    target = resolve_target("cpu", num_threads=spec.plan.num_threads)
+    target = _target_of(spec.plan)
     backends = available_backends(target)
     weights = draw_weights(model, spec.seed)
     returned = _returned_gradients(stages)
-    # Kept, so that a timed forward draws nothing.
-    inputs = functools.cache(functools.partial(draw_inputs, model, spec.seed))
+    inputs = _inputs_on_device(model, spec)
     return {
         number: CompiledStage(
             stages[number],
@@ -74,7 +76,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
                 name: _compile(function, spec.plan, backends, target)
                 for name, function in _functions_of(stages[number]).items()
             },
-            weights={name: weights[name] for name in stages[number].parameters},
+            weights=_on_device({name: weights[name] for name in stages[number].parameters}, target),
             inputs=inputs,
             sent_gradients=returned[number],
             received_gradients=returned[number + 1] if number + 1 < len(stages) else (),
@@ -84,16 +86,12 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
 
 
 def check_spec(spec: ProgramSpec) -> None:
-    """Refuse, before any process starts, a plan whose functions were partitioned for another kind of device.
+    """Refuse, before any process starts, a plan whose device is not on this machine.
 
     Raises:
-        TunerError: the plan is not for a CPU.
+        TunerError: there is no such GPU.
     """
-    if '"kind":"cuda"' in spec.plan.target.replace(" ", ""):
-        raise TunerError(
-            f"the plan was tuned for {spec.plan.device_model}, a GPU, and ranks run on this machine's CPU; "
-            "tune for cpu, or write the orders with --csv for a training loop on GPUs"
-        )
+    _target_of(spec.plan)
 
 
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
@@ -151,7 +149,7 @@ class Machine:
     """A compiled function that takes and returns torch tensors by name."""
 
     def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
-        self._machine = relax.VirtualMachine(executable, tvm_device(target))
+        self._machine = relax.VirtualMachine(executable, _device(target))
         self._inputs = [info.name for info in function.inputs]
         self._outputs = [info.name for info in function.outputs]
 
@@ -299,19 +297,18 @@ def reference_step(
 ) -> tuple[dict[int, float], dict[str, np.ndarray]]:
     """Return losses by micro-batch and mean gradients of the uncut, unpartitioned model."""
     model = load_planned_model(spec)
-    target = resolve_target("cpu", num_threads=spec.plan.num_threads)
+    target = _target_of(spec.plan)
     (stage,) = build_stages(model, ())
     machines = {
         name: Machine(build_module(function.module, target), function, target)
         for name, function in _functions_of(stage).items()
         if name in ("forward", "backward")
     }
-    weights = draw_weights(model, spec.seed)
     whole = CompiledStage(
         stage,
         machines=machines,
-        weights=weights,
-        inputs=lambda micro_batch: draw_inputs(model, spec.seed, micro_batch),
+        weights=_on_device(draw_weights(model, spec.seed), target),
+        inputs=_inputs_on_device(model, spec),
         sent_gradients=(),
         received_gradients=(),
     )
@@ -320,7 +317,46 @@ def reference_step(
         whole.run(_Step("F", micro_batch), {})
         if "backward" in machines:
             whole.run(_Step("B", micro_batch), {})
-    return whole.losses(), {name: gradient.numpy() for name, gradient in whole.gradients().items()}
+    return whole.losses(), {name: gradient.cpu().numpy() for name, gradient in whole.gradients().items()}
+
+
+def _target_of(plan: ModelPlan) -> Target:
+    """Return the plan's target as this machine has it; a GPU's code is for the plan's own architecture."""
+    if plan.device_kind == "cpu":
+        return resolve_target("cpu", num_threads=plan.num_threads)
+    here = resolve_target("cuda")
+    planned, found = (_architecture(text) for text in (plan.target, here.tvm_json))
+    if planned != found:
+        raise TunerError(
+            f"the plan was tuned for {plan.device_model} ({planned}), but this machine's GPU is {found}; "
+            "tune on this machine"
+        )
+    return Target(name="cuda", kind="cuda", tvm_json=plan.target, num_threads=1)
+
+
+def _architecture(target_json: str) -> str:
+    """Return such as `sm_90`; features of one architecture alone (`sm_90a`) are not told apart."""
+    return str(json.loads(target_json).get("arch", "unknown")).rstrip("a")
+
+
+def _device(target: Target) -> Any:
+    """Return TVM's handle of the device that this process computes on."""
+    return tvm.cuda(torch.cuda.current_device()) if target.kind == "cuda" else tvm.cpu()
+
+
+def _on_device(tensors: Tensors, target: Target) -> Tensors:
+    return {name: tensor.to(target.kind) for name, tensor in tensors.items()}
+
+
+def _inputs_on_device(model: Model, spec: ProgramSpec) -> Callable[[int], Tensors]:
+    """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
+    kind = spec.plan.device_kind
+
+    @functools.cache
+    def inputs(micro_batch: int) -> Tensors:
+        return {name: t.to(kind) for name, t in draw_inputs(model, spec.seed, micro_batch).items()}
+
+    return inputs
 
 
 class _Step(msgspec.Struct, frozen=True):

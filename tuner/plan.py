@@ -155,3 +155,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     reused_measurements: int
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int = 1
+
+    @property
+    def device_kind(self) -> Literal["cpu", "cuda"]:
+        """What the target is: a processor, or a GPU."""
+        return "cuda" if '"kind":"cuda"' in self.target.replace(" ", "") else "cpu"

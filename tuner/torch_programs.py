@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -32,10 +33,12 @@ class TorchProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     Attributes:
         plan: the plan's part that the tuner made; its model is a `module:function`.
         seed: draws inputs, and what the module's own making draws.
+        device: where the module runs; `cuda` is torch's current GPU.
     """
 
     plan: ModelPlan
     seed: int = 0
+    device: Literal["cpu", "cuda"] = "cpu"
 
 
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, AutogradStage]:
@@ -77,12 +80,12 @@ def reference_step(
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
         rng = _rng(spec, micro_batch)
-        outputs = pytree.tree_leaves(module(*(_drawn_like(example, rng) for example in examples)))
-        loss = _loss(outputs, rng)
+        drawn = [_drawn_like(example, rng).to(spec.device) for example in examples]
+        loss = _loss(pytree.tree_leaves(module(*drawn)), rng)
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
     return losses, {
-        name: (torch.zeros_like(weight) if weight.grad is None else weight.grad).numpy()
+        name: (torch.zeros_like(weight) if weight.grad is None else weight.grad).cpu().numpy()
         for name, weight in module.named_parameters()
     }
 
@@ -112,7 +115,7 @@ def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     location, _, function = spec.plan.model.rpartition(":")
     torch.manual_seed(spec.seed)  # Every rank makes the same weights.
     module, examples = build_torch_module(location, function)
-    return module.eval(), tuple(examples)
+    return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
 
 
 def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
@@ -134,7 +137,8 @@ def _loss(outputs: Sequence[torch.Tensor], rng: np.random.Generator) -> torch.Te
         return output
     num_classes = output.shape[-1]
     rows = output.reshape(-1, num_classes)
-    return cross_entropy(rows, torch.from_numpy(rng.integers(0, num_classes, rows.shape[0])))
+    labels = torch.from_numpy(rng.integers(0, num_classes, rows.shape[0]))
+    return cross_entropy(rows, labels.to(rows.device))
 
 
 class _Draws:
@@ -152,7 +156,7 @@ class _Draws:
         """Return the user's inputs by name."""
         rng = _rng(self._spec, micro_batch)
         return {
-            name: _drawn_like(example, rng)
+            name: _drawn_like(example, rng).to(self._spec.device)
             for name, example in zip(self._input_names, self._examples, strict=True)
         }
 

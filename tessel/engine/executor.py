@@ -1,38 +1,52 @@
 """Run one rank's actions: wait for what each needs, run it, hand on what it made.
 
-Tensors travel point to point over torch.distributed, each under a tag of its own (edge, micro-batch, tensor),
-so orders may be any; receives are posted ahead, so a sender never waits for a busy receiver. A stage on
-several ranks (a tensor-parallel block) runs on each of them; whoever holds both ends of an edge hands over
-locally, and otherwise the source's first rank sends. What the model leaves out: a device's own parallelism
-between sending and computing; on a CPU both take cores. Checked in tests/tessel/engine/test_executor.py.
+Tensors travel point to point over torch.distributed (`tessel.engine.transport`), so orders may be any. A
+stage on several ranks (a tensor-parallel block) runs on each of them; whoever holds both ends of an edge
+hands over locally, and otherwise the source's first rank sends. On a GPU the host waits for the device before
+and after each action: its times are then the device's, and a rank that hangs is seen in the action that does
+it; the price is one launch latency an action. What the model leaves out: a device's own parallelism between
+sending and computing; on a CPU both take cores. Checked in tests/tessel/engine/test_executor.py.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from tessel.engine.actions import Action, ActionKind
+from tessel.engine.actions import Action, ActionKind, RankActions
 from tessel.engine.errors import EngineError
 from tessel.engine.job import MAX_TENSORS, Event
 from tessel.engine.program import StageProgram, Tensors
 from tessel.engine.progress import Progress
-from tuner.plan import TensorInfo
+from tessel.engine.transport import Handover, Transport, synchronize
 
-_RECEIVES_AHEAD = 8
-"""Actions whose receives are posted before their turn: enough to hide a hop, few enough to bound buffers."""
+_EXPECTED_AHEAD = 8
+"""Actions whose receives may be posted before their turn: it hides a hop, and buffers stay few."""
 
 
-class _Route(NamedTuple):
-    """One hand-over that an action waits for or makes."""
+class Step(NamedTuple):
+    """One rank's part of a step.
 
-    peer_stage: int
-    tensors: tuple[TensorInfo, ...]
-    is_gradient: bool
+    Attributes:
+        actions: what it runs, in order.
+        own: the same, to look up.
+        arrivals: what each other rank sends here, in the order in which that rank makes it.
+    """
+
+    actions: tuple[Action, ...]
+    own: frozenset[Action]
+    arrivals: dict[int, tuple[Handover, ...]]
+
+
+class _Arrival(NamedTuple):
+    """What an action waits for, and the rank that sends it; this one where it is handed over locally."""
+
+    handover: Handover
+    source: int
 
 
 class Executor:
@@ -43,6 +57,7 @@ class Executor:
         ranks_by_stage: the ranks of each stage, ascending.
         programs: the stages that this rank holds, by number.
         progress: told what the rank is doing.
+        device: where the programs compute.
 
     Raises:
         EngineError: more tensors cross a border than transfers can be told apart.
@@ -54,6 +69,7 @@ class Executor:
         ranks_by_stage: Sequence[Sequence[int]],
         programs: Mapping[int, StageProgram],
         progress: Progress,
+        device: torch.device,
     ) -> None:
         for stage, program in programs.items():
             if max(len(program.received), len(program.sent)) > MAX_TENSORS:
@@ -63,109 +79,114 @@ class Executor:
                 )
         self._rank = rank
         self._progress = progress
+        self._device = device
         self._ranks_by_stage = [tuple(ranks) for ranks in ranks_by_stage]
         self._programs = dict(programs)
-        self._own: frozenset[Action] = frozenset()
         self._local: dict[tuple[int, int, bool], Tensors] = {}
-        self._posted: dict[Action, list[tuple[str, torch.Tensor, dist.Work]]] = {}
-        self._sends: list[tuple[dist.Work, torch.Tensor]] = []
 
-    def run_step(self, actions: Sequence[Action], num_micro_batches: int) -> list[Event]:
+    def prepare(self, orders: RankActions) -> Step:
+        """Return this rank's part of a step, given every rank's actions."""
+        own = frozenset(orders[self._rank])
+        found: dict[int, list[tuple[int, Handover]]] = defaultdict(list)
+        positions = [{action: position for position, action in enumerate(order)} for order in orders]
+        for action in orders[self._rank]:
+            arrival = self._incoming(action, own)
+            if arrival is None or arrival.source == self._rank:
+                continue
+            made_at = next(
+                positions[arrival.source][made]
+                for made in _makers(arrival.handover)
+                if made in positions[arrival.source]
+            )
+            found[arrival.source].append((made_at, arrival.handover))
+        arrivals = {
+            source: tuple(handover for _, handover in sorted(handovers, key=lambda pair: pair[0]))
+            for source, handovers in found.items()
+        }
+        return Step(tuple(orders[self._rank]), own, arrivals)
+
+    def run_step(self, step: Step, num_micro_batches: int, transport: Transport) -> list[Event]:
         """Run one training step's actions in order, and wait until all that was sent has left."""
         self._local.clear()
-        self._own = frozenset(actions)
         for program in self._programs.values():
             program.start_step(num_micro_batches)
+        transport.start_step(step.arrivals)
+        arrivals = [self._incoming(action, step.own) for action in step.actions]
         events = []
-        for position, action in enumerate(actions):
-            for ahead in actions[position : position + _RECEIVES_AHEAD]:
-                self._post_receives(ahead)
+        for position, action in enumerate(step.actions):
+            for ahead in arrivals[position : position + _EXPECTED_AHEAD]:
+                if ahead is not None and ahead.source != self._rank:
+                    transport.expect(ahead.handover, ahead.source)
             ready_s = time.perf_counter()
             self._progress.wait(f"waiting for what {action} needs")
-            given = self._take(action)
+            given = self._take(arrivals[position], transport)
             self._progress.work(f"running {action}")
             start_s = time.perf_counter()
             made = self._programs[action.stage].run(action, given)
+            synchronize(self._device)
             end_s = time.perf_counter()
-            self._hand_on(action, made)
+            self._hand_on(action, made, transport)
             events.append(Event(action=str(action), ready_s=ready_s, start_s=start_s, end_s=end_s))
         self._progress.wait("waiting for others to take what it sent")
-        for work, _ in self._sends:
-            work.wait()
-        self._sends.clear()
+        transport.finish()
         return events
 
-    def _incoming(self, action: Action) -> _Route | None:
+    def _incoming(self, action: Action, own: frozenset[Action]) -> _Arrival | None:
         program = self._programs[action.stage]
         if action.kind is ActionKind.FORWARD:
-            route = _Route(action.stage - 1, program.received, False)
-        elif action.kind is ActionKind.BACKWARD_WEIGHT and self._input_half_of(action) in self._own:
+            peer_stage, tensors, is_gradient = action.stage - 1, program.received, False
+        elif action.kind is ActionKind.BACKWARD_WEIGHT and _input_half_of(action) in own:
             return None  # Its input half took the gradients before.
         else:
-            route = _Route(action.stage + 1, program.received_gradients, True)
-        return route if route.tensors else None
+            peer_stage, tensors, is_gradient = action.stage + 1, program.received_gradients, True
+        if not tensors:
+            return None
+        sources = self._ranks_by_stage[peer_stage]
+        return _Arrival(
+            Handover(action.stage, action.micro_batch, is_gradient, tensors),
+            self._rank if self._rank in sources else sources[0],
+        )
 
-    @staticmethod
-    def _input_half_of(action: Action) -> Action:
-        return action._replace(kind=ActionKind.BACKWARD_INPUT)
-
-    def _outgoing(self, action: Action) -> _Route | None:
+    def _outgoing(self, action: Action) -> Handover | None:
         program = self._programs[action.stage]
         if action.kind is ActionKind.FORWARD:
-            route = _Route(action.stage + 1, program.sent, False)
+            handover = Handover(action.stage + 1, action.micro_batch, False, program.sent)
         elif action.kind is ActionKind.BACKWARD_WEIGHT:
             return None
         else:
-            route = _Route(action.stage - 1, program.sent_gradients, True)
-        return route if route.tensors else None
+            handover = Handover(action.stage - 1, action.micro_batch, True, program.sent_gradients)
+        return handover if handover.tensors else None
 
-    def _post_receives(self, action: Action) -> None:
-        route = self._incoming(action)
-        if route is None or action in self._posted or self._rank in self._ranks_by_stage[route.peer_stage]:
-            return
-        source = self._ranks_by_stage[route.peer_stage][0]
-        posted = []
-        for number, info in enumerate(route.tensors):
-            buffer = torch.empty(info.shape, dtype=getattr(torch, info.dtype))
-            tag = self._tag(action.stage, action.micro_batch, number, is_gradient=route.is_gradient)
-            posted.append((info.name, buffer, _work(dist.irecv(buffer, src=source, tag=tag))))
-        self._posted[action] = posted
-
-    def _take(self, action: Action) -> Tensors:
-        route = self._incoming(action)
-        if route is None:
+    def _take(self, arrival: _Arrival | None, transport: Transport) -> Tensors:
+        if arrival is None:
             return {}
-        if action in self._posted:
-            given = {}
-            for name, buffer, work in self._posted.pop(action):
-                work.wait()
-                given[name] = buffer
-            return given
-        return self._local.pop((action.stage, action.micro_batch, route.is_gradient))
+        if arrival.source == self._rank:
+            return self._local.pop(arrival.handover.key)
+        given = transport.receive(arrival.handover, arrival.source)
+        synchronize(self._device)
+        return given
 
-    def _hand_on(self, action: Action, made: Tensors) -> None:
-        route = self._outgoing(action)
-        if route is None:
+    def _hand_on(self, action: Action, made: Tensors, transport: Transport) -> None:
+        handover = self._outgoing(action)
+        if handover is None:
             return
         mine = self._ranks_by_stage[action.stage]
-        for peer in self._ranks_by_stage[route.peer_stage]:
+        for peer in self._ranks_by_stage[handover.stage]:
             if peer == self._rank:
-                self._local[route.peer_stage, action.micro_batch, route.is_gradient] = made
+                self._local[handover.key] = made
             elif peer not in mine and self._rank == mine[0]:
-                self._send(route, action.micro_batch, made, peer)
-
-    def _send(self, route: _Route, micro_batch: int, made: Tensors, peer: int) -> None:
-        for number, info in enumerate(route.tensors):
-            tensor = made[info.name].contiguous()
-            tag = self._tag(route.peer_stage, micro_batch, number, is_gradient=route.is_gradient)
-            self._sends.append((_work(dist.isend(tensor, dst=peer, tag=tag)), tensor))
-
-    def _tag(self, receiving_stage: int, micro_batch: int, number: int, *, is_gradient: bool) -> int:
-        transfer = micro_batch * len(self._ranks_by_stage) + receiving_stage
-        return (transfer * 2 + is_gradient) * MAX_TENSORS + number
+                transport.send(handover, made, peer)
 
 
-def _work(work: dist.Work | None) -> dist.Work:
-    if work is None:
-        raise RuntimeError("this process is not part of the group that the tensor travels in")
-    return work
+def _makers(handover: Handover) -> tuple[Action, ...]:
+    """Return the actions of which one makes what is handed over."""
+    if not handover.is_gradient:
+        return (Action(handover.stage - 1, ActionKind.FORWARD, handover.micro_batch),)
+    return tuple(
+        Action(handover.stage + 1, kind, handover.micro_batch)
+        for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+    )
+
+
+def _input_half_of(action: Action) -> Action:
+    return action._replace(kind=ActionKind.BACKWARD_INPUT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tessel.engine.actions import RankActions
+from tessel.engine.devices import CPUS, Devices
 from tessel.engine.errors import EngineError
 
 FOLDER_PREFIX = "tessel-run-"
@@ -37,6 +38,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         runs: schedules, run in turn.
         repeats: counted steps of each schedule.
         num_threads: threads of each rank's programs.
+        devices: where each rank computes, and what carries tensors between them.
         write_gradients: whether gradients of each schedule's last step are written.
 
     Raises:
@@ -51,6 +53,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     runs: tuple[RunSpec, ...]
     repeats: int
     num_threads: int
+    devices: Devices = CPUS
     write_gradients: bool = True
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 A rank that dies, or a job that takes longer than its time-out, ends the run with the rank's name and the end
 of its log; of ranks that hang, one that is stopped is named, else one that does not merely wait for another.
 Ranks run in a process group of their own (`tessel.engine.ranks`); none is left behind, however the run ends.
-Everything is on this machine: gloo is bound to the loopback interface. Checked in
+Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
 """
 
@@ -73,6 +73,7 @@ def _ranks(job: JobSpec, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         **os.environ,
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

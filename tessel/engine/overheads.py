@@ -29,14 +29,13 @@ import msgspec
 from records import Environment, Measurement, RecordStore, Status, Workload
 from records.workload import Tensor, describe
 from tessel.engine.actions import Action, ActionKind, actions_from_csv, actions_of, schedule_of_actions
+from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event
 from tessel.engine.sleeping_run import run_sleeping, sleep_spec
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Edge, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
-
-BACKEND = "gloo"
 
 _STAGE_MS = 10
 """How long the forward and each half of the backward take: long beside the overheads, short to wait for."""
@@ -63,7 +62,13 @@ class Found(NamedTuple):
 
 
 def known_overheads(
-    store: RecordStore, num_ranks: int, *, target: str, machine: Environment, anew: bool = False
+    store: RecordStore,
+    num_ranks: int,
+    *,
+    target: str,
+    machine: Environment,
+    devices: Devices = CPUS,
+    anew: bool = False,
 ) -> Found:
     """Return the overheads of this machine: from the records, or measured now and kept there.
 
@@ -72,6 +77,8 @@ def known_overheads(
         num_ranks: ranks that run at once; a single rank has those of two.
         target: canonical text of the target that records are kept under.
         machine: this machine; versions are replaced by those of what the ranks run on.
+        devices: where each rank keeps its tensors, and what carries them; ranks that share a GPU have records
+            of their own.
         anew: whether to measure even what the records have; the newest counts.
 
     Raises:
@@ -80,22 +87,24 @@ def known_overheads(
     """
     num_ranks = max(2, num_ranks)
     environment = _environment(machine)
-    workloads = _workloads(num_ranks)
+    workloads = _workloads(num_ranks, devices)
     kept = [
-        store.find_latest(workload.fingerprint, backend=BACKEND, target=target, environment=environment)
+        store.find_latest(
+            workload.fingerprint, backend=devices.backend, target=target, environment=environment
+        )
         for workload in workloads
     ]
     if not anew and all(record is not None and record.measurement.status is Status.OK for record in kept):
         medians = (record.measurement.latency_us for record in kept if record is not None)
         return Found(Overheads(*medians), is_new=False)
-    samples = _measure(num_ranks)
+    samples = _measure(num_ranks, devices)
     now = time.time()
     store.append_many(
         (
             workload,
             Measurement(
                 workload_fingerprint=workload.fingerprint,
-                backend=BACKEND,
+                backend=devices.backend,
                 target=target,
                 environment=environment,
                 status=Status.OK,
@@ -156,20 +165,26 @@ def _environment(machine: Environment) -> Environment:
     return msgspec.structs.replace(machine, num_threads=1, versions=versions)
 
 
-def _workloads(num_ranks: int) -> tuple[Workload, ...]:
+def _workloads(num_ranks: int, devices: Devices) -> tuple[Workload, ...]:
+    shared = [("ranks_per_gpu", str(devices.ranks_per_gpu))] if devices.gpus else []
     return tuple(
         describe(
             "device",
             [Tensor((1,), "float32")],
             [],
             [0],
-            [("overhead", name.removesuffix("_us")), ("ranks", str(num_ranks)), ("stage_ms", str(_STAGE_MS))],
+            [
+                ("overhead", name.removesuffix("_us")),
+                *shared,
+                ("ranks", str(num_ranks)),
+                ("stage_ms", str(_STAGE_MS)),
+            ],
         )
         for name in Overheads._fields
     )
 
 
-def _measure(num_ranks: int) -> tuple[tuple[float, ...], ...]:
+def _measure(num_ranks: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
     """Return the samples of each overhead, one a step."""
     step_us = 1000.0
     # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
@@ -187,7 +202,9 @@ def _measure(num_ranks: int) -> tuple[tuple[float, ...], ...]:
         for rule in HANDWRITTEN
         if rule.name in ("1f1b", "zb-h1")
     }
-    results = run_sleeping(schedules, step_us=step_us, repeats=_REPEATS, timeout_s=_TIMEOUT_S)
+    results = run_sleeping(
+        schedules, step_us=step_us, repeats=_REPEATS, timeout_s=_TIMEOUT_S, devices=devices
+    )
     seconds = sleep_spec(placement, step_us=step_us).seconds
     samples = [
         overheads_of([result.events[name][step] for result in results], seconds)

@@ -18,6 +18,7 @@ import numpy as np
 
 from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
+from tessel.engine.devices import CPUS, Devices
 from tessel.engine.errors import EngineError
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
@@ -64,6 +65,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
             Relative to the largest value in it, or to a thousandth of that in any gradient if that is more.
         loss_error: largest relative error of a micro-batch's loss, over schedules; None without a loss.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
+        ranks_per_gpu: ranks on the GPU that most of them share, likewise; 0 where they compute on the CPU.
         events: every counted step's events by schedule, then by rank.
     """
 
@@ -71,6 +73,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     max_gradient_error: float | None
     loss_error: float | None
     ranks_per_core: float
+    ranks_per_gpu: int
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
 
 
@@ -86,6 +89,7 @@ def run_schedule(
     repeats: int = 3,
     timeout_s: float = 300.0,
     overheads: Overheads | None = None,
+    devices: Devices = CPUS,
 ) -> RunReport:
     """Run a schedule and, where it applies, 1F1B in turn, and check both.
 
@@ -101,6 +105,7 @@ def run_schedule(
         repeats: counted steps of each schedule.
         timeout_s: longest the ranks may take.
         overheads: what real ranks take beyond what is simulated, where it is known.
+        devices: where each rank computes, and what carries tensors between them.
 
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
@@ -128,6 +133,7 @@ def run_schedule(
             ),
             repeats=repeats,
             num_threads=num_threads,
+            devices=devices,
             write_gradients=reference is not None,
         ),
         timeout_s=timeout_s,
@@ -142,6 +148,7 @@ def run_schedule(
         else None,
         loss_error=max(_loss_error(losses, results, name) for name in schedules) if losses else None,
         ranks_per_core=schedule.placement.devices * num_threads / _num_cores(),
+        ranks_per_gpu=devices.ranks_per_gpu,
         events={name: _steps(results, name) for name in schedules},
     )
 
@@ -155,6 +162,7 @@ def run_plan(
     repeats: int = 3,
     timeout_s: float = 300.0,
     overheads: Overheads | None = None,
+    devices: Devices = CPUS,
 ) -> RunReport:
     """Run the plan's schedule and 1F1B in turn, and check both; arguments are those of `run_schedule`.
 
@@ -172,6 +180,7 @@ def run_plan(
         repeats=repeats,
         timeout_s=timeout_s,
         overheads=overheads,
+        devices=devices,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage
+from tessel.engine.devices import CPUS, DeviceKind, Devices
 from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
 from tessel.handwritten.stages import read_pipeline
@@ -26,18 +27,21 @@ class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         seconds: for each stage, seconds by the letter of the action.
         ranks: the ranks of each stage, ascending.
+        device: where the tensors are that cross borders; sleeping is the host's.
     """
 
     seconds: tuple[dict[str, float], ...]
     ranks: tuple[tuple[int, ...], ...]
+    device: DeviceKind = "cpu"
 
 
-def sleep_spec(placement: Placement, *, step_us: float) -> SleepSpec:
+def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cpu") -> SleepSpec:
     """Return stages that take as long as the placement's blocks.
 
     Args:
         placement: a chain of stages.
         step_us: microseconds of one step of its spans.
+        device: where the tensors are that cross borders.
 
     Raises:
         NotAPipelineError: its blocks are no stages.
@@ -54,12 +58,19 @@ def sleep_spec(placement: Placement, *, step_us: float) -> SleepSpec:
             }
         )
     return SleepSpec(
-        seconds=tuple(seconds), ranks=tuple(tuple(sorted(stage.devices)) for stage in pipeline.stages)
+        seconds=tuple(seconds),
+        ranks=tuple(tuple(sorted(stage.devices)) for stage in pipeline.stages),
+        device=device,
     )
 
 
 def run_sleeping(
-    schedules: Mapping[str, Schedule], *, step_us: float, repeats: int, timeout_s: float
+    schedules: Mapping[str, Schedule],
+    *,
+    step_us: float,
+    repeats: int,
+    timeout_s: float,
+    devices: Devices = CPUS,
 ) -> tuple[RankResult, ...]:
     """Run schedules of one placement in turn; return what every rank reports.
 
@@ -68,25 +79,28 @@ def run_sleeping(
         step_us: microseconds of one step of their spans.
         repeats: counted steps of each.
         timeout_s: longest the ranks may take.
+        devices: where each rank keeps its tensors, and what carries them.
 
     Raises:
         EngineError: a schedule cannot be run, or a rank failed.
     """
     first = next(iter(schedules.values()))
     check_chain(first.placement)
+    spec = sleep_spec(first.placement, step_us=step_us, device=devices.kind)
     return launch(
         JobSpec(
             num_ranks=first.placement.devices,
             ranks_by_stage=rank_by_stage(first),
             micro_batches=first.micro_batches,
             provider=PROVIDER,
-            provider_spec=msgspec.json.encode(sleep_spec(first.placement, step_us=step_us)).decode(),
+            provider_spec=msgspec.json.encode(spec).decode(),
             runs=tuple(
                 RunSpec(name=name, actions=actions_as_lines(actions_of(schedule)))
                 for name, schedule in schedules.items()
             ),
             repeats=repeats,
             num_threads=1,
+            devices=devices,
             write_gradients=False,
         ),
         timeout_s=timeout_s,

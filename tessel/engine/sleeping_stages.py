@@ -25,8 +25,8 @@ _SIZE = 256
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, SleepingStage]:
     """Build stages as an engine's ranks ask for them: the specification comes as JSON text."""
     spec = msgspec.json.decode(spec_json, type=SleepSpec)
-    # Every rank makes every group, in the same order, whether or not it is in it.
-    groups = [dist.new_group(list(ranks)) if len(ranks) > 1 else None for ranks in spec.ranks]
+    # Every rank makes every group, in the same order, whether or not it is in it. They wait on the host.
+    groups = [dist.new_group(list(ranks), backend="gloo") if len(ranks) > 1 else None for ranks in spec.ranks]
     return {number: SleepingStage(spec, number, groups[number]) for number in stage_numbers}
 
 
@@ -43,7 +43,7 @@ class SleepingStage:
         last = len(spec.seconds) - 1
         self._seconds = spec.seconds[number]
         self._group = group
-        self._tensor = torch.zeros(_SIZE)
+        self._tensor = torch.zeros(_SIZE, device=spec.device)
         self.received = _border(number) if number else ()
         self.sent = _border(number + 1) if number < last else ()
         trained = [any(letter != "F" for letter in seconds) for seconds in spec.seconds]

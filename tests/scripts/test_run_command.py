@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from planned_models import ENCODER_DECODER, plan_on_tvm
 from random_schedules import draw_schedule
+from torch import cuda
 
 from tessel.comparison import compare_schedules
 from tessel.documents import save_document
@@ -46,24 +47,29 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("stages", ["compiled", "torch"])
+@pytest.mark.parametrize(("stages", "target"), [("compiled", "cpu"), ("torch", '{"kind":"cuda"}')])
 def test_a_plan_runs_and_its_gradients_are_exact(
     stages: str,
+    target: str,
     plan: Path,
     tessel: Callable[..., object],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Torch's stages run on the CPU even where the plan was made for a GPU."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    path = tmp_path / "plan.json"
+    save_plan(msgspec.structs.replace(load_plan(plan), target=target), path)
     trace = tmp_path / "trace.json"
     picture = tmp_path / "real.svg"
     wanted = ("--trace", trace, "--picture", picture, "--overheads", "none", "--json")
-    done = tessel("run", plan, "--stages", stages, "--repeats", 2, *wanted)
+    done = tessel("run", path, "--stages", stages, "--device", "cpu", "--repeats", 2, *wanted)
     assert done.status == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["max_gradient_error"] < 1e-5
     assert report["loss_error"] < 1e-5
     assert set(report) >= {"searched", "1f1b", "ranks_per_core"}
+    assert report["ranks_per_gpu"] == 0
     events = json.loads(trace.read_bytes())["traceEvents"]
     ran = [event for event in events if event.get("cat") == "real"]
     assert len(ran) == len(load_plan(plan).schedule.starts)
@@ -160,12 +166,20 @@ def test_torch_stages_of_a_model_of_the_zoo_are_refused(
     assert "is no torch module of one's own" in done.stderr
 
 
-def test_compiled_stages_of_a_plan_for_a_gpu_are_refused(
+@pytest.mark.skipif(cuda.is_available(), reason="is about a machine without a GPU")
+def test_without_a_gpu_whatever_asks_for_one_is_one_clear_line(
     plan: Path, tessel: Callable[..., object], tmp_path: Path
 ) -> None:
-    path = tmp_path / "plan.json"
+    path, csv = tmp_path / "plan.json", tmp_path / "orders.csv"
     for_gpu = {"target": '{"arch":"sm_90a","kind":"cuda"}', "device_model": "NVIDIA H200"}
     save_plan(msgspec.structs.replace(load_plan(plan), **for_gpu), path)
-    done = tessel("run", path)
-    assert done.status == 1
-    assert "the plan was tuned for NVIDIA H200, a GPU, and ranks run on this machine's CPU" in done.stderr
+    for options in ([path], [path, "--stages", "torch"], [plan, "--device", "cuda", "--stages", "sleep"]):
+        done = tessel("run", *options)
+        assert done.status == 1
+        assert "no CUDA device: this run is for GPUs" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert tessel("run", path, "--csv", csv).status == 0
+    assert csv.exists()
+    done = tessel("run", path, "--device", "cpu")
+    assert done.status == 2
+    assert "this plan was compiled for NVIDIA H200" in " ".join(done.stderr.split())

@@ -13,9 +13,17 @@ pytest.importorskip("torch")
 
 from planned_models import ENCODER_DECODER, plan_on_tvm
 
-from tuner.compiled_stages import ProgramSpec, draw_inputs, load_planned_model, load_programs, reference_step
+from tuner.compiled_stages import (
+    ProgramSpec,
+    check_spec,
+    draw_inputs,
+    load_planned_model,
+    load_programs,
+    reference_step,
+)
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan, PartitionPlan
+from tuner.target import Target
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -86,3 +94,18 @@ def test_a_backend_that_is_not_here_is_named(plan: ModelPlan) -> None:
     other = msgspec.structs.replace(plan, partition=(missing,))
     with pytest.raises(TunerError, match="backend elsewhere, which is not available here"):
         load_programs(ProgramSpec(plan=other), [0])
+
+
+def test_a_plan_for_another_gpu_than_this_machines_is_refused(
+    plan: ModelPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Target(name="cuda", kind="cuda", tvm_json='{"arch":"sm_80","kind":"cuda"}', num_threads=1)
+    monkeypatch.setattr("tuner.compiled_stages.resolve_target", lambda name: here)
+    for arch, fits in (("sm_90a", False), ("sm_80", True), ("sm_80a", True)):
+        target = f'{{"arch":"{arch}","kind":"cuda"}}'
+        spec = ProgramSpec(plan=msgspec.structs.replace(plan, target=target, device_model="H200"))
+        if fits:
+            check_spec(spec)
+            continue
+        with pytest.raises(TunerError, match=r"tuned for H200 \(sm_90\), but this machine's GPU is sm_80"):
+            check_spec(spec)

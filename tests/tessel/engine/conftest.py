@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tessel.engine.actions import RankActions, actions_of, rank_by_stage
+from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
 from tessel.schedule import Schedule
@@ -23,7 +24,12 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(
-        schedules: Mapping[str, Schedule], *, provider: str, spec: msgspec.Struct, timeout_s: float = 240.0
+        schedules: Mapping[str, Schedule],
+        *,
+        provider: str,
+        spec: msgspec.Struct,
+        timeout_s: float = 240.0,
+        devices: Devices = CPUS,
     ) -> Ran:
         gradients: dict[str, dict[str, np.ndarray]] = {name: {} for name in schedules}
 
@@ -33,13 +39,16 @@ def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
                 with np.load(path, allow_pickle=False) as arrays:
                     gradients[name].update({key: arrays[key] for key in arrays.files})
 
-        results = launch(make_job(schedules, provider=provider, spec=spec), timeout_s=timeout_s, read=read)
+        job = make_job(schedules, provider=provider, spec=spec, devices=devices)
+        results = launch(job, timeout_s=timeout_s, read=read)
         return results, gradients
 
     return run
 
 
-def make_job(schedules: Mapping[str, Schedule], *, provider: str, spec: msgspec.Struct) -> JobSpec:
+def make_job(
+    schedules: Mapping[str, Schedule], *, provider: str, spec: msgspec.Struct, devices: Devices
+) -> JobSpec:
     """Return the job of some schedules of one placement."""
     first = next(iter(schedules.values()))
     orders: dict[str, RankActions] = {name: actions_of(schedule) for name, schedule in schedules.items()}
@@ -52,4 +61,5 @@ def make_job(schedules: Mapping[str, Schedule], *, provider: str, spec: msgspec.
         runs=tuple(RunSpec(name=name, actions=actions_as_lines(own)) for name, own in orders.items()),
         repeats=1,
         num_threads=1,
+        devices=devices,
     )

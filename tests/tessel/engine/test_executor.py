@@ -15,6 +15,7 @@ from pipeline_programs import ChainSpec, reference
 from random_schedules import draw_schedule
 
 from tessel.engine.actions import actions_of, rank_by_stage
+from tessel.engine.devices import CPUS, Devices
 from tessel.engine.location import find_function
 from tessel.handwritten import HANDWRITTEN
 from tessel.shapes import make_shape
@@ -22,6 +23,8 @@ from tessel.shapes import make_shape
 pytestmark = pytest.mark.torch
 
 MICRO_BATCHES = 4
+IN_ORDER = Devices(is_tagged=False)
+"""What carries tensors between GPUs, over gloo: messages have no tags and keep their order."""
 VOCABULARY_PARALLEL = Path(__file__).parents[3] / "examples" / "vocabulary_parallel.py"
 
 
@@ -47,14 +50,15 @@ def assert_exact(
             )
 
 
-def test_any_order_of_a_chain_is_exact(run_ranks: Callable[..., object]) -> None:
+@pytest.mark.parametrize("devices", [CPUS, IN_ORDER], ids=["tags", "order"])
+def test_any_order_of_a_chain_is_exact(devices: Devices, run_ranks: Callable[..., object]) -> None:
     """Joint and split backwards mixed, weight halves late, the last stage's micro-batches shuffled."""
     placement = make_shape("vshape", 3, choose_backward=True)
     rng = np.random.default_rng(0)
     schedules = {f"random{i}": draw_schedule(placement, MICRO_BATCHES, rng) for i in range(8)}
     last = [[a.micro_batch for a in actions_of(s)[2] if a.kind == "F"] for s in schedules.values()]
     assert any(order != sorted(order) for order in last)
-    ran = run_ranks(schedules, provider="pipeline_programs:provide", spec=ChainSpec(3))
+    ran = run_ranks(schedules, provider="pipeline_programs:provide", spec=ChainSpec(3), devices=devices)
     assert_exact(ran, reference(3, MICRO_BATCHES))
     for result in ran[0]:
         for name, schedule in schedules.items():
@@ -75,14 +79,20 @@ def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., 
     assert_exact(ran, reference(4, MICRO_BATCHES))
 
 
-@pytest.mark.parametrize("shape", ["mllm", "nnshape"])
-def test_blocks_on_all_ranks_are_exact(shape: str, run_ranks: Callable[..., object]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "devices"), [("mllm", CPUS), ("nnshape", CPUS), ("nnshape", IN_ORDER)], ids=str
+)
+def test_blocks_on_all_ranks_are_exact(
+    shape: str, devices: Devices, run_ranks: Callable[..., object]
+) -> None:
     """Embeddings and a head spread over all ranks by words, in the middle too; one tied weight."""
     placement = make_shape(shape, 2, choose_backward=True)
     rng = np.random.default_rng(2)
     schedules = {f"random{i}": draw_schedule(placement, MICRO_BATCHES, rng) for i in range(2)}
     spec = Ranks(rank_by_stage(schedules["random0"]))
-    results, by_stage = run_ranks(schedules, provider=f"{VOCABULARY_PARALLEL}:stages", spec=spec)
+    results, by_stage = run_ranks(
+        schedules, provider=f"{VOCABULARY_PARALLEL}:stages", spec=spec, devices=devices
+    )
     gradients: dict[str, dict[str, np.ndarray]] = {}
     for name, found in by_stage.items():
         total = gradients.setdefault(name, {})
