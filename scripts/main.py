@@ -82,7 +82,11 @@ def run() -> None:
     if completion_words.is_asked():
         sys.exit(completion_words.answer(lambda: main(sys.argv[1:])))
     uncompiled.own_process()
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    finally:
+        if "--install-completion" in sys.argv:
+            completion_words.mend_installed_for_zsh()
 
 
 def main(arguments: Sequence[str]) -> int:
