@@ -15,9 +15,9 @@ from TVM have what TVM needs. Checked in tests/records/test_metaschedule.py, the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from records.errors import RecordError, RecordFileError
 from records.lines import read_lines
 from records.measurement import Measurement, Status
 from records.record import MAX_INTEGER, Record
-from records.workload import Operator, Tensor, Workload, describe
+from records.workload import Operator, Role, Tensor, Workload, describe
 
 BACKEND = "metaschedule"
 OPERATOR = "metaschedule.task"
@@ -89,6 +89,38 @@ def write_database(records: Iterable[Record], folder: str | os.PathLike[str]) ->
             f"the MetaSchedule database in {root} cannot be written ({error.strerror}); name a folder that "
             "you may write in"
         ) from error
+
+
+class Trial(NamedTuple):
+    """One schedule that MetaSchedule tried for a kernel.
+
+    Attributes:
+        task: names the kernel: TVM's structural hash of its module.
+        module: TVM's own serialisation of the kernel's module, in base64.
+        trace: the schedule, as TVM's own JSON.
+    """
+
+    task: str
+    module: str
+    trace: str
+
+
+def describe_trial(trial: Trial, tensors: Sequence[Tensor]) -> Workload:
+    """Return the workload under which all trials of one kernel are kept; a trial's trace is its settings.
+
+    Args:
+        trial: any trial of the kernel.
+        tensors: the kernel's arguments, the result last.
+    """
+    return _task_workload("task", trial.task, trial.module, tensors)
+
+
+def trial_of(record: Record) -> Trial | None:
+    """Return the trial that a record is of; None where it is of something else."""
+    module = _module(record.workload)
+    if module is None or record.measurement.backend != BACKEND:
+        return None
+    return Trial(module.structural_hash, module.text, record.measurement.settings)
 
 
 class _Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -163,14 +195,18 @@ def _workload(module: _Module, arguments: tuple[_Argument, ...]) -> Workload:
     if not arguments or any(argument.kind != "TENSOR" for argument in arguments):
         raise ValueError("its arguments are not tensors; only tasks over tensors can be kept")
     tensors = [Tensor(argument.shape, argument.dtype) for argument in arguments]
+    return _task_workload("kernel", module.structural_hash, module.text, tensors)
+
+
+def _task_workload(role: Role, structural_hash: str, module: str, tensors: Sequence[Tensor]) -> Workload:
     operator = Operator(
         name=OPERATOR,
         kind=_OPAQUE,
         inputs=tuple(range(len(tensors) - 1)),
         outputs=(tensors[-1],),
-        attributes=((_HASH, module.structural_hash),),
+        attributes=((_HASH, structural_hash),),
     )
-    return describe("kernel", tensors[:-1], [operator], [len(tensors) - 1], [(_MODULE, module.text)])
+    return describe(role, tensors[:-1], [operator], [len(tensors) - 1], [(_MODULE, module)])
 
 
 def _unknown_environment(target: dict[str, object]) -> Environment:

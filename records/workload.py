@@ -20,8 +20,9 @@ SCHEMA_VERSION = 1
 
 _BITS_BY_DTYPE = {"bool": 8, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16}
 
-Role = Literal["kernel", "stage", "model", "transfer", "device"]
-"""What a workload stands for: a partition, a stage, a whole model, a hop between devices, a device probe."""
+Role = Literal["kernel", "stage", "model", "transfer", "device", "task"]
+"""What a workload stands for: a partition, a stage, a whole model, a hop between devices, a device probe, or
+a kernel that is being tuned, each of whose measurements is of one schedule."""
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

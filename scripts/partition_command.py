@@ -25,6 +25,7 @@ from scripts.tuning_options import (
     PruneOption,
     RecordsOption,
     RegretOption,
+    ScheduleCostModelOption,
     SecondLevelOption,
     SeedOption,
     ShapeOption,
@@ -61,6 +62,7 @@ def partition(
     second_level: SecondLevelOption = 0,
     coalesce: CoalesceOption = False,
     database: DatabaseOption = None,
+    schedule_cost_model: ScheduleCostModelOption = "tvm",
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None,
@@ -97,6 +99,7 @@ def partition(
         prune=prune,
         match=match,
         database=database,
+        schedule_cost_model=schedule_cost_model,
     ) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
     if picture is not None:

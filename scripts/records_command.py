@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Spelled out here, because importing the records' own types would slow down every `--help`.
 StatusName = Literal["ok", "unsupported", "error", "timeout"]
-RoleName = Literal["kernel", "stage", "model", "transfer", "device"]
+RoleName = Literal["kernel", "stage", "model", "transfer", "device", "task"]
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -25,6 +25,7 @@ from scripts.tuning_options import (
     PruneOption,
     RecordsOption,
     RegretOption,
+    ScheduleCostModelOption,
     SecondLevelOption,
     SeedOption,
     ShapeOption,
@@ -84,6 +85,7 @@ def tune(
     cost_model: CostModelOption = None,
     prune: PruneOption = False,
     match: MatchOption = "exact",
+    schedule_cost_model: ScheduleCostModelOption = "tvm",
     second_level: SecondLevelOption = 0,
     seed: SeedOption = 0,
     json: JsonOption = False,
@@ -123,6 +125,7 @@ def tune(
         cost_model=cost_model,
         prune=prune,
         match=match,
+        schedule_cost_model=schedule_cost_model,
     ) as session:
         tuned = tune_model(
             loaded,

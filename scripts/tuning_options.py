@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuner.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
+SCHEDULE_COST_MODELS = ("tvm", "records")
 PRICES = ("measured", "active", "model")
 DEFAULT_RECORDS = "sqlite:///out/records.db"
 
@@ -117,6 +118,17 @@ DatabaseOption = Annotated[
         rich_help_panel=_TUNING,
     ),
 ]
+ScheduleCostModelOption = Annotated[
+    str,
+    typer.Option(
+        "--schedule-cost-model",
+        help="Who orders MetaSchedule's trials: TVM's own model (`tvm`), or one of all trials in the records "
+        "(`records`).",
+        rich_help_panel=_TUNING,
+        autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
+        callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]
@@ -160,6 +172,7 @@ def open_session(
     cost_model: Path | None = None,
     prune: bool = False,
     database: Path | None = None,
+    schedule_cost_model: str = "tvm",
 ) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from cost_model import load_kernel_model
@@ -180,6 +193,7 @@ def open_session(
             backend_names=parse_names(backends),
             trials=trials,
             database=None if database is None else str(database),
+            schedule_cost_model=schedule_cost_model,
             num_threads=threads,
             jobs=jobs,
             seed=seed,

@@ -67,6 +67,7 @@ def start_session(
     backend_names: Sequence[str] | None = None,
     trials: int = 0,
     database: str | None = None,
+    schedule_cost_model: str = "tvm",
     num_threads: int | None = None,
     jobs: int = 1,
     seed: int = 0,
@@ -82,6 +83,8 @@ def start_session(
         backend_names: backends to choose among; every available one if None.
         trials: MetaSchedule trials a kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
+        schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
+            that the records hold.
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
@@ -95,7 +98,7 @@ def start_session(
         RecordError: the records cannot be opened.
     """
     target = resolve_target(target_name, num_threads=num_threads)
-    backends = _backends(backend_names, target, _tuned(trials, database))
+    backends = _backends(backend_names, target, _tuned(trials, database, schedule_cost_model, records_url))
 
     def report(progress: MeasureProgress) -> None:
         operators = progress.record.workload.operators
@@ -171,12 +174,13 @@ def checked_error(
     return error
 
 
-def _tuned(trials: int, database: str | None) -> str | None:
+def _tuned(trials: int, database: str | None, cost_model: str, records_url: str) -> str | None:
     """Return the reference of the tuned backend that was asked for."""
     if not trials and database is None:
         return None
     where = {} if database is None else {"database": database}
-    return f"metaschedule?{urlencode({'trials': trials, **where})}"
+    named = {"trials": trials, **where, "cost_model": cost_model, "records": records_url}
+    return f"metaschedule?{urlencode(named)}"
 
 
 def _backends(names: Sequence[str] | None, target: Target, tuned: str | None) -> tuple[Backend, ...]:

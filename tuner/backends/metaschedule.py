@@ -3,7 +3,9 @@
 A partition is fused as the `tvm` backend fuses it; each kernel is then looked up in the database, and tuned
 for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
 the `tvm` backend's schedule. Databases are kept apart by target and number of threads, because TVM's look-up
-heeds neither. Checked in tests/tuner/backends/test_metaschedule.py.
+heeds neither. Trials are kept in the records too where those are named; there, schedules may be ordered by a
+cost model that learnt from the trials of all kernels, in place of TVM's own. Checked in
+tests/tuner/backends/test_metaschedule.py and test_schedule_cost_model.py.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from tvm.s_tir import meta_schedule
 
 from tuner.backends.kernel_schedule import schedule_kernels
 from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.schedule_cost_model import RecordsCostModel
+from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm_native import fuse_function, replace_function
 from tuner.backends.vector_math import vectorise_math
 from tuner.graph.dataflow import DataflowGraph
@@ -32,7 +36,7 @@ from tuner.graph.kinds import PatternKind
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target
-from tuner.target_resolution import tvm_target
+from tuner.target_resolution import environment_of, tvm_target
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +64,10 @@ _FEW_TRIALS = 2 * _BATCH
 """Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
 takes 20 s before its first trial."""
 
+TVM_MODEL, RECORDS_MODEL = "tvm", "records"
+COST_MODELS = (TVM_MODEL, RECORDS_MODEL)
+"""Who orders schedules before they are measured."""
+
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
@@ -68,21 +76,40 @@ class MetaSchedule:
 
     name = "metaschedule"
 
-    def __init__(self, trials: int = 0, database: str = DEFAULT_FOLDER) -> None:
+    def __init__(
+        self,
+        trials: int = 0,
+        database: str = DEFAULT_FOLDER,
+        cost_model: str = TVM_MODEL,
+        records: str = "",
+    ) -> None:
         """Tune with so many trials a kernel; 0 only reads the database.
 
         Args:
             trials: measured schedules for each kernel that the database has none of.
             database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
+            cost_model: who orders schedules: `tvm`, or `records` for a model of the records' trials.
+            records: URL of the records that keep trials; none are kept if empty.
+
+        Raises:
+            ValueError: there is no such cost model, or it has no records.
         """
+        if cost_model not in COST_MODELS:
+            raise ValueError(f"cost model {cost_model!r} is not known; give one of {', '.join(COST_MODELS)}")
+        if cost_model == RECORDS_MODEL and not records:
+            raise ValueError(
+                "the cost model `records` learns from records, but none are named; add records=URL"
+            )
         self.trials = trials
         self.database = database
+        self.cost_model = cost_model
+        self.records = records
 
     @property
     def settings(self) -> str:
         """The number of trials, of which the database is a cache; without any, what the database holds."""
         if self.trials:
-            return f"trials={self.trials}"
+            return f"trials={self.trials}" + self._suffix(",")
         records = Path(self.database) / _RECORD_FILE
         content = records.read_bytes() if records.exists() else b""
         return f"database={hashlib.blake2b(content, digest_size=8).hexdigest()}"
@@ -90,7 +117,12 @@ class MetaSchedule:
     @property
     def reference(self) -> str:
         """Name and settings."""
-        return f"{self.name}?{urlencode({'trials': self.trials, 'database': self.database})}"
+        named: dict[str, object] = {
+            "trials": self.trials,
+            "database": self.database,
+            "cost_model": self.cost_model,
+        }
+        return f"{self.name}?{urlencode(named | ({'records': self.records} if self.records else {}))}"
 
     @property
     def tuning_timeout_s(self) -> float:
@@ -134,8 +166,8 @@ class MetaSchedule:
         )
         for name in functions:
             kernels = fuse_function(module[name])
-            for kernel in _kernels(kernels):
-                self._tune_once(kernel, database, folder, target)
+            for task in tuning_tasks(kernels):
+                self._tune_once(task, database, folder, target)
             module = replace_function(module, name, _scheduled(kernels, database, target))
         return module
 
@@ -144,46 +176,100 @@ class MetaSchedule:
         given = Path(self.database)
         if (given / _WORKLOAD_FILE).exists():
             return given
-        key = f"{target.text} threads={target.num_threads}"
+        key = f"{target.text} threads={target.num_threads}" + self._suffix(" ")
         return given / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
-    def _tune_once(self, kernel: Any, database: Any, folder: Path, target: Target) -> None:
+    def _tune_once(self, task: IRModule, database: Any, folder: Path, target: Target) -> None:
         """Tune a kernel unless the database has it."""
-        task = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-        tuned_for = _tuning_target(target)
+        tuned_for = tuning_target(target)
         if not self.trials or database.query_tuning_record(task, tuned_for, "main") is not None:
             return
-        if target.kind == "cpu":
-            _import_x86_intrinsics()
         logger.debug("tuning a kernel for %d trials", self.trials)
-        is_short = self.trials < _FEW_TRIALS
-        meta_schedule.tune_tir(
-            mod=task,
-            target=tuned_for,
-            work_dir=str(folder / "logs"),
-            max_trials_global=self.trials,
-            num_trials_per_iter=min(self.trials, _BATCH),
-            builder=meta_schedule.builder.LocalBuilder(
-                max_workers=1, f_build=_build_trial, timeout_sec=_BUILD_TIMEOUT_S
-            ),
-            runner=meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        tune_kernel(
+            task,
+            tuned_for,
+            trials=self.trials,
+            work_dir=folder / "logs",
             database=database,
-            cost_model="random" if is_short else "xgb",
-            strategy="replay-trace" if is_short else "evolutionary",
-            num_tuning_cores=1,
-            seed=1,  # TVM takes 0 for a random one
+            cost_model=self._learnt_model(task, tuned_for, target),
+            callbacks=self._keepers(task, tuned_for, target),
         )
+
+    def _learnt_model(self, task: IRModule, tuned_for: Any, target: Target) -> Any | None:
+        if self.cost_model != RECORDS_MODEL:
+            return None
+        known = load_trials(self.records, tuned_for, target, environment_of(target, self))
+        return RecordsCostModel(task_name(task), known)
+
+    def _keepers(self, task: IRModule, tuned_for: Any, target: Target) -> list[Any]:
+        if not self.records:
+            return []
+        return [KeepTrials(self.records, task, tuned_for, target, environment_of(target, self))]
+
+    def _suffix(self, separator: str) -> str:
+        return "" if self.cost_model == TVM_MODEL else f"{separator}cost_model={self.cost_model}"
+
+
+def tune_kernel(
+    task: IRModule,
+    tuned_for: Any,
+    *,
+    trials: int,
+    work_dir: Path,
+    database: Any,
+    cost_model: Any | None = None,
+    callbacks: Sequence[Any] = (),
+    seed: int = 1,
+) -> None:
+    """Measure schedules of one kernel; the database has them afterwards.
+
+    Args:
+        task: a module whose `main` is the kernel.
+        tuned_for: TVM's target.
+        trials: how many.
+        work_dir: for TVM's logs.
+        database: TVM's.
+        cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
+            TVM's own where trials are enough for it to learn from, else none.
+        callbacks: told of every batch of trials.
+        seed: at least 1; TVM takes 0 for a random one.
+    """
+    if "cpu" in map(str, tuned_for.keys):
+        _import_x86_intrinsics()
+    is_blind = cost_model is None and trials < _FEW_TRIALS
+    meta_schedule.tune_tir(
+        mod=task,
+        target=tuned_for,
+        work_dir=str(work_dir),
+        max_trials_global=trials,
+        num_trials_per_iter=min(trials, _BATCH),
+        builder=meta_schedule.builder.LocalBuilder(
+            max_workers=1, f_build=_build_trial, timeout_sec=_BUILD_TIMEOUT_S
+        ),
+        runner=meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        database=database,
+        cost_model=cost_model or ("random" if is_blind else "xgb"),
+        measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
+        strategy="replay-trace" if is_blind else "evolutionary",
+        num_tuning_cores=1,
+        seed=seed,
+    )
 
 
 def _scheduled(kernels: IRModule, database: Any, target: Target) -> IRModule:
     """Return the kernels with the database's best schedules, and the `tvm` backend's for the others."""
-    with _tuning_target(target), database:
+    with tuning_target(target), database:
         tuned = relax.transform.MetaScheduleApplyDatabase()(kernels)
     return schedule_kernels(_with_vector_math(tuned), target)
 
 
-def _kernels(module: IRModule) -> list[Any]:
-    return [function for _, function in module.functions_items() if isinstance(function, tvm.tirx.PrimFunc)]
+def tuning_tasks(kernels: IRModule) -> list[IRModule]:
+    """Return a module for each kernel, whose `main` it is."""
+    return [
+        tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        for _, function in kernels.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    ]
 
 
 def _with_vector_math(module: IRModule) -> IRModule:
@@ -195,7 +281,7 @@ def _with_vector_math(module: IRModule) -> IRModule:
     return rewritten
 
 
-def _tuning_target(target: Target) -> Any:
+def tuning_target(target: Target) -> Any:
     """Return TVM's target with the threads that will be used: MetaSchedule splits loops for so many."""
     device = tvm_target(target)
     if target.kind == "cuda":
