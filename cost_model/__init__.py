@@ -11,6 +11,14 @@ from cost_model.kernel_model import (
     train_kernel_model,
 )
 from cost_model.roofline import DeviceSpeed, device_speed, roofline_us
+from cost_model.stage_model import (
+    StageFigures,
+    StageModel,
+    evaluate_stages,
+    load_stage_model,
+    load_stages,
+    train_stage_model,
+)
 
 __all__ = [
     "CostModelError",
@@ -21,10 +29,16 @@ __all__ = [
     "Query",
     "Sample",
     "SplitFigures",
+    "StageFigures",
+    "StageModel",
     "device_speed",
     "evaluate",
+    "evaluate_stages",
     "load_dataset",
     "load_kernel_model",
+    "load_stage_model",
+    "load_stages",
     "roofline_us",
     "train_kernel_model",
+    "train_stage_model",
 ]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +44,14 @@ from cost_model.features import (
     roofline_vector,
     shape_key,
 )
+from cost_model.model_files import check_features, digest_of, load_booster, load_manifest, save_model
 from records import Workload
 
 SCHEMA_VERSION = 2
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
+
+_MANIFEST = "manifest.json"
 
 _MEAN_PARAMETERS = {
     "objective": "reg:pseudohubererror",
@@ -204,16 +206,8 @@ class KernelModel:
         return np.exp(centre), np.exp(centre - width), np.exp(centre + width)
 
     def save(self, folder: Path) -> None:
-        """Write the forests in XGBoost's own JSON and the manifest beside them; files appear whole.
-
-        The manifest is written last, so a folder with a manifest is a whole model.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "manifest.json").unlink(missing_ok=True)
-        for name, booster in (("mean", self.mean), ("scale", self.scale)):
-            _write_whole(folder / f"{name}.json", bytes(booster.save_raw("json")))
-        text = msgspec.json.format(msgspec.json.encode(self.manifest, order="sorted"), indent=1)
-        _write_whole(folder / "manifest.json", text)
+        """Write the forests in XGBoost's own JSON and the manifest beside them; files appear whole."""
+        save_model(folder, _MANIFEST, self.manifest, {"mean": self.mean, "scale": self.scale})
 
 
 def load_kernel_model(folder: Path) -> KernelModel:
@@ -222,24 +216,15 @@ def load_kernel_model(folder: Path) -> KernelModel:
     Raises:
         CostModelError: it is missing, unreadable, or made with other features.
     """
-    manifest = _load_manifest(folder)
-    if (manifest.features_version, manifest.feature_names) != (FEATURES_VERSION, FEATURE_NAMES):
-        raise CostModelError(
-            f"the model in {folder} has features of version {manifest.features_version}, this installation "
-            f"makes version {FEATURES_VERSION}; train it again with `tessel cost-model train`"
-        )
-    boosters = []
-    for name in ("mean", "scale"):
-        booster = xgboost.Booster()
-        try:
-            booster.load_model(bytearray((folder / f"{name}.json").read_bytes()))
-        except (OSError, ValueError, xgboost.core.XGBoostError) as error:
-            raise CostModelError(
-                f"{folder / name}.json cannot be read as a model ({_first_line(error)}); train it again with "
-                "`tessel cost-model train`"
-            ) from error
-        boosters.append(booster)
-    return KernelModel(boosters[0], boosters[1], manifest)
+    manifest = load_manifest(folder, _MANIFEST, Manifest, schema_version=SCHEMA_VERSION)
+    check_features(
+        folder, (manifest.features_version, manifest.feature_names), (FEATURES_VERSION, FEATURE_NAMES)
+    )
+    return KernelModel(
+        mean=load_booster(folder, "mean", num_features=len(FEATURE_NAMES)),
+        scale=load_booster(folder, "scale", num_features=len(FEATURE_NAMES) + 1 + len(_NOVELTIES)),
+        manifest=manifest,
+    )
 
 
 def train_kernel_model(
@@ -298,7 +283,7 @@ def train_kernel_model(
             known_shapes=frozenset(map(_short_hash, shape_groups(dataset))),
             known_combinations=frozenset(map(_short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),
-            records_digest=_digest(dataset),
+            records_digest=digest_of(number for sample in dataset.samples for number in sample.record_ids),
             last_record_id=max(max(sample.record_ids) for sample in dataset.samples),
             backends=tuple(sorted({query.backend for query in dataset.queries})),
             versions=(("numpy", np.__version__), ("xgboost", xgboost.__version__)),
@@ -435,41 +420,3 @@ def _quantile(scores: np.ndarray, coverage: float) -> float:
 
 def _short_hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _digest(dataset: Dataset) -> str:
-    text = ",".join(str(number) for sample in dataset.samples for number in sample.record_ids)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _load_manifest(folder: Path) -> Manifest:
-    path = folder / "manifest.json"
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except OSError as error:
-        raise CostModelError(
-            f"{folder} holds no cost model ({error.strerror or error}); make one with "
-            "`tessel cost-model train`"
-        ) from error
-    except msgspec.MsgspecError as error:
-        raise CostModelError(
-            f"{path} is not a cost model's manifest: {error}; make one with `tessel cost-model train`"
-        ) from error
-    if manifest.schema_version != SCHEMA_VERSION:
-        raise CostModelError(
-            f"{path} has schema_version {manifest.schema_version}, this installation reads {SCHEMA_VERSION}; "
-            "train the model again"
-        )
-    return manifest
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -5,7 +5,8 @@ them. The plain estimate is their sum and a call each. What it leaves out (parts
 cache or not, the virtual machine allocates what goes between them) is learnt: a few small trees correct the
 logarithm of measured over plain. The interval is conformal, from errors on stages whose network's layers the
 trees had not seen. Parts may be measured or predicted; where they are predicted, their own uncertainty is
-added. Checked in tests/cost_model/test_stage_model.py.
+added. Saved, it stands in the kernel model's folder, with a manifest of its own. Checked in
+tests/cost_model/test_stage_model.py.
 
 Source: reference point is the plain sum of kernels as nn-Meter (Zhang et al., MobiSys 2021, section 5.3) uses
 it; the correction and its features are our own.
@@ -16,14 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import xgboost
 
 from cost_model.dataset import device_key, device_speeds, split_folds
 from cost_model.errors import CostModelError
 from cost_model.kernel_model import Prediction
+from cost_model.model_files import check_features, digest_of, load_booster, load_manifest, save_model
 from cost_model.roofline import DeviceSpeed
 from records import Record, Status, Workload
 
@@ -46,6 +50,27 @@ _ROUNDS = 120
 _NUM_FOLDS = 5
 _SHORT_US = 10.0
 _BACKENDS = ("tvm", "blas", "torch")
+
+MANIFEST, _BOOSTER = "stage_manifest.json", "stage"
+
+SCHEMA_VERSION = 1
+FEATURES_VERSION = 1
+FEATURE_NAMES = (
+    "log_plain_us",
+    "log_runs",
+    "call_share",
+    *(f"share_{name}" for name in _BACKENDS),
+    "share_short",
+    "largest_share",
+    "log_weight_bytes",
+    "log_input_bytes",
+    "log_output_bytes",
+    "log_intermediate_bytes",
+    "traffic_share",
+    "work_share",
+    "num_backends",
+)
+"""What the trees see, in order; raise the version with every change."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,11 +105,59 @@ class StageQuery:
 
 @dataclass(frozen=True, slots=True)
 class StageSample:
-    """A stage with its measured latency."""
+    """A stage with its measured latency, and the record of it."""
 
     query: StageQuery
     latency_us: float
     group: str
+    record_id: int = 0
+
+
+class StageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a saved correction needs to be trusted again.
+
+    Attributes:
+        features_version: version of the features it was trained on.
+        feature_names: their names in order.
+        coverage: share of intervals meant to hold the truth.
+        half_width: of the interval, in logarithms.
+        num_samples: stages trained on.
+        records_digest: names the set of record ids it rests on.
+        last_record_id: newest record it rests on.
+        versions: versions of what trained it.
+        seed: seed of its training.
+    """
+
+    features_version: int
+    feature_names: tuple[str, ...]
+    coverage: float
+    half_width: float
+    num_samples: int
+    records_digest: str
+    last_record_id: int
+    versions: tuple[tuple[str, str], ...]
+    seed: int
+    schema_version: int = SCHEMA_VERSION
+
+
+class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How good corrections are on stages whose operators were held out, and how good the plain sum is.
+
+    Attributes:
+        num_samples: stages that count.
+        median_ape: median absolute percentage error, as a share.
+        mape: mean absolute percentage error, as a share.
+        coverage_90: share of measured latencies inside their interval.
+        plain_median_ape: median error of the plain sum.
+        plain_mape: mean error of the plain sum.
+    """
+
+    num_samples: int
+    median_ape: float
+    mape: float
+    coverage_90: float
+    plain_median_ape: float
+    plain_mape: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +165,17 @@ class StageModel:
     """A trained correction; `train_stage_model` makes it."""
 
     booster: Any  # xgboost.Booster: the distribution ships no types
-    half_width: float
-    num_samples: int
+    manifest: StageManifest
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's width, in logarithms."""
+        return self.manifest.half_width
+
+    @property
+    def num_samples(self) -> int:
+        """Stages trained on."""
+        return self.manifest.num_samples
 
     def predict(self, queries: Sequence[StageQuery]) -> tuple[Prediction, ...]:
         """Return the latency of each stage whose parts' latencies are certain, in order."""
@@ -104,6 +186,23 @@ class StageModel:
         centre = plain * np.exp(corrections)
         factor = math.exp(self.half_width)
         return tuple(Prediction(float(us), float(us) / factor, float(us) * factor) for us in centre)
+
+    def save(self, folder: Path) -> None:
+        """Write the trees in XGBoost's own JSON and the manifest beside them; files appear whole."""
+        save_model(folder, MANIFEST, self.manifest, {_BOOSTER: self.booster})
+
+
+def load_stage_model(folder: Path) -> StageModel:
+    """Read a saved correction.
+
+    Raises:
+        CostModelError: it is missing, unreadable, or made with other features.
+    """
+    manifest = load_manifest(folder, MANIFEST, StageManifest, schema_version=SCHEMA_VERSION)
+    check_features(
+        folder, (manifest.features_version, manifest.feature_names), (FEATURES_VERSION, FEATURE_NAMES)
+    )
+    return StageModel(load_booster(folder, _BOOSTER, num_features=len(FEATURE_NAMES)), manifest)
 
 
 def parts_parameter(parts: Iterable[Part]) -> tuple[str, str]:
@@ -183,10 +282,51 @@ def train_stage_model(
     corrections = held_out_corrections(samples, seed=seed, num_threads=num_threads)
     errors = np.sort(np.abs(corrections - _labels(samples)))
     level = min(1.0, math.ceil((len(errors) + 1) * coverage) / len(errors))
+    record_ids = [sample.record_id for sample in samples]
     return StageModel(
         booster=_train(samples, seed=seed, num_threads=num_threads),
-        half_width=float(np.quantile(errors, level, method="higher")),
-        num_samples=len(samples),
+        manifest=StageManifest(
+            features_version=FEATURES_VERSION,
+            feature_names=FEATURE_NAMES,
+            coverage=coverage,
+            half_width=float(np.quantile(errors, level, method="higher")),
+            num_samples=len(samples),
+            records_digest=digest_of(record_ids),
+            last_record_id=max(record_ids),
+            versions=(("numpy", np.__version__), ("xgboost", xgboost.__version__)),
+            seed=seed,
+        ),
+    )
+
+
+def evaluate_stages(
+    samples: Sequence[StageSample], *, min_latency_us: float = 100.0, seed: int = 0
+) -> StageFigures:
+    """Return figures over the stages of at least `min_latency_us`, of operators held out in turn.
+
+    Raises:
+        CostModelError: there are too few stages, or none long enough to count.
+    """
+    half_width = train_stage_model(samples, seed=seed).half_width
+    truth = np.array([sample.latency_us for sample in samples])
+    counted = truth >= min_latency_us
+    if not counted.any():
+        raise CostModelError(
+            "no stage is long enough to count; gather more records or lower --min-latency-us"
+        )
+    plain = np.array([sample.query.plain_us for sample in samples])
+    corrections = held_out_corrections(samples, seed=seed)
+    errors, plain_errors = (
+        np.abs(guess[counted] / truth[counted] - 1) for guess in (plain * np.exp(corrections), plain)
+    )
+    inside = np.abs(corrections - np.log(truth / plain)) <= half_width
+    return StageFigures(
+        num_samples=int(counted.sum()),
+        median_ape=float(np.median(errors)),
+        mape=float(errors.mean()),
+        coverage_90=float(inside[counted].mean()),
+        plain_median_ape=float(np.median(plain_errors)),
+        plain_mape=float(plain_errors.mean()),
     )
 
 
@@ -275,4 +415,4 @@ def _sample(
         speed=speeds[device],
     )
     operators = ";".join(operator.name for operator in record.workload.operators)
-    return StageSample(query, record.measurement.latency_us, operators)
+    return StageSample(query, record.measurement.latency_us, operators, record.record_id)

@@ -11,7 +11,10 @@ from scripts import console
 from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 
 if TYPE_CHECKING:
-    from cost_model import Dataset, SplitFigures
+    from collections.abc import Sequence
+
+    from cost_model import Dataset, SplitFigures, StageFigures, StageModel
+    from cost_model.stage_model import StageSample
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,23 +48,33 @@ def train(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Train on every usable record, and save the model with its manifest.
+    """Train on every usable record, and save the models of kernels and of stages with their manifests.
 
     Example: `tessel cost-model train --records sqlite:///out/records.db`
     """
     from cost_model import train_kernel_model
+    from cost_model.stage_model import MANIFEST
 
     dataset = _dataset(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
         model = train_kernel_model(dataset, seed=seed)
+    stage_model, reason = _train_stages(records, seed)
+    (out / MANIFEST).unlink(missing_ok=True)  # An older correction would not be of these records.
     model.save(out)
+    if stage_model is not None:
+        stage_model.save(out)
     manifest = model.manifest
     if json:
-        console.print_json({"model": str(out), "manifest": manifest})
+        stages = None if stage_model is None else stage_model.manifest
+        console.print_json({"model": str(out), "manifest": manifest, "stage_manifest": stages})
         return
     console.print_line(
-        f"trained on {manifest.num_samples} keys of {', '.join(manifest.backends)}; written to {out}"
+        f"trained on {manifest.num_samples} keys of {', '.join(manifest.backends)}"
+        + (f" and {stage_model.num_samples} stages" if stage_model is not None else "")
+        + f"; written to {out}"
     )
+    if stage_model is None:
+        console.print_note(f"no model of stages: {reason}")
 
 
 @app.command("evaluate")
@@ -75,7 +88,7 @@ def evaluate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Say how good the model is on shapes, combinations and networks it has not seen.
+    """Say how good the model is on shapes, combinations and networks it has not seen, and on unseen stages.
 
     Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
     """
@@ -91,11 +104,25 @@ def evaluate(
             seed=seed,
             on_progress=lambda done, total: update(description, done, total),
         )
+    stages, reason = _evaluate_stages(records, min_latency_us, seed)
     if json:
-        console.print_json({"splits": figures})
+        console.print_json({"splits": figures, "stages": stages})
         return
     rows = [[title, *(_cell(name, split) for split in figures.values())] for name, title in _FIGURES]
     console.print_table("On what was held out", ["figure", *figures], rows)
+    if stages is None:
+        console.print_note(f"no figures of stages: {reason}")
+        return
+    console.print_line()
+    console.print_table(
+        f"On {stages.num_samples} stages of operators that were held out",
+        ["figure", "corrected", "plain sum"],
+        [
+            ["median error", f"{stages.median_ape:.1%}", f"{stages.plain_median_ape:.1%}"],
+            ["MAPE", f"{stages.mape:.1%}", f"{stages.plain_mape:.1%}"],
+            ["90 % covered", f"{stages.coverage_90:.1%}", "-"],
+        ],
+    )
 
 
 @app.command("predict")
@@ -105,12 +132,16 @@ def predict(
     records: RecordsOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Predict how long each backend takes for a workload, beside what was measured.
+    """Predict how long each backend takes for a workload, or how long a stage does, beside what was measured.
 
     Example: `tessel cost-model predict 4be2… --records sqlite:///out/records.db`
     """
     from cost_model import Query, load_kernel_model
 
+    stages = _stages_named(records, fingerprint)
+    if stages:
+        _predict_stages(stages, model, json=json)
+        return
     loaded = load_kernel_model(model)
     dataset = _dataset(records)
     mine = [s for s in dataset.samples if s.query.workload.fingerprint.startswith(fingerprint)]
@@ -156,6 +187,68 @@ def predict(
         for query, prediction in zip(asked, loaded.predict(asked), strict=True)
     ]
     console.print_table("", ["backend", "predicted", "90 % interval", "measured"], table)
+
+
+def _train_stages(url: str, seed: int) -> tuple[StageModel | None, str]:
+    """Return a model of the records' stages, or None and the reason why they do not suffice."""
+    from cost_model import CostModelError, train_stage_model
+
+    try:
+        return train_stage_model(_stages(url), seed=seed), ""
+    except CostModelError as error:
+        return None, str(error)
+
+
+def _evaluate_stages(url: str, min_latency_us: float, seed: int) -> tuple[StageFigures | None, str]:
+    """Return figures of the records' stages, or None and the reason why they do not suffice."""
+    from cost_model import CostModelError, evaluate_stages
+
+    try:
+        return evaluate_stages(_stages(url), min_latency_us=min_latency_us, seed=seed), ""
+    except CostModelError as error:
+        return None, str(error)
+
+
+def _predict_stages(found: Sequence[StageSample], folder: Path, *, json: bool) -> None:
+    """Print what a stage's measured parts add up to, corrected, beside what it took."""
+    from cost_model import load_stage_model
+
+    predictions = load_stage_model(folder).predict([sample.query for sample in found])
+    if json:
+        rows = [
+            {
+                "plain_sum_us": sample.query.plain_us,
+                "predicted_us": each.latency_us,
+                "interval_us": [each.low_us, each.high_us],
+                "measured_us": sample.latency_us,
+            }
+            for sample, each in zip(found, predictions, strict=True)
+        ]
+        console.print_json({"workload": found[0].query.workload.fingerprint, "predictions": rows})
+        return
+    table = [
+        [
+            ", ".join(sorted({name for name, _, _ in sample.query.part_latencies_us})),
+            console.format_us(sample.query.plain_us),
+            console.format_us(each.latency_us),
+            f"{console.format_us(each.low_us)} to {console.format_us(each.high_us)}",
+            console.format_us(sample.latency_us),
+        ]
+        for sample, each in zip(found, predictions, strict=True)
+    ]
+    console.print_table("", ["parts by", "plain sum", "predicted", "90 % interval", "measured"], table)
+
+
+def _stages_named(url: str, fingerprint: str) -> list[StageSample]:
+    return [each for each in _stages(url) if each.query.workload.fingerprint.startswith(fingerprint)]
+
+
+def _stages(url: str) -> tuple[StageSample, ...]:
+    from cost_model import load_stages
+    from records import open_store
+
+    with open_store(url) as store:
+        return load_stages(store.iterate())
 
 
 def _dataset(url: str) -> Dataset:

@@ -13,6 +13,7 @@ from scripts import completion, console
 from scripts.arguments import check_choice, parse_names, parse_shapes
 
 if TYPE_CHECKING:
+    from cost_model import StageModel
     from tuner.frontend import Model
     from tuner.pricing import PriceMode
     from tuner.session import Session
@@ -204,11 +205,20 @@ def open_session(
                 regret=regret,
                 prune=prune,
                 model=None if cost_model is None else load_kernel_model(cost_model),
+                stage_model=_stage_model(cost_model),
             ),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
         ) as session,
     ):
         yield session
+
+
+def _stage_model(folder: Path | None) -> StageModel | None:
+    """Load the correction of stages that stands beside a kernel model, where one does."""
+    from cost_model import load_stage_model
+    from cost_model.stage_model import MANIFEST
+
+    return None if folder is None or not (folder / MANIFEST).exists() else load_stage_model(folder)
 
 
 def check_writable_folder(folder: Path) -> None:

@@ -92,6 +92,8 @@ class Pricing:
 
     def current_stage_model(self, measurer: Measurer, seed: int) -> StageModel | None:
         """Return the stage model, trained again where enough stages came; None while there are too few."""
+        if self.stage_model is not None and not self._stages_trained_on:
+            return self.stage_model  # It was given.
         stages = sum(1 for _ in measurer.store.iterate(role="stage", target=measurer.target.text))
         if stages >= MIN_STAGES and stages > _RETRAIN_GROWTH * self._stages_trained_on:
             self._stages_trained_on = stages

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import xgboost
 from kernel_physics import ENVIRONMENT, measured, probes, product, true_latency_us
 
 from cost_model import CostModelError
 from cost_model.stage_model import (
+    FEATURE_NAMES,
     Part,
+    evaluate_stages,
+    load_stage_model,
     load_stages,
     parts_of,
     parts_parameter,
+    stage_features,
     train_stage_model,
 )
 from records import Measurement, Record, Status
@@ -31,7 +38,7 @@ def stage_records(count: int, *, factor: float = 1.2, noise: float = 0.02) -> li
             runs = int(rng.integers(1, 3))
             parts.append(Part(kernel.fingerprint, "blas", "", runs))
             total_us += runs * (latency_us + 1.0)
-        whole = product(64, 64, 64 + len(found))
+        whole = product(64, 64, 64 + len(found), epilogue=len(found) % 4)
         workload = describe("stage", whole.inputs, whole.operators, whole.results, [parts_parameter(parts)])
         measurement = Measurement(
             workload_fingerprint=workload.fingerprint,
@@ -73,3 +80,50 @@ def test_stages_without_their_parts_and_too_few_are_refused() -> None:
     assert load_stages(missing) == ()
     with pytest.raises(CostModelError, match="at least 30"):
         train_stage_model(load_stages(found))
+
+
+def test_a_saved_correction_predicts_the_same(tmp_path: Path) -> None:
+    samples = load_stages(stage_records(40))
+    model = train_stage_model(samples)
+    model.save(tmp_path)
+    queries = [sample.query for sample in samples]
+    again = load_stage_model(tmp_path)
+    assert again.predict(queries) == model.predict(queries)
+    assert again.manifest == model.manifest
+    assert again.manifest.last_record_id == max(sample.record_id for sample in samples)
+    assert stage_features(queries).shape[1] == len(FEATURE_NAMES)
+
+
+def test_a_correction_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CostModelError, match="holds no cost model"):
+        load_stage_model(tmp_path)
+    train_stage_model(load_stages(stage_records(40))).save(tmp_path)
+    manifest = tmp_path / "stage_manifest.json"
+    sound = manifest.read_text()
+    for changed, message in (
+        (sound.replace('"features_version": 1', '"features_version": 9'), "version 9"),
+        (sound.replace('"schema_version": 1', '"schema_version": 9'), "schema_version 9"),
+        (sound.replace('"share_short"', '"share_long"'), "train it again"),
+        ("{", "not a cost model's manifest"),
+    ):
+        manifest.write_text(changed)
+        with pytest.raises(CostModelError, match=message):
+            load_stage_model(tmp_path)
+    manifest.write_text(sound)
+    (tmp_path / "stage.json").write_bytes(_other_forest())
+    with pytest.raises(CostModelError, match="of different models"):
+        load_stage_model(tmp_path)
+
+
+def _other_forest() -> bytes:
+    matrix = xgboost.DMatrix(np.zeros((4, 3), dtype=np.float32), np.arange(4.0))
+    return bytes(xgboost.train({}, matrix, num_boost_round=1).save_raw("json"))
+
+
+def test_figures_say_how_much_better_than_the_plain_sum_it_is() -> None:
+    figures = evaluate_stages(load_stages(stage_records(80)), min_latency_us=1.0)
+    assert figures.num_samples == 80
+    assert figures.mape < figures.plain_mape
+    assert 0.75 <= figures.coverage_90 <= 1
+    with pytest.raises(CostModelError, match="long enough"):
+        evaluate_stages(load_stages(stage_records(40)), min_latency_us=1e9)
