@@ -2,8 +2,8 @@
 
 Bash splits words at ":" and "=", so that of `gpt2:ti` it completes the part after the colon alone; the others
 give and want back whole words. Typer looks at one word and answers with whole names, but after `--option=`
-with the value alone. Here is the one place that turns one into the other; the scripts that Typer installs stay
-as they are. Checked in real shells by tests/scripts/test_completion_in_shells.py.
+with the value alone. Here is the one place that turns one into the other, whatever script of Typer's is
+installed. Checked in real shells by tests/scripts/test_completion_in_shells.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_asked() -> bool:
 
 
 def answer(complete: Callable[[], int]) -> None:
-    """Have Typer answer the shell's question on stdout, put before and after into words as the shell has them.
+    """Have Typer answer the shell's question on stdout, in words as the shell has them.
 
     Args:
         complete: the command, which answers in place of what it does.

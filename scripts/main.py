@@ -80,7 +80,8 @@ def _global_options(
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
     if completion_words.is_asked():
-        sys.exit(completion_words.answer(lambda: main(sys.argv[1:])))
+        completion_words.answer(lambda: main(sys.argv[1:]))
+        sys.exit(0)
     uncompiled.own_process()
     try:
         sys.exit(main(sys.argv[1:]))

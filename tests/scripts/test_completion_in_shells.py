@@ -1,4 +1,4 @@
-"""The tab key in a real bash, zsh and fish, with the completion that `tessel --install-completion` installs."""
+"""The tab key in a real bash, zsh and fish, with what `tessel --install-completion` installs."""
 
 from __future__ import annotations
 
