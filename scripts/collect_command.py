@@ -31,7 +31,7 @@ def collect(
         str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
     ] = None,
     chains: Annotated[
-        int, typer.Option(help="Random chains of convolutions (dense, grouped, depthwise) to add.")
+        int, typer.Option(help="Random chains of convolutions, and as many of products, to add.")
     ] = 0,
     stages: Annotated[
         bool, typer.Option("--stages", help="Measure layers as stages, by predicted mixes, after kernels.")

@@ -1,12 +1,12 @@
 """Gather a training set for the cost model: kernels of the zoo's models, over shapes and backends.
 
 Each network is loaded at several batch sizes and lengths of text; every distinct candidate of its forward,
-and of its joint backward where it trains, is a sample to be. Random chains of convolutions may be added, so
-that a network never seen does not bring an operator, or a kind of it, never seen. They are measured in an
-order that a budget may cut short anywhere: networks, batches and lengths take turns, and in each so do
-programs that several backends can run (what decisions are made between) and programs that only one can;
-within these, a seed shuffles. Resumable: what the records hold is not measured again. Which workloads belong
-to which network is told beside, because a held-out network is the honest test. Checked in
+and of its joint backward where it trains, is a sample to be. Random chains of convolutions and products may
+be added, so that a network never seen does not bring an operator, or a kind of it, never seen. They are
+measured in an order that a budget may cut short anywhere: networks, batches and lengths take turns, and in
+each so do programs that several backends can run (what decisions are made between) and programs that only one
+can; within these, a seed shuffles. Resumable: what the records hold is not measured again. Which workloads
+belong to which network is told beside, because a held-out network is the honest test. Checked in
 tests/tuner/test_collect.py.
 """
 
@@ -26,6 +26,7 @@ from tuner.candidate import HOST
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.random_convolutions import random_convolutions
+from tuner.frontend.random_products import random_products
 from tuner.graph import DataflowGraph
 from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
@@ -47,8 +48,8 @@ DEFAULT_NETWORKS = (
 
 DEFAULT_BATCHES = (1, 2, 4)
 
-CHAINS = GENERIC_PREFIX + "convolutions"
-"""What the random chains of convolutions are called among the networks."""
+CHAINS = GENERIC_PREFIX + "chains"
+"""What the random chains are called among the networks."""
 
 _Item = TypeVar("_Item")
 _Key: TypeAlias = tuple[str, str]
@@ -94,7 +95,7 @@ def collect(
         networks: models as `load_model` names them.
         batches: batch sizes at which each is loaded.
         lengths: tokens of a text, for networks that read text; each network's own if empty.
-        num_chains: random chains of convolutions beside the networks; see `random_convolutions`.
+        num_chains: random chains of each kind beside the networks; see `random_convolutions`.
         max_gflops: programs of more than so many 10⁹ operations are left out; None for no limit. Without
             tuning, TVM's kernels run at a few GFLOP/s.
         max_samples: most programs to measure in this run; None for all.
@@ -115,7 +116,7 @@ def collect(
             found = _requests(session, _modules(name, batch, length), seen, members[name])
             turns.append(_in_turn(list(found), rng))
     if num_chains:
-        session.on_progress(TuningProgress(text="listing kernels of random convolutions"))
+        session.on_progress(TuningProgress(text="listing kernels of random chains"))
         found = _requests(session, _chains(num_chains), seen, members.setdefault(CHAINS, {}))
         turns.append(_in_turn(list(found), rng))
     order = [
@@ -239,10 +240,10 @@ def _modules(name: str, batch: int, length: int | None) -> Iterator[IRModule]:
 
 
 def _chains(number: int) -> Iterator[IRModule]:
-    """Yield forward and joint backward of random chains of convolutions."""
-    for seed in range(number):
-        yield random_convolutions(seed, training=False).module
-        yield from _backward(random_convolutions(seed, training=True))
+    """Yield forward and joint backward of so many random chains of each kind."""
+    for seed, draw in itertools.product(range(number), (random_convolutions, random_products)):
+        yield draw(seed, training=False).module
+        yield from _backward(draw(seed, training=True))
 
 
 def _backward(model: Model) -> Iterator[IRModule]:

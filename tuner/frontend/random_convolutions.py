@@ -3,7 +3,7 @@
 The zoo's networks hold few kinds of convolutions, at few shapes. What a cost model learns from them alone
 fails on the next network's. A chain is no network that anybody runs; its layers are drawn one by one, and its
 loss makes the gradients of all of them part of it. Checked in
-tests/tuner/frontend/test_random_convolutions.py.
+tests/tuner/frontend/test_random_chains.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ _MAX_ELEMENTS = 1 << 20
 _NUM_LAYERS = 3
 _CHANNELS = (8, 16, 20, 24, 36, 40, 48, 56, 72, 80, 112, 128, 168, 192, 256, 336)
 _EXTENTS = (7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112)
+_KERNELS = (1, 1, 3, 3, 5, 7)
 _BATCHES = (1, 1, 2, 4, 8, 16)
+_SHARE_OF_STEMS = 0.25
+"""Chains that begin with an image of three colours, as networks do."""
+
 _NUM_CLASSES = 12
 
 
@@ -46,6 +50,8 @@ def random_convolutions(seed: int, *, training: bool) -> Model:
     while True:
         batch, width = int(rng.choice(_BATCHES)), int(rng.choice(_CHANNELS))
         extent = int(rng.choice(_EXTENTS))
+        if rng.random() < _SHARE_OF_STEMS:
+            width, extent = 3, 2 * extent
         filters = tuple(_draw_chain(rng, width))
         if _fits(batch, width, extent, filters):
             break
@@ -94,7 +100,7 @@ def _draw_chain(rng: np.random.Generator, width: int) -> list[_Filter]:
             _Filter(
                 num_outputs=num_outputs,
                 # A depthwise filter of one pixel would only scale.
-                kernel=int(rng.choice((3, 3, 5) if is_depthwise else (1, 1, 3, 3, 5, 7))),
+                kernel=int(rng.choice((3, 3, 5) if is_depthwise else (3, 5, 7) if width == 3 else _KERNELS)),
                 stride=int(rng.choice((1, 1, 1, 2))),
                 groups=groups,
                 activation=(None, "relu", "relu6")[int(rng.integers(3))],
@@ -107,7 +113,7 @@ def _draw_chain(rng: np.random.Generator, width: int) -> list[_Filter]:
 def _draw_groups(rng: np.random.Generator, width: int) -> int:
     """Return one group, a group a channel, or a few groups, in a ratio of 2 : 2 : 1."""
     kind = int(rng.integers(5))
-    if kind < 2:
+    if kind < 2 or width == 3:
         return 1
     if kind < 4:
         return width

@@ -1,11 +1,15 @@
-"""Random chains of convolutions are one network a seed, of every kind of filter, and can be trained."""
+"""Random chains are one network a seed, of every kind of layer, and can be trained."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import tvm_ffi
 
+from tuner.frontend import Model
 from tuner.frontend.random_convolutions import random_convolutions
+from tuner.frontend.random_products import random_products
 from tuner.stages import build_stages
 
 pytestmark = pytest.mark.tvm
@@ -21,8 +25,9 @@ def _groups(seed: int) -> list[tuple[int, int]]:
     return [(int(call.attrs.groups), int(call.args[0].ty.shape[1])) for call in convolutions]
 
 
-def test_a_seed_is_one_chain() -> None:
-    first, again, other = (random_convolutions(seed, training=False).module for seed in (3, 3, 4))
+@pytest.mark.parametrize("draw", [random_convolutions, random_products])
+def test_a_seed_is_one_chain(draw: Callable[..., Model]) -> None:
+    first, again, other = (draw(seed, training=False).module for seed in (3, 3, 4))
     assert tvm_ffi.structural_equal(first, again)
     assert not tvm_ffi.structural_equal(first, other)
 
@@ -35,6 +40,8 @@ def test_chains_hold_dense_grouped_and_depthwise_filters() -> None:
     assert any(1 < groups < channels for groups, channels in found)
 
 
-def test_gradients_of_every_layer_are_part_of_it() -> None:
-    (stage,) = build_stages(random_convolutions(1, training=True), ())
-    assert stage.backward is not None
+@pytest.mark.parametrize("draw", [random_convolutions, random_products])
+def test_gradients_of_every_layer_are_part_of_it(draw: Callable[..., Model]) -> None:
+    for seed in range(3):
+        (stage,) = build_stages(draw(seed, training=True), ())
+        assert stage.backward is not None
