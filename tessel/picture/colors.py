@@ -1,13 +1,19 @@
-"""Colours and names of kinds of blocks, the same in pictures and on pages.
+"""Colours and names of blocks, the same in pictures and on pages.
 
 The palette is Okabe and Ito's, which colour-blind people can tell apart; its lightness differs from kind to
-kind, so that a grey print still tells forward from backward. Source: Okabe and Ito, Color Universal Design
-(2008).
+kind, so that a grey print still tells forward from backward. More or less white tells apart the chunks of a
+device (the stages that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where it
+runs one stage, the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from tessel.placement import BlockKind
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tessel.placement import Block, BlockKind, Placement
 
 COLOR_BY_KIND = {
     BlockKind.FORWARD: "#56B4E9",
@@ -28,6 +34,9 @@ LABEL_BY_KIND = {
 OWN_COLORS = (COLOR_BY_KIND[BlockKind.OTHER], "#0072B2", "#777777")
 """Of kinds of one's own, in order of their names."""
 
+CHUNK_COLOR = "#555555"
+"""Stands for any kind where a legend explains chunks."""
+
 CRITICAL = "#D55E00"
 """The critical path; no kind of block has this colour."""
 
@@ -36,6 +45,57 @@ DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 
 _BACKEND_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#BBBBBB")
 
+_ODD_WHITE = 0.35  # share of white in the bars of odd micro-batches
+_LAST_WHITE = 0.55  # in those of a device's last chunk
+
+
+class BlockStyle(NamedTuple):
+    """How the bars of a block look.
+
+    Attributes:
+        group: its kind, or for kinds of one's own the block's name without the number.
+        label: the group as a legend names it.
+        color: of the group, as "#RRGGBB".
+        chunk: which of the stages of this kind that its device runs, counted from 0.
+        white: share of white in the bars of even and of odd micro-batches.
+    """
+
+    group: str
+    label: str
+    color: str
+    chunk: int
+    white: tuple[float, float]
+
+
+def block_styles(placement: Placement) -> dict[str, BlockStyle]:
+    """Return the style of each block by its name, in order of their kinds."""
+    order = {kind.value: number for number, kind in enumerate(BlockKind)}
+    group_of = {block.name: _group(block) for block in placement.blocks}
+    groups = sorted(set(group_of.values()), key=lambda name: (order.get(name, len(order)), name))
+    own = [name for name in groups if name not in order]
+    chunk_of = _chunks(placement, group_of)
+    last = max(chunk_of.values())
+    styles = {}
+    for block in sorted(placement.blocks, key=lambda block: groups.index(group_of[block.name])):
+        group, chunk = group_of[block.name], chunk_of[block.name]
+        white = _LAST_WHITE * chunk / last if last else _ODD_WHITE
+        styles[block.name] = BlockStyle(
+            group=group,
+            label=group if group in own else LABEL_BY_KIND[BlockKind(group)],
+            color=OWN_COLORS[own.index(group) % len(OWN_COLORS)]
+            if group in own
+            else COLOR_BY_KIND[BlockKind(group)],
+            chunk=chunk,
+            white=(white, white) if last else (0.0, white),
+        )
+    return styles
+
+
+def chunk_whites(styles: Iterable[BlockStyle]) -> list[float]:
+    """Return the share of white of each chunk; empty where no device has more than one."""
+    found = {style.chunk: style.white[0] for style in styles}
+    return [found[chunk] for chunk in sorted(found)] if len(found) > 1 else []
+
 
 def color_by_backend(backends: Iterable[str]) -> dict[str, str]:
     """Return a colour for each backend; they take them in order of their names."""
@@ -43,3 +103,25 @@ def color_by_backend(backends: Iterable[str]) -> dict[str, str]:
         backend: _BACKEND_COLORS[number % len(_BACKEND_COLORS)]
         for number, backend in enumerate(sorted(set(backends)))
     }
+
+
+def _group(block: Block) -> str:
+    if block.kind is not BlockKind.OTHER:
+        return block.kind.value
+    return block.name.rstrip("0123456789").rstrip("_") or block.kind.value
+
+
+def _chunks(placement: Placement, group_of: dict[str, str]) -> dict[str, int]:
+    """Number the blocks of a group on the same devices by their stages."""
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+    for block in placement.blocks:
+        alike[group_of[block.name], block.devices].append(block.name)
+    return {
+        name: chunk for names in alike.values() for chunk, name in enumerate(sorted(names, key=_stage_number))
+    }
+
+
+def _stage_number(name: str) -> tuple[int, str]:
+    """The order of stages: `b10_input` comes after `b9_input`."""
+    number = re.search(r"\d+", name)
+    return (int(number[0]) if number else 0, name)

@@ -1,9 +1,9 @@
 """Draw schedules with matplotlib, on axes that the caller gives.
 
-Device per row, time to the right, colour by kind of block, every second micro-batch lighter, the
-micro-batch's number in each bar that has room for it, pale grey where a device idles, dashed lines where the
-repeating part begins and ends, and on demand the critical path through the bars. Where there are so many
-bars that a vector picture would take longer to open than to read, they become pixels inside it; lines and
+Device per row, time to the right, colour by kind of block, every second micro-batch (or, where devices run
+several stages, every later chunk) lighter, the micro-batch's number in each bar that has room for it, pale
+grey where a device idles, dashed lines where the repeating part begins and ends, and on demand the critical
+path through the bars. Where there are so many bars that a vector picture would take longer to open than to read, they become pixels inside it; lines and
 words stay vectors. Nothing here reads or writes global figure state.
 
 Source: the arguments for annotations, rectangles and lines are those of René's visualizer (Chung et al.,
@@ -22,8 +22,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
 from tessel.picture.bars import Bar, bars_of, critical_bars, idle_steps
-from tessel.picture.colors import COLOR_BY_KIND, CRITICAL, IDLE, LABEL_BY_KIND, OWN_COLORS
-from tessel.placement import BlockKind
+from tessel.picture.colors import CHUNK_COLOR, CRITICAL, IDLE, BlockStyle, block_styles, chunk_whites
 from tessel.schedule import Schedule
 
 ArtistArgs = Mapping[str, object]
@@ -41,7 +40,6 @@ _FONT_POINTS = 7.5
 _SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
 _PATH_BELOW = 0.3  # the critical path runs below the numbers
-_LIGHTER = 0.35  # share of white in the bars of odd micro-batches
 
 
 def draw_schedule(
@@ -125,40 +123,40 @@ def _draw_bars(
     shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
     # Edges would hide bars that are hardly wider than they are, and shades would beat with the pixels.
     wide = shortest / max(schedule.makespan, 1) > 1 / 1500
-    for name, (label, face, own) in _groups(bars).items():
+    styles = block_styles(schedule.placement)
+    chunks = chunk_whites(styles.values())
+    for own in _groups(bars, styles):
+        style = styles[own[0].block]
         times = np.array([(bar.start, bar.end) for bar in own]) * scale
         collection = PolyCollection(
-            _corners(np.array([bar.device for bar in own], dtype=np.float64), times),
-            label=label,
+            _corners(np.array([bar.device for bar in own], dtype=np.float64), times), label=style.label
         )
-        color = np.array(to_rgb(face))
-        odd = np.array([bar.micro_batch % 2 for bar in own])[:, None]
-        shades = color + (1 - color) * _LIGHTER * odd if wide else color
+        whites = np.array([styles[bar.block].white[bar.micro_batch % 2] for bar in own])
+        shades = _lighter(style.color, whites if wide or chunks else np.zeros(1))
         collection.set(facecolor=shades, edgecolor="black", linewidth=0.4 if wide else 0.0)
         # Snapped to pixels, bars of about a pixel would show a pattern that is not there.
         collection.set(rasterized=len(bars) > MAX_VECTOR_BARS, snap=None if wide else False)
-        collection.set(**rectangle_args.get(name, {}))
+        collection.set(**rectangle_args.get(style.group, {}))
         axes.add_collection(collection)
+    for chunk, white in enumerate(chunks):  # for the legend alone
+        (shade,) = _lighter(CHUNK_COLOR, np.array([white]))
+        axes.add_collection(PolyCollection([], facecolor=shade, label=f"chunk {chunk}"))
 
 
-def _groups(bars: Sequence[Bar]) -> dict[str, tuple[str, str, list[Bar]]]:
-    """Return label, colour and bars of each kind; of kinds of one's own, which have names only, of each."""
-    found: dict[str, list[Bar]] = {}
+def _groups(bars: Sequence[Bar], styles: Mapping[str, BlockStyle]) -> list[list[Bar]]:
+    """Return the bars of each group, in the order of the styles."""
+    found: dict[str, list[Bar]] = {style.group: [] for style in styles.values()}
     for bar in bars:
-        if bar.start == bar.end:
-            continue  # nothing to see
-        name = bar.block.rstrip("0123456789").rstrip("_") or bar.kind.value
-        found.setdefault(name if bar.kind is BlockKind.OTHER else bar.kind.value, []).append(bar)
-    order = {kind.value: number for number, kind in enumerate(BlockKind)}
-    groups, own = {}, 0
-    for name in sorted(found, key=lambda name: (order.get(name, len(order)), name)):
-        if name in order:
-            kind = BlockKind(name)
-            groups[name] = (LABEL_BY_KIND[kind], COLOR_BY_KIND[kind], found[name])
-        else:
-            groups[name] = (name, OWN_COLORS[own % len(OWN_COLORS)], found[name])
-            own += 1
-    return groups
+        if bar.end > bar.start:  # else there is nothing to see
+            found[styles[bar.block].group].append(bar)
+    # A legend takes the colour of the first bar, which is to be that of the first chunk.
+    return [sorted(own, key=lambda bar: styles[bar.block].chunk) for own in found.values() if own]
+
+
+def _lighter(color: str, whites: _Numbers) -> _Numbers:
+    """Return the colour with these shares of white in it; shape (len(whites), 3)."""
+    rgb = np.array(to_rgb(color))
+    return rgb + (1 - rgb) * whites[:, None]
 
 
 def _corners(devices: _Numbers, times: _Numbers) -> list[_Numbers]:

@@ -3,10 +3,8 @@
 // that a frame touches only what is visible: a binary search finds the first bar of a row. Where more bars are
 // visible than canvas calls fit into a frame, each row is a line of pixels, every pixel the mean of what it covers.
 const data = JSON.parse(document.getElementById("data").textContent);
-const COLORS = data.colors, LABELS = data.labels;
 const ROW_MAX = 34, ROW_MIN = 7, AXIS = 26, TOP = 24, LEFT = 78;
 const MAX_SHAPES = 2500; // bars drawn one by one; more of them take longer than a frame without a GPU
-const LIGHTER = 0.35; // share of white in bars of odd micro-batches
 const MAX_PARTS = 25; // sub-graphs shown before one asks for all
 const PLAY_S = 20; // seconds in which the cursor plays what is visible
 const byId = (id) => document.getElementById(id);
@@ -17,8 +15,8 @@ const state = { schedule: 0, hover: null, kept: null, cursor: 0, playing: false,
 let schedules = [], pending = false;
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-const shades = (hex) => [0, LIGHTER].map((white) => rgb(hex).map((part) => Math.round(part + (255 - part) * white)));
-const SHADES = Object.fromEntries(Object.entries(COLORS).map(([kind, hex]) => [kind, shades(hex)]));
+const lighter = (hex, white) => rgb(hex).map((part) => Math.round(part + (255 - part) * white));
+const SHADES = data.styles.map(({ color, white }) => white.map((share) => lighter(color, share))); // of even and odd micro-batches
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -76,6 +74,7 @@ function memoryCurves(rows, block, start) {
   });
 }
 
+const labelOf = (block) => data.styles[block].label + (data.chunks.length ? `, chunk ${data.styles[block].chunk},` : "");
 const current = () => schedules[state.schedule];
 const blockOf = (schedule, i) => data.blocks[schedule.block[i]];
 const endOf = (schedule, i) => schedule.start[i] + blockOf(schedule, i).span;
@@ -186,7 +185,7 @@ function drawShapes(schedule, ranges, idle) {
       const i = row[k];
       if (!blockOf(schedule, i).span) continue; // nothing to see
       const left = toX(schedule.start[i]), wide = Math.max(toX(endOf(schedule, i)) - left, 0.7);
-      context.fillStyle = `rgb(${SHADES[blockOf(schedule, i).kind][schedule.batch[i] % 2]})`;
+      context.fillStyle = `rgb(${SHADES[schedule.block[i]][schedule.batch[i] % 2]})`;
       if (wide > 4) {
         context.fillRect(left, top, wide, tall);
         context.strokeStyle = "rgba(0,0,0,.55)"; context.lineWidth = 0.7;
@@ -206,7 +205,6 @@ function drawPixels(schedule, ranges, idle, ratio, width) {
   if (pixels.width !== across || pixels.height !== data.devices) { pixels.width = across; pixels.height = data.devices; }
   const image = pixelContext.createImageData(across, data.devices), out = image.data;
   const [idleRed, idleGreen, idleBlue] = rgb(idle);
-  const shadeOf = data.blocks.map((block) => SHADES[block.kind]);
   const sums = new Float32Array(4 * across);
   const add = (at, share, shade) => {
     sums[4 * at] += share * shade[0]; sums[4 * at + 1] += share * shade[1]; sums[4 * at + 2] += share * shade[2];
@@ -217,7 +215,7 @@ function drawPixels(schedule, ranges, idle, ratio, width) {
     sums.fill(0);
     const row = schedule.rows[device];
     for (let k = from; k < to; k++) {
-      const i = row[k], span = data.blocks[schedule.block[i]].span, shade = shadeOf[schedule.block[i]][schedule.batch[i] & 1];
+      const i = row[k], span = data.blocks[schedule.block[i]].span, shade = SHADES[schedule.block[i]][schedule.batch[i] & 1];
       const left = Math.max((schedule.start[i] - view.from) * perStep, 0);
       const right = Math.min((schedule.start[i] + span - view.from) * perStep, across);
       for (let at = left | 0; at < right; at++) add(at, Math.min(at + 1, right) - Math.max(at, left), shade);
@@ -339,7 +337,7 @@ function phaseOf(schedule, i) {
 function factsOf(schedule, i) {
   const block = blockOf(schedule, i), from = schedule.start[i], to = endOf(schedule, i);
   const facts = [
-    `${nameOf(schedule, i)}: ${LABELS[block.kind]} of micro-batch ${schedule.batch[i]}${phaseOf(schedule, i)}`,
+    `${nameOf(schedule, i)}: ${labelOf(schedule.block[i])} of micro-batch ${schedule.batch[i]}${phaseOf(schedule, i)}`,
     `device ${block.devices.join(", ")}, ${formatTime(from)} to ${formatTime(to)}, takes ${formatTime(block.span)}`,
     `memory ${block.memory > 0 ? "+" : ""}${formatMemory(block.memory)}`,
   ];
@@ -665,8 +663,9 @@ function wire() {
     button.setAttribute("role", "tab");
     return button;
   }));
-  const kinds = [...new Set(data.blocks.filter((block) => block.span).map((block) => block.kind))];
-  const keys = [...kinds.map((kind) => [COLORS[kind], LABELS[kind]]), ["var(--idle)", "idle"]];
+  const kinds = new Map(data.styles.filter((_, k) => data.blocks[k].span).map(({ label, color }) => [label, color]));
+  const chunks = data.chunks.map((white, chunk) => [`rgb(${lighter(data.chunk_color, white)})`, `chunk ${chunk}`]);
+  const keys = [...[...kinds].map(([label, color]) => [color, label]), ...chunks, ["var(--idle)", "idle"]];
   byId("legend").replaceChildren(...keys.map(([color, label]) => {
     const swatch = element("i");
     swatch.style.background = color;

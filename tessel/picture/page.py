@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tessel.comparison import Comparison, ComparisonRow
-from tessel.picture.colors import COLOR_BY_KIND, LABEL_BY_KIND, color_by_backend
+from tessel.picture.colors import CHUNK_COLOR, block_styles, chunk_whites, color_by_backend
 from tessel.schedule import Schedule
 
 _MAX_LISTED = 8
@@ -75,6 +75,7 @@ def page_document(
     """
     schedules = dict(comparison.schedules)
     placement = schedules["searched"].placement
+    styles = block_styles(placement)
     names = {block.name: index for index, block in enumerate(placement.blocks)}
     rows = sorted(comparison.rows, key=lambda row: row.schedule != "searched")
     document = {
@@ -86,8 +87,9 @@ def page_document(
         "limit": schedules["searched"].memory,
         "blocks": placement.blocks,
         "edges": [[names[edge.source], names[edge.target], edge.lag] for edge in placement.edges],
-        "colors": {kind.value: color for kind, color in COLOR_BY_KIND.items()},
-        "labels": {kind.value: label for kind, label in LABEL_BY_KIND.items()},
+        "styles": [styles[block.name]._asdict() for block in placement.blocks],
+        "chunks": chunk_whites(styles.values()),
+        "chunk_color": CHUNK_COLOR,
         "schedules": [_schedule_data(row, schedules[row.schedule], names) for row in rows],
         "parts": [_part_data(part, names) for part in parts],
         "backend_colors": color_by_backend(part.backend for part in parts),

@@ -3,30 +3,32 @@
     device 0  0>1>......0<<<<<..1<<<<<    `>` forward, `<` backward, `.` idle; the number is the micro-batch
     device 1  ..0>0<<<<<1>1<<<<<......
 
+Where a device runs several stages, each has a mark of its own (`>` and `}`, `<` and `{`, …).
 A bar begins with its micro-batch where that leaves room for its kind, which is seen without colours too.
 Where a character stands for several blocks, it is the one that takes most of its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from rich.text import Text
 
 from tessel.picture.bars import Bar, bars_of
-from tessel.picture.colors import LABEL_BY_KIND
-from tessel.placement import BlockKind
+from tessel.picture.colors import LABEL_BY_KIND, BlockStyle, block_styles
+from tessel.placement import BlockKind, Placement
 from tessel.schedule import Schedule
 
-_MARK_BY_KIND = {
-    BlockKind.FORWARD: (">", "bold blue"),
-    BlockKind.BACKWARD: ("<", "yellow"),
-    BlockKind.BACKWARD_INPUT: ("i", "bold yellow"),
-    BlockKind.BACKWARD_WEIGHT: ("w", "green"),
-    BlockKind.RECOMPUTE: ("r", "magenta"),
-    BlockKind.OTHER: ("=", "white"),
+_MARKS_BY_KIND = {
+    BlockKind.FORWARD: (">}])", "bold blue"),
+    BlockKind.BACKWARD: ("<{[(", "yellow"),
+    BlockKind.BACKWARD_INPUT: ("iIjJ", "bold yellow"),
+    BlockKind.BACKWARD_WEIGHT: ("wWvV", "green"),
+    BlockKind.RECOMPUTE: ("rRsS", "magenta"),
+    BlockKind.OTHER: ("=#+%", "white"),
 }
+"""A mark a chunk, over again from the fifth on, and the style, of each kind."""
 
 
 def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
@@ -46,19 +48,38 @@ def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
     for bar in bars_of(schedule):
         if bar.end > bar.start:
             rows[bar.device].append(bar)
+    styles = block_styles(schedule.placement)
     text = Text()
     for device, bars in enumerate(rows):
         text.append(f"device {device}".ljust(label_width))
-        for characters, style in _runs(_cells(bars, columns, schedule.makespan)):
+        for characters, style in _runs(_cells(bars, columns, schedule.makespan), styles):
             text.append(characters, style=style)
         text.append("\n")
-    kinds = [kind for kind in BlockKind if any(bar.kind is kind for bars in rows for bar in bars)]
-    legend = [f"{_MARK_BY_KIND[kind][0]} {LABEL_BY_KIND[kind]}" for kind in kinds] + [". idle"]
+    legend = _legend({bar.block for bars in rows for bar in bars}, schedule.placement, styles)
     scale = schedule.makespan / max(columns, 1)
     if scale > 1:
         legend.append(f"one column is {scale:.4g} steps")
     text.append("   ".join(legend) + "\n", style="dim")
     return text
+
+
+def _legend(drawn: set[str], placement: Placement, styles: Mapping[str, BlockStyle]) -> list[str]:
+    """Return what each kind's marks are, in order of its chunks."""
+    marks: dict[BlockKind, set[int]] = {}
+    for name in styles:
+        if name in drawn:
+            marks.setdefault(placement.block(name).kind, set()).add(styles[name].chunk)
+    entries = [
+        f"{' '.join(_mark(kind, chunk)[0] for chunk in sorted(chunks))} {LABEL_BY_KIND[kind]}"
+        for kind, chunks in marks.items()
+    ]
+    several = any(len(chunks) > 1 for chunks in marks.values())
+    return [*entries, ". idle", *(["a mark a chunk"] if several else [])]
+
+
+def _mark(kind: BlockKind, chunk: int) -> tuple[str, str]:
+    marks, style = _MARKS_BY_KIND[kind]
+    return marks[chunk % len(marks)], style
 
 
 def _cells(bars: list[Bar], columns: int, makespan: int) -> list[Bar | None]:
@@ -79,13 +100,13 @@ def _cells(bars: list[Bar], columns: int, makespan: int) -> list[Bar | None]:
     return [cell if 2 * busy[column] >= makespan else None for column, cell in enumerate(cells)]
 
 
-def _runs(cells: list[Bar | None]) -> Iterator[tuple[str, str]]:
+def _runs(cells: list[Bar | None], styles: Mapping[str, BlockStyle]) -> Iterator[tuple[str, str]]:
     """Yield the characters and the style of each bar, and of each pause."""
     for bar, run in groupby(cells, key=lambda cell: cell):
         length = len(list(run))
         if bar is None:
             yield "." * length, "dim"
             continue
-        mark, style = _MARK_BY_KIND[bar.kind]
+        mark, style = _mark(bar.kind, styles[bar.block].chunk)
         number = str(bar.micro_batch)
         yield (number if len(number) < length else "").ljust(length, mark), style

@@ -27,10 +27,11 @@ from tessel.picture import (
     save_figure,
     schedule_figure,
 )
+from tessel.picture.colors import block_styles
 from tessel.picture.draw import MAX_VECTOR_BARS
 from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule import Repetend, Schedule
-from tessel.shapes import vshape
+from tessel.shapes import make_shape, vshape
 
 
 def one_f_one_b(devices: int, micro_batches: int) -> Schedule:
@@ -203,3 +204,26 @@ def test_a_large_schedule_has_its_bars_as_pixels_and_no_numbers(tmp_path: Path) 
     text = (tmp_path / "large.svg").read_text()
     assert "<image" in text
     assert len(text) < 2_000_000
+
+
+def test_chunks_of_a_device_differ_in_lightness_and_are_explained() -> None:
+    placement = make_shape("zbv", 2, split_backward=True)
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "zb-v")
+    schedule = rule.build(placement, micro_batches=2, memory=None)
+    styles = block_styles(placement)
+    assert {name: style.chunk for name, style in styles.items() if style.group == "forward"} == {
+        "f0": 0,
+        "f1": 0,
+        "f2": 1,
+        "f3": 1,
+    }
+    assert [styles[f"b{stage}_input"].chunk for stage in range(4)] == [0, 0, 1, 1]
+
+    axes = draw_schedule(schedule, new_axes())
+
+    shades = {tuple(face) for face in collection(axes, "forward").get_facecolor()}
+    assert len(shades) == 2
+    assert tuple(collection(axes, "forward").get_facecolor()[0][:3]) == to_rgb(styles["f0"].color)
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels[-2:] == ["chunk 0", "chunk 1"]
+    assert "chunk 0" not in draw_schedule(one_f_one_b(2, 2), new_axes()).get_legend_handles_labels()[1]

@@ -9,7 +9,7 @@ from tessel.dag import Dag
 from tessel.handwritten import HANDWRITTEN
 from tessel.picture import text_grid
 from tessel.schedule import Schedule
-from tessel.shapes import vshape
+from tessel.shapes import make_shape, vshape
 
 RULES = {rule.name: rule for rule in HANDWRITTEN}
 
@@ -65,3 +65,10 @@ def test_the_width_is_kept_and_idle_time_is_seen(
                 if device in schedule.placement.block(start.block).devices
             )
             assert row[label:].count(".") == (schedule.makespan - busy) * per_step
+
+
+def test_chunks_of_a_device_have_marks_of_their_own() -> None:
+    schedule = RULES["interleaved"].build(make_shape("interleaved", 2), micro_batches=2, memory=None)
+    *rows, legend = lines(schedule)
+    assert all({">", "}", "<", "{"} <= set(row) for row in rows)
+    assert legend.startswith("> } forward   < { backward   . idle   a mark a chunk")
