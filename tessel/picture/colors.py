@@ -2,8 +2,8 @@
 
 The palette is Okabe and Ito's, which colour-blind people can tell apart; its lightness differs from kind to
 kind, so that a grey print still tells forward from backward. More or less white tells apart the chunks of a
-device (the stages that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where it
-runs one stage, the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
+device (the stages that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where
+it runs one stage, the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
 """
 
 from __future__ import annotations
