@@ -11,8 +11,9 @@ the nn instead, whose blocks on all ranks wait for each other and take half the 
 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
 (`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
-run as they are. On a machine that others use, `nice -n -15` in front keeps the waits for a core short;
-sleeping stages need little of it.
+run as they are. On a machine that others use, `chrt -f 1` in front gives ranks a core when they ask for one (a
+low nice value does not: Linux lets a running process finish its slice of some milliseconds); sleeping stages
+need little of it.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {processor()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}, load average {load} "
-        f"from other work, niceness {os.nice(0)}.",
+        f"from other work, {priority()}.",
         "",
         "```",
         f"python -m benchmarks.simulator --ranks {arguments.ranks} --ms {' '.join(map(str, arguments.ms))} "
@@ -292,6 +293,13 @@ def _ratio(rows: Sequence[Row], case: str) -> str:
 
 def _spread(errors: Sequence[float]) -> str:
     return f"{100 * min(errors):+.1f} to {100 * max(errors):+.1f} %"
+
+
+def priority() -> str:
+    """Return how this process, and with it every rank, is scheduled."""
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO:
+        return "real-time priority (chrt -f)"
+    return f"niceness {os.nice(0)}"
 
 
 def _load() -> float:

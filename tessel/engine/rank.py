@@ -65,6 +65,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
     events: dict[str, list[tuple[Event, ...]]] = {run.name: [] for run in job.runs}
     losses: dict[str, dict[int, float]] = {}
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
+    gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
     # In turn, so that a change of the machine's load meets every schedule alike.
     for repeat in range(WARM_UP_STEPS + job.repeats):
         for name, step in steps.items():
@@ -73,6 +74,9 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
             dist.barrier(on_host)
             transport = warm_up if repeat < WARM_UP_STEPS else counted
             done = executor.run_step(step, job.micro_batches, transport)
+            # What a rank does after its last action would take a core from those that are still in the step.
+            progress.wait("waiting for all ranks after a step")
+            dist.barrier(on_host)
             if repeat >= WARM_UP_STEPS:
                 events[name].append(tuple(done))
             losses[name] = {m: loss for program in programs.values() for m, loss in program.losses().items()}
