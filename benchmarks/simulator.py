@@ -11,9 +11,9 @@ the nn instead, whose blocks on all ranks wait for each other and take half the 
 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
 (`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
-run as they are. On a machine that others use, `chrt -f 1` in front gives ranks a core when they ask for one (a
-low nice value does not: Linux lets a running process finish its slice of some milliseconds); sleeping stages
-need little of it.
+run as they are. On a machine that others use, `chrt -f 1` in front gives ranks a core when they ask for one
+(a low nice value does not: Linux lets a running process finish its slice of some milliseconds); sleeping
+stages need little of it.
 """
 
 from __future__ import annotations
