@@ -328,6 +328,9 @@ class RecordStore:
         safe: a record that was written but not answered is found by its digest.
         """
         engine = self._engine.execution_options(writes=writes)
+        if not writes and engine.dialect.name == "postgresql":
+            # One state for all of its queries, as SQLite gives: what appends meanwhile is not half seen.
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
         give_up_at = time.monotonic() + RESTART_PATIENCE_S
         for attempt in itertools.count():
             try:

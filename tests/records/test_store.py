@@ -7,10 +7,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records import Match, Record, RecordError, RecordStore, Status, open_store
+from records.counts import Stats, count_records
 from tests.records.strategies import items, make_environment, make_measurement, make_workload, texts
 
 ROUND_TRIP = settings(
@@ -277,6 +279,22 @@ def test_eight_processes_that_append_and_four_that_read_lose_nothing(url: str) -
         assert len(record_ids) == 8 * APPENDS
         assert store.verify() == []
     assert all(counts)
+
+
+def test_what_one_transaction_reads_is_of_one_moment(url: str) -> None:
+    """An append between two queries of `stats` or `verify` must not look like damage."""
+    first, second = make_workload(2), make_workload(3)
+    with open_store(url) as store, open_store(url) as other:
+        store.append(first, make_measurement(first, [1.0]))
+
+        def count_around_an_append(connection: sa.Connection) -> tuple[Stats, Stats]:
+            before = count_records(connection, location="here")
+            other.append(second, make_measurement(second, [1.0]))
+            return before, count_records(connection, location="here")
+
+        before, after = store.in_transaction(count_around_an_append)
+        assert before == after
+        assert store.stats().measurements == before.measurements + 1
 
 
 def _append_alone(url: str, writer: int) -> list[int]:
