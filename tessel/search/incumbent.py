@@ -48,6 +48,7 @@ class Incumbent:
         makespan: of the best schedule, `NEVER` before the first one.
         start: its starts by step, -1 where a step is not run.
         found_by: the method that found it.
+        found_at: seconds at which it was found.
         elites: different good schedules, shortest first.
     """
 
@@ -60,6 +61,7 @@ class Incumbent:
     makespan: int = NEVER
     start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     found_by: str = ""
+    found_at: float = 0.0
     elites: list[Elite] = field(default_factory=list)
 
     @property
@@ -91,6 +93,7 @@ class Incumbent:
         if makespan >= self.makespan:
             return
         self.makespan, self.start, self.found_by = makespan, start.copy(), found_by
+        self.found_at = self.clock()
         if self.on_progress is not None:
             self.on_progress(Progress(makespan, self.lower_bound, self.clock() - self.began, found_by))
 

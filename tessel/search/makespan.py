@@ -1,7 +1,7 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
-           → neighbourhoods and climbing in turn, until proven or out of time
+           → neighbourhoods, climbing and tighter bounds in turn, until proven or out of time
 
 Every phase offers schedules to one incumbent, so the answer only gets better with time, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). Time is looked at
@@ -26,6 +26,7 @@ from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.nearby import NearbySearch
 from tessel.search.progress import Progress
+from tessel.search.proving import Prover
 from tessel.search.ramps import offer_ramps
 from tessel.search.repeating import find_repeating_part
 from tessel.search.rules import offer_rules
@@ -92,7 +93,7 @@ def find_schedule(
             best.offer(_starts_of(start_from, best.instance, limits), start_from.found_by)
         offer_rules(placement, best, memory=limits)
         offer_ramps(placement, best, memory=limits, seed=seed)
-        _improve(placement, best, seed=seed)
+        _improve(placement, best, memory=limits, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
@@ -130,8 +131,10 @@ def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] |
     return start
 
 
-def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:
-    """Search near the best and other good schedules, and climb, a round each in turn."""
+def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
+    """Search near the best and other good schedules, climb, and raise the bound, a round each in turn."""
+    prover = Prover.of(placement, best, memory=memory)
+    prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
     climber = Climber.of(placement, best.instance, seed=seed)
     turn = 0
@@ -141,6 +144,7 @@ def _improve(placement: Placement, best: Incumbent, *, seed: int) -> None:
             climber.climb_round(best)
         else:
             nearby.search_round()
+        prover.run()
 
 
 def _finishing_s(instance: Instance, time_limit_s: float) -> float:

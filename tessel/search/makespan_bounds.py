@@ -5,11 +5,12 @@
   All their work happens there one after the other, behind the least head and before the least tail.
 - Memory: a device's limit times the time in which it holds anything is at least what its activations take up,
   units times steps, over all micro-batches. Each unit lives at least as long as the longest way from the
-  block that adds it to one that frees it.
+  block that adds it to one that frees it, and to the end of that one: nothing else runs there meanwhile.
 
       head   |  N x work of these blocks  |   tail       <= makespan
 
-Each number is a proof by itself; the largest counts. Choices take the option that makes the number smallest.
+Each number is a proof by itself; the largest counts. They take milliseconds; `tessel.search.device_diagram`
+proves more. Choices take the option that makes the number smallest.
 Checked in tests/tessel/search/test_makespan_bounds.py against exhaustive search.
 """
 
@@ -115,17 +116,20 @@ def _memory_bound(
     if len(combinations) > MAX_COMBINATIONS or limit <= 0:
         return 0
     least = None
+    # where an adding block takes no time, it may start when a freeing one does
+    is_lived_out = all(block.span > 0 for block in here if block.memory > 0)
     for chosen in combinations:
         kept = set(itertools.chain.from_iterable(chosen))
-        lived = _least_unit_steps(
-            placement, [block for block in here if block.name not in optional or block.name in kept]
-        )
+        run = [block for block in here if block.name not in optional or block.name in kept]
+        lived = _least_unit_steps(placement, run)
+        if lived and is_lived_out:
+            lived += sum(-block.memory * block.span for block in run if block.memory < 0)
         least = lived if least is None else min(least, lived)
     if not least:
         return 0
     index = placement.index_by_name
     before = min(heads[index[block.name]] for block in here if block.memory > 0)
-    after = min(tails[index[block.name]] for block in here if block.memory < 0)
+    after = min(tails[index[block.name]] - block.span * is_lived_out for block in here if block.memory < 0)
     return before + -(-micro_batches * least // limit) + after
 
 

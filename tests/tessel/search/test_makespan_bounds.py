@@ -49,7 +49,7 @@ def test_bound_is_unchanged_by_relabelling_devices(case: Case) -> None:
 def test_bounds_by_hand() -> None:
     # Work: three forwards before the last device's eight times four steps, three backwards of three behind.
     assert makespan_lower_bound(vshape(4), micro_batches=8) == 3 + 8 * 4 + 3 * 3
-    # Memory: device 0 holds a unit from a forward's start to its backward's, 4 + 3 x 3 steps, one at a time.
-    assert makespan_lower_bound(vshape(4), micro_batches=8, memory=(1, 4, 4, 4)) == 8 * 13 + 3
+    # Memory: device 0 holds a unit from a forward's start to its backward's end, 4 + 4 x 3, one at a time.
+    assert makespan_lower_bound(vshape(4), micro_batches=8, memory=(1, 4, 4, 4)) == 8 * 16
     # Path: a single micro-batch goes all the way down and up.
     assert makespan_lower_bound(vshape(4), micro_batches=1) == 4 * (1 + 3)

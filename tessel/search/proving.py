@@ -1,0 +1,107 @@
+"""Raise the lower bound of a whole schedule while it is searched, a fixed share of the time.
+
+The diagrams of `tessel.search.device_diagram` are built for each device, then for the most telling device
+with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so that all
+begin again, the most telling first, whenever the best schedule has got shorter.
+Checked in tests/tessel/search/test_device_diagram.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tessel.placement import Placement
+from tessel.search.device_diagram import DeviceDiagram, device_diagram
+from tessel.search.incumbent import Incumbent
+from tessel.search.problem import Problem, make_problem
+
+SHARE = 0.15
+"""Part of the time that goes into bounds, the rest into schedules."""
+
+SHARE_WHILE_STUCK = 0.2
+"""Part more of the time since the best schedule was found: it may well be the least."""
+
+FIRST_SHARE = 0.05
+"""Part of the whole time that the first bounds may take ahead of that."""
+
+MOST_DEVICES = 6
+"""Devices up to which the diagram of all of them is tried."""
+
+
+@dataclass(slots=True)
+class Prover:
+    """The diagrams of one search.
+
+    Attributes:
+        problem: the blocks and limits; None where there are choices.
+        best: the incumbent, whose bound is raised.
+        allowed_s: seconds that may be used ahead of the share.
+        bounds: what each set of devices has proven, 0 where it was given up.
+        waiting: sets of devices still to do for the makespan known, the next one last.
+        current: the diagram under way.
+        known: the makespan that the diagrams drop against.
+        used_s: seconds used.
+    """
+
+    problem: Problem | None
+    best: Incumbent
+    allowed_s: float
+    bounds: dict[tuple[int, ...], int] = field(default_factory=dict)
+    waiting: list[tuple[int, ...]] = field(default_factory=list)
+    current: DeviceDiagram | None = None
+    known: int = -1
+    used_s: float = 0.0
+
+    @classmethod
+    def of(cls, placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> Prover:
+        """Return a prover that has not begun."""
+        problem = None if placement.choices else make_problem(placement, memory=memory)
+        return cls(problem, best, FIRST_SHARE * max(0.0, best.deadline - best.began))
+
+    def run(self) -> None:
+        """Go on as long as there is something to do and the share of the time is not used up."""
+        best = self.best
+        while not best.is_over:
+            began = best.clock()
+            stuck_s = SHARE_WHILE_STUCK * (began - best.found_at)
+            if self.used_s >= self.allowed_s + SHARE * (began - best.began) + stuck_s:
+                return
+            if not self._advance():
+                return
+            self.used_s += best.clock() - began
+
+    def _advance(self) -> bool:
+        """Add a layer to the diagram under way or begin the next; return whether there was one."""
+        if self.problem is None:
+            return False
+        if self.current is None:
+            if self.known != self.best.makespan:
+                self.known, self.waiting = self.best.makespan, self._sets(self.problem.num_devices)
+            if not self.waiting:
+                return False
+            devices = self.waiting.pop()
+            self.current = device_diagram(self.problem, devices, self.best.instance.micro_batches)
+            self.bounds.setdefault(devices, 0)
+            return True
+        self.current.advance(self.known)
+        if self.current.is_over:
+            devices, bound = self.current.devices, self.current.bound
+            self.best.lower_bound = max(self.best.lower_bound, bound)
+            self.bounds[devices] = max(self.bounds[devices], bound)
+            self.current = None
+            if len(devices) == 1 and not any(len(each) == 1 for each in self.waiting):
+                self.waiting = self._larger_sets(self.problem.num_devices)
+        return True
+
+    def _sets(self, num_devices: int) -> list[tuple[int, ...]]:
+        """Return each device alone, the most telling last."""
+        alone: list[tuple[int, ...]] = [(device,) for device in range(num_devices)]
+        return sorted(alone, key=lambda devices: self.bounds.get(devices, 0))
+
+    def _larger_sets(self, num_devices: int) -> list[tuple[int, ...]]:
+        """Return the most telling device with each other one, and all together last, in reverse."""
+        alone = sorted(range(num_devices), key=lambda device: self.bounds.get((device,), 0))
+        pairs = [(min(alone[-1], other), max(alone[-1], other)) for other in alone[:-1]]
+        whole = [tuple(range(num_devices))] if 2 < num_devices <= MOST_DEVICES else []
+        return [*whole, *pairs]
