@@ -14,7 +14,7 @@ Perseus, SOSP 2024); here one collection a kind takes the place of a rectangle a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -160,12 +160,16 @@ def _lighter(color: str, whites: _Numbers) -> _Numbers:
     return rgb + (1 - rgb) * whites[:, None]
 
 
-def _corners(devices: _Numbers, times: _Numbers) -> list[_Numbers]:
-    """Return the corners of rectangles, shape (4, 2) each, from `times`: (start, end) of each."""
+def _corners(devices: _Numbers, times: _Numbers) -> Sequence[npt.ArrayLike]:
+    """Return the corners of rectangles, shape (len(devices), 4, 2), from `times`: (start, end) of each.
+
+    Of an array, matplotlib makes all paths at once; of a list, one by one, four times slower.
+    """
     half = _BAR_HEIGHT / 2
     x = times[:, [0, 1, 1, 0]]
     y = devices[:, None] + np.array([-half, -half, half, half])
-    return list(np.stack([x, y], axis=2))
+    corners = np.stack([x, y], axis=2)
+    return cast("Sequence[npt.ArrayLike]", corners)  # matplotlib's stubs know no arrays here
 
 
 def _draw_numbers(

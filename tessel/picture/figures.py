@@ -13,12 +13,16 @@ from matplotlib.figure import Figure
 from tessel.comparison import Comparison, ComparisonRow
 from tessel.errors import DocumentError
 from tessel.picture.colors import DEVICE_COLORS
-from tessel.picture.draw import ArtistArgs, draw_schedule
+from tessel.picture.draw import MAX_VECTOR_BARS, ArtistArgs, draw_schedule
 from tessel.picture.memory import draw_memory
 from tessel.schedule import Schedule
 
 _WIDTH_INCHES = 13.0
 _ROW_INCHES = 0.42
+_DPI = 150.0
+_FINE_DPI = 300.0
+"""Of bars that become pixels: zooming in, one sees single blocks of 512 micro-batches."""
+
 _MAX_INCHES = 14.0
 """Of the rows of one schedule; with more than 33 devices rows become lower instead."""
 
@@ -48,7 +52,8 @@ def schedule_figure(
     heights = [min(max(1.2, _ROW_INCHES * devices), _MAX_INCHES)]
     if any(block.memory for block in schedule.placement.blocks):
         heights.append(1.4)
-    figure, all_axes = _stacked(heights)
+    fine = len(schedule.starts) > MAX_VECTOR_BARS
+    figure, all_axes = _stacked(heights, dpi=_FINE_DPI if fine else _DPI)
     draw_schedule(
         schedule,
         all_axes[0],
@@ -95,7 +100,7 @@ def comparison_figure(
     rows = comparison.rows
     devices = schedules[rows[0].schedule].placement.devices
     height = min(max(0.9, 0.6 * _ROW_INCHES * devices), _MAX_INCHES / 2)
-    figure, all_axes = _stacked([height + 0.4] * len(rows))
+    figure, all_axes = _stacked([height + 0.4] * len(rows), dpi=_DPI)
     figure.suptitle(title, x=0.01, ha="left")
     end = max(row.makespan for row in rows)
     for row, axes in zip(rows, all_axes, strict=True):
@@ -122,7 +127,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     try:
         # Without a date the same schedule gives the same bytes.
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-        figure.savefig(partial, dpi=150, metadata=metadata)
+        figure.savefig(partial, dpi=max(figure.dpi, _DPI), metadata=metadata)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -131,8 +136,8 @@ def save_figure(figure: Figure, path: Path) -> None:
         ) from error
 
 
-def _stacked(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.5), layout="constrained")
+def _stacked(heights: Sequence[float], *, dpi: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.5), layout="constrained", dpi=dpi)
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
 

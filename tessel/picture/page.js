@@ -29,7 +29,7 @@ function element(tag, properties = {}, ...children) {
 const formatMs = (ms) => ms === 0 || ms >= 1000 ? ms.toFixed(0) : `${+ms.toPrecision(3)}`;
 const formatUs = (us) => us < 1000 ? `${us.toFixed(1)} us` : `${(us / 1000).toFixed(2)} ms`;
 const formatTime = (steps) =>
-  data.step_ms === null ? `${Math.round(steps)} steps` : `${+(steps * data.step_ms).toPrecision(5)} ms`;
+  data.step_ms === null ? `${Math.round(steps)} step${Math.round(steps) === 1 ? "" : "s"}` : `${+(steps * data.step_ms).toPrecision(5)} ms`;
 
 function formatMemory(units) {
   if (!data.memory_in_bytes) return `${units}`;

@@ -171,8 +171,15 @@ def _memory(row: ComparisonRow) -> str:
         held = [f"{units}" for units in row.peak_memory]
         order = list(row.peak_memory)
     else:
-        held = [f"{size / 2**20:.0f} MiB" for size in row.peak_memory_bytes]
+        held = _sizes(row.peak_memory_bytes)
         order = list(row.peak_memory_bytes)
     if len(held) <= _MAX_LISTED:
         return ", ".join(held)
     return f"{held[order.index(min(order))]} to {held[order.index(max(order))]}"
+
+
+def _sizes(sizes: Sequence[int]) -> list[str]:
+    """Return sizes in the largest unit of which the least is at least one."""
+    power = max(0, min(3, (max(min(sizes), 1).bit_length() - 1) // 10))
+    unit = ("B", "KiB", "MiB", "GiB")[power]
+    return [f"{size / 1024**power:.0f} {unit}" for size in sizes]
