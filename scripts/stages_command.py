@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 def stages(
     model: ModelArgument,
     cut: Annotated[
-        list[str] | None, typer.Option(help="Cut after this module, such as layer:3; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Cut after this module, such as layer:3; may be repeated. Those that the model's own code "
+            "marks if left out."
+        ),
     ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Number of stages, where the cuts are to be found.")
@@ -72,11 +76,15 @@ def stages(
     from tuner.stage_costs import measure_stages
 
     check_folder("--save", save)
-    if (devices is None) == (not cut):
+    if devices is not None and cut:
         raise typer.BadParameter("give either --cut, once for each cut, or --devices, the number of stages")
     if devices is not None and devices < 1:
         raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one stage")
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
+    if devices is None and not cut and not loaded.cuts:
+        raise typer.BadParameter(
+            f"{model} marks no cuts of its own; give --cut, once for each, or --devices, the number of stages"
+        )
     with tuning_options.open_session(
         target=target,
         records=records,

@@ -57,7 +57,8 @@ def tune(
     cut: Annotated[
         list[str] | None,
         typer.Option(
-            help="Cut after this module; may be repeated. Found if left out.", rich_help_panel=_PIPELINE
+            help="Cut after this module; may be repeated. Found if left out and the model marks none.",
+            rich_help_panel=_PIPELINE,
         ),
     ] = None,
     optimizer: Annotated[

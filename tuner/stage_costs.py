@@ -82,7 +82,8 @@ def measure_stages(
         model: what is cut.
         session: what measures.
         num_stages: how many stages, where cuts are to be found.
-        cuts: names of modules after which a stage ends; they decide alone where they are given.
+        cuts: names of modules after which a stage ends, else those that the model marks; where there are
+            any they decide alone.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
 
     Raises:
@@ -90,12 +91,14 @@ def measure_stages(
         UnknownNameError: a cut names no module.
     """
     penalty_us = measure_launch_penalty(session.measurer).latency_us
+    if cuts is None and model.cuts:
+        cuts = model.cuts
     if cuts is not None:
         positions = cut_after(model, cuts)
         if num_stages is not None and len(positions) + 1 != num_stages:
             raise TunerError(
                 f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
-                "asked for; give one cut less than devices, or leave the cuts out"
+                "asked for; give one cut less than devices, or leave out cuts and marks"
             )
     else:
         positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)

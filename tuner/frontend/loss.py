@@ -37,7 +37,7 @@ def with_loss(model: Model) -> Model:
     *batch, num_classes = (int(extent) for extent in result.shape)
     labels = InputSpec(name=_unused_name(model), shape=tuple(batch), dtype="int64", high=num_classes)
     module, paths = _append_loss(model, labels)
-    return finish_model(
+    finished = finish_model(
         model.name,
         module,
         (*model.inputs, labels),
@@ -46,6 +46,7 @@ def with_loss(model: Model) -> Model:
         parameters=model.parameters,
         training=True,
     )
+    return replace(finished, cuts=model.cuts)
 
 
 def _are_logits(result: Any) -> bool:

@@ -48,6 +48,7 @@ class Model:
         tied: groups of parameter names that are one tensor under several names.
         parameters: values by name where the model file holds them; others are drawn at random.
         training: whether `main` returns a loss.
+        cuts: names of the modules that a pipeline stage ends after, where the model's own code marked some.
     """
 
     name: str
@@ -58,3 +59,4 @@ class Model:
     tied: tuple[tuple[str, ...], ...] = ()
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
     training: bool = False
+    cuts: tuple[str, ...] = ()

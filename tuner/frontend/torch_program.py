@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ import torch
 
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.model import Model
+from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.torch_importer import decompose, import_program
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
@@ -107,7 +109,8 @@ def import_module(
 ) -> Model:
     """Return the model of a torch module, exported for the shapes of its example inputs and for inference.
 
-    Dropout is left out and batch normalisation uses its running statistics, as `module.eval()` has it.
+    Sub-modules that `cut_pipeline_stage` marked are its cuts. Dropout is left out and batch normalisation
+    uses its running statistics, as `module.eval()` has it.
 
     Raises:
         UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
@@ -123,7 +126,8 @@ def import_module(
         ) from error
     finally:
         module.train(was_training)
-    return import_program(_decomposed(program), name, shapes=shapes or {})
+    model = import_program(_decomposed(program), name, shapes=shapes or {})
+    return replace(model, cuts=marked_cuts(module))
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -1,5 +1,6 @@
 """Cut a model into pipeline stages, and write each stage's forward and backward functions."""
 
+from tuner.frontend.pipeline_marks import cut_pipeline_stage
 from tuner.stages.balance import choose_cuts
 from tuner.stages.build import build_stages
 from tuner.stages.check import check_gradients, draw_tensors, run_stages
@@ -15,6 +16,7 @@ __all__ = [
     "choose_cuts",
     "cut_after",
     "cut_between",
+    "cut_pipeline_stage",
     "draw_tensors",
     "layers_of",
     "run_stages",

@@ -72,13 +72,14 @@ def cut_between(layers: Sequence[Layer], layer_cuts: Iterable[int]) -> tuple[int
     return tuple(layers[index].start for index in layer_cuts)
 
 
-def cut_after(model: Model, names: Iterable[str]) -> tuple[int, ...]:
+def cut_after(model: Model, names: Iterable[str] | None = None) -> tuple[int, ...]:
     """Turn names of modules into positions at which a new stage begins: right after each of them.
 
+    Without names those count that the model's own code marked with `cut_pipeline_stage`.
     Names, and what is raised for those that mean no one place, are as `positions_after` has them.
     """
     spans = [Span(layer.name, layer.start, layer.stop) for layer in layers_of(model)]
-    return positions_after(model.module_paths, spans, names)
+    return positions_after(model.module_paths, spans, model.cuts if names is None else names)
 
 
 def _spans_of_single_tensors(program: Program) -> list[Span]:

@@ -25,12 +25,11 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tuner.errors import TunerError
+from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.plan import TensorInfo, TiedParameter
 from tuner.stages.cut_points import layer_spans, names_within, positions_after
 from tuner.stages.liveness import Part, find_flow
 from tuner.stages.torch_graph import TorchProgram, TorchStep, read_module
-
-_MARK = "_ends_pipeline_stage"
 
 _STOPS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.detach_.default})
 """Operators that no gradient passes."""
@@ -95,16 +94,6 @@ class TorchPipeline:
     def assemble(self, known: Mapping[str, torch.Tensor]) -> Any:
         """Put outputs, found by name, into the tuples and dicts that the original module returns."""
         return pytree.tree_unflatten([known[name] for name in self.output_names], self.output_spec)
-
-
-def cut_pipeline_stage(module: torch.nn.Module) -> None:
-    """Mark a sub-module, however deeply nested: a pipeline stage ends after it."""
-    setattr(module, _MARK, True)
-
-
-def marked_cuts(module: torch.nn.Module) -> tuple[str, ...]:
-    """List the names of the sub-modules that `cut_pipeline_stage` marked, in order of definition."""
-    return tuple(name for name, child in module.named_modules() if name and getattr(child, _MARK, False))
 
 
 def split_module(

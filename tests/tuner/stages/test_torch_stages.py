@@ -9,8 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - only where torch is installed
 
 from tuner.errors import TunerError, UnknownNameError  # noqa: E402 - it imports torch
+from tuner.frontend.loss import with_loss  # noqa: E402 - as above
+from tuner.frontend.torch_program import import_module  # noqa: E402 - as above
 from tuner.plan import TiedParameter  # noqa: E402 - as above
-from tuner.stages.torch_stages import cut_pipeline_stage, split_module  # noqa: E402 - as above
+from tuner.stages import build_stages, cut_after, cut_pipeline_stage  # noqa: E402 - as above
+from tuner.stages.torch_stages import split_module  # noqa: E402 - as above
 
 pytestmark = pytest.mark.torch
 
@@ -134,6 +137,9 @@ def test_marks_in_the_module_are_cuts():
     pipeline = split_module(module, inputs)
     assert [stage.layers[-1] for stage in pipeline.stages[:-1]] == ["encoder.layer.1", "decoder.layer.0"]
     check_equal(module, inputs, pipeline)
+    model = with_loss(import_module(module, inputs, "marked"))
+    stages = build_stages(model, cut_after(model))
+    assert [stage.layers[-1] for stage in stages[:-1]] == ["encoder.layer.1", "decoder.layer.0"]
 
 
 def test_branches_tuples_dicts_and_changes_in_place():
