@@ -35,6 +35,7 @@ from tuner.frontend.torch_program import import_module
 from tuner.lower import build_module, flat_arrays, lower_module
 from tuner.partitioned_function import PartitionedFunction
 from tuner.session import Session, TuningProgress, start_session
+from tuner.weight_binding import bound_arguments
 from tuner.whole_model import PartitionedModel, partition_model
 
 THREADS = (
@@ -124,8 +125,8 @@ def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
 def _compiled(function: PartitionedFunction, session: Session, tensors: Sequence[Any]) -> Run:
     lowered = lower_module(function.module, session.backends, session.target)
     machine = relax.VirtualMachine(build_module(lowered, session.target), tvm.cpu())
-    main = machine["main"]
-    return lambda: flat_arrays(main(*tensors))[0]
+    main, arguments = machine["main"], bound_arguments(machine, tensors)
+    return lambda: flat_arrays(main(*arguments))[0]
 
 
 def _others(

@@ -22,6 +22,7 @@ from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
 from tuner.errors import UnknownNameError
 from tuner.target import Target
 from tuner.target_resolution import tvm_device, tvm_target
+from tuner.weight_binding import bound_arguments, lift_weights
 
 _STORAGE = "relax.memory.alloc_storage"
 
@@ -31,6 +32,8 @@ Executable: TypeAlias = Any
 
 def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) -> IRModule:
     """Return the module with every partition lowered by its backend and inlined, before TVM's pipeline.
+
+    Where `main` knows its weights, they are bound once (`tuner.weight_binding`).
 
     Args:
         module: public Relax functions that call partitions (private functions that carry
@@ -50,7 +53,7 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
                 "are given; pass the backends that the partition search used"
             )
         module = backend_by_name[name].lower(module, functions, target)
-    return relax.transform.InlinePrivateFunctions()(module)
+    return lift_weights(relax.transform.InlinePrivateFunctions()(module))
 
 
 def build_module(module: IRModule, target: Target) -> Executable:
@@ -94,6 +97,8 @@ def run_module(
     device = tvm_device(target)
     machine = relax.VirtualMachine(executable, device)
     tensors = [tvm.runtime.tensor(argument, device) for argument in arguments]
+    if function == "main":
+        tensors = bound_arguments(machine, tensors)
     return flat_arrays(machine[function](*tensors))
 
 

@@ -29,7 +29,7 @@ import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend, IRModule, weights_of
+from tuner.backends.protocol import Backend, IRModule, num_inputs_of, weights_of
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
@@ -64,6 +64,7 @@ from tuner.measure_messages import (
 )
 from tuner.target import Target
 from tuner.target_resolution import tvm_device
+from tuner.weight_binding import bound_arguments
 
 TOLERANCE = 1e-3
 """Largest relative error of a candidate's float32 results: libraries sum in another order, with other
@@ -142,7 +143,7 @@ class Worker:
         """Time a built module; it is forgotten, so that memory does not pile up."""
         built = self.built.pop(request.key)
         machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = self._inputs(built.inputs, request.seed, own=built.intervals)
+        arguments = bound_arguments(machine, self._inputs(built.inputs, request.seed, own=built.intervals))
         machine["main"](*arguments)
 
         def run(number: int) -> Sample:
@@ -153,7 +154,6 @@ class Worker:
             return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
 
         samples = take_samples(run, request.timing)
-        _forget_weights()
         return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
 
     def compare(self, request: Compare) -> Reply:
@@ -186,13 +186,14 @@ class Worker:
             if all(np.isfinite(array).all() for array in expected):
                 break
         found = self._results(executable, inputs)
-        _forget_weights()
         return relative_error(found, expected)
 
     def _results(
         self, executable: Executable, arguments: Sequence[Any], function: str = "main"
     ) -> tuple[np.ndarray, ...]:
         machine = relax.VirtualMachine(executable, self.device)
+        if function == "main":
+            arguments = bound_arguments(machine, arguments)
         return flat_arrays(machine[function](*arguments))
 
     def _inputs(
@@ -215,13 +216,6 @@ class Worker:
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
-
-
-def _forget_weights() -> None:
-    """Let backends that pack weights drop those of programs that are done with."""
-    forget = tvm.get_global_func("tessel.forget_weights", allow_missing=True)
-    if forget is not None:
-        forget()
 
 
 def tolerance(module: IRModule) -> float:
@@ -260,8 +254,9 @@ def own_intervals(module: IRModule) -> dict[int, Interval]:
 def _weight_intervals(function: Any) -> dict[Any, Interval]:
     """Return intervals of a model's or partition's weights, by parameter."""
     weights = [function.params[position] for position in weights_of(function)]
-    if function.attrs is not None and NUM_INPUTS_ATTRIBUTE in function.attrs.keys():  # noqa: SIM118 - TVM's maps
-        weights = list(function.params[int(function.attrs[NUM_INPUTS_ATTRIBUTE]) :])
+    num_inputs = num_inputs_of(function)
+    if num_inputs is not None:
+        weights = list(function.params[num_inputs:])
     intervals = {}
     for weight in weights:
         shape = [int(extent) for extent in weight.ty.shape]

@@ -23,6 +23,8 @@ from tuner.backends.protocol import (
     WEIGHTS_ATTRIBUTE,
     IRModule,
     RelaxFunction,
+    num_inputs_of,
+    weights_of,
 )
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
@@ -37,13 +39,17 @@ LABEL_ATTRIBUTE = "tessel.label"
 def extract_module(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> IRModule:
     """Return a module whose `main` does nothing but call the sub-graph as one partition of the backend.
 
-    Parameters of `main` are the values that the sub-graph reads, in the order in which it first reads them.
+    Parameters of `main` are the values that the sub-graph reads, in the order in which it first reads them;
+    those that are weights come last.
     """
     builder = _builder(graph)
     part = _extract(graph, sub_graph, backend)
     variable = builder.add_func(part.function, _name(graph, sub_graph, backend))
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in part.function.params]
-    with builder.function("main", parameters):
+    weights = [parameters[position] for position in weights_of(part.function)]
+    inputs = [parameter for parameter in parameters if parameter not in weights]
+    attributes = {NUM_INPUTS_ATTRIBUTE: len(inputs)} if weights else {}
+    with builder.function("main", [*inputs, *weights], attrs=attributes):
         with builder.dataflow():
             result = builder.emit_output(relax.Call(variable, parameters))
         builder.emit_func_output(result)
@@ -169,10 +175,10 @@ def _read_variables(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...
 def _weights_among(graph: DataflowGraph, arguments: Sequence[Any]) -> list[int]:
     """Return positions of arguments that are weights of a model that is not trained."""
     function = graph.source.function
-    num_inputs = _attributes(function).get(NUM_INPUTS_ATTRIBUTE)
+    num_inputs = num_inputs_of(function)
     if num_inputs is None:
         return []
-    weights = set(function.params[int(num_inputs) :])
+    weights = set(function.params[num_inputs:])
     return [position for position, argument in enumerate(arguments) if argument in weights]
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from records.workload import describe
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, PackingBackend
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend, num_inputs_of
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
 from tuner.describe import describe_function
@@ -184,7 +184,10 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
         return function.sum_of_parts
     session.on_progress(TuningProgress(text=f"{function.priced.name}: measuring {label}"))
     record = session.measurer.measure_function(
-        function.priced.workload, function.module, label, settings=f"partition={function.fingerprint}"
+        function.priced.workload,
+        function.module,
+        label,
+        settings=f"partition={function.fingerprint}{_binding(function.priced)}",
     )
     price = price_of(record)
     if isinstance(price, Invalid):
@@ -194,6 +197,11 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
             f"{record.record_id}`"
         )
     return price
+
+
+def _binding(priced: PricedFunction) -> str:
+    """Return what tells records of programs with bound weights from those with weights as arguments."""
+    return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
 
 
 def _measure_alone(
@@ -247,7 +255,7 @@ def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Varian
         first.partition,
         _LongCallsPricer(
             MeasuredPricer(priced.graph, session.measurer),
-            {each.name for each in session.backends if isinstance(each, PackingBackend)},
+            {each.name for each in session.backends if isinstance(each, StretchBackend)},
         ),
         launch_penalty_us=priced.launch_penalty_us,
         slack=_MERGE_SLACK,
@@ -295,7 +303,10 @@ def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Varia
     def measure(module: IRModule) -> Price:
         # The program itself names the variant: equal programs are one record, whoever proposed them.
         record = session.measurer.measure_function(
-            priced.workload, module, "mix", settings=f"program={Structure(module).fingerprint}"
+            priced.workload,
+            module,
+            "mix",
+            settings=f"program={Structure(module).fingerprint}{_binding(priced)}",
         )
         return price_of(record)
 
@@ -335,7 +346,8 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
         session,
         checked,
         # Where weights are known as such, they are drawn as small as their layer asks.
-        settings=f"partition={mix.fingerprint}" + ("" if model.training else ";scaled-weights"),
+        settings=f"partition={mix.fingerprint}{_binding(mix.priced)}"
+        + ("" if model.training else ";scaled-weights"),
         check=lambda: session.measurer.compare(mix.module, model.module),
     )
     if error > MAX_RELATIVE_ERROR:

@@ -9,7 +9,9 @@ measurement. Checked in tests/tuner/backends/.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +21,8 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from tuner.backends.kernel_schedule import schedule_kernels
-from tuner.backends.library_call import swaps_last_axes
-from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.library_call import shape_of, swaps_last_axes
+from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
@@ -32,6 +34,9 @@ _DTYPES = frozenset({"float32", "float64"})
 
 _PACKED_NAME = "tessel.blas.matmul"
 
+_NUM_TRIALS = 3
+"""Runs of each way when a matrix is bound; the least counts."""
+
 
 class Blas:
     """Runs matrix products with the BLAS inside NumPy."""
@@ -39,6 +44,7 @@ class Blas:
     name = "blas"
     settings = ""
     reference = "blas"
+    packs_weights = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return NumPy's version and that of the BLAS inside it, with the kernels it chose for this CPU."""
@@ -65,15 +71,20 @@ class Blas:
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with the functions' products as calls of BLAS and the rest as kernels."""
         for name in functions:
-            called = call_blas(tvm.IRModule({"main": as_public(module[name])}))
+            called = call_blas(tvm.IRModule({"main": as_public(module[name])}), weights_of(module[name]))
             kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(called))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module
 
 
-def call_blas(module: IRModule) -> IRModule:
-    """Return the module with each product in `main` that BLAS can do as a call of it."""
-    return _CallBlas(module).replaced()
+def call_blas(module: IRModule, weights: Collection[int] = ()) -> IRModule:
+    """Return the module with each product in `main` that BLAS can do as a call of it.
+
+    Args:
+        module: `main` holds operators.
+        weights: positions of parameters of `main` that never change between calls.
+    """
+    return _CallBlas(module, weights).replaced()
 
 
 def bound_calls(function: RelaxFunction) -> tuple[Any, ...]:
@@ -106,6 +117,38 @@ def _multiply_both_transposed(left: Any, right: Any, result: Any) -> None:
     _matmul(np.from_dlpack(left).mT, np.from_dlpack(right).mT, np.from_dlpack(result))
 
 
+class _BoundMatrix:
+    """A matrix that never changes, lying the way in which products of so many rows are fastest."""
+
+    def __init__(self, matrix: np.ndarray, num_rows: int) -> None:
+        rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
+        result = np.empty((num_rows, matrix.shape[1]), matrix.dtype)
+        ways = (np.ascontiguousarray(matrix), np.ascontiguousarray(matrix.T).T)
+        self.matrix = min(ways, key=lambda way: _least_s(lambda: np.matmul(rows, way, out=result)))
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.bind", override=True)
+def _bind(transposed: Any, num_rows: Any, matrix: Any) -> _BoundMatrix:
+    array = np.from_dlpack(matrix)
+    return _BoundMatrix(array.T if int(transposed) else array, int(num_rows))
+
+
+@tvm.register_global_func(f"{_PACKED_NAME}.bound", override=True)
+def _multiply_by_bound(left: Any, right: _BoundMatrix, result: Any) -> None:
+    _matmul(np.from_dlpack(left), right.matrix, np.from_dlpack(result))
+
+
+def _least_s(run: Callable[[], object]) -> float:
+    """Return the least time of a few runs, after one that does not count."""
+    run()
+    found = []
+    for _ in range(_NUM_TRIALS):
+        started = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
 def _matmul(left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
     """Multiply into the result; a batch of rows times one matrix is one call of BLAS, not one a batch."""
     if left.ndim > 2 and right.ndim == 2 and left.flags.c_contiguous:
@@ -119,9 +162,10 @@ def _matmul(left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
 class _CallBlas(relax.PyExprMutator):
     """Replaces matrix products, and the transpositions that only they read, by packed calls."""
 
-    def __init__(self, module: IRModule) -> None:
+    def __init__(self, module: IRModule, weights: Collection[int]) -> None:
         super().__init__(module)
         self.module = module
+        self.weights = {module["main"].params[position] for position in weights}
         self.transposed: dict[Any, Any] = {}
 
     def replaced(self) -> IRModule:
@@ -137,6 +181,18 @@ class _CallBlas(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         if not _is_product(call):
             return super().visit_call_(call)
+        left, right = call.args
+        matrix = self.transposed.get(right, right)
+        if left not in self.transposed and matrix in self.weights and len(matrix.ty.shape) == 2:
+            turned = tvm.tirx.IntImm("int64", int(right in self.transposed))
+            num_rows = tvm.tirx.IntImm("int64", math.prod(shape_of(left)[:-1]))
+            arguments = [turned, num_rows, self.visit_expr(matrix)]
+            bound = self.builder_.emit(
+                relax.call_pure_packed(f"{_PACKED_NAME}.bind", *arguments, ty_args=relax.ObjectType())
+            )
+            return relax.call_dps_packed(
+                f"{_PACKED_NAME}.bound", [self.visit_expr(left), bound], out_ty=call.ty
+            )
         letters, operands = "", []
         for operand in call.args:
             letters += "t" if operand in self.transposed else "n"

@@ -14,12 +14,11 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, RelaxFunction, weights_of
+from tuner.backends.protocol import IRModule, RelaxFunction, num_inputs_of, weights_of
 from tuner.backends.torch_library import LIBRARY_PATTERNS
 from tuner.backends.tvm_native import replace_function
 from tuner.graph.dataflow import DataflowGraph
@@ -41,6 +40,7 @@ class OnnxRuntime:
     settings = ""
     reference = "onnxruntime"
     packs_weights = True
+    takes_stretches = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return onnxruntime's version."""
@@ -95,23 +95,34 @@ class _WithPackedWeights:
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield the rule's sub-graphs, or nothing."""
-        attributes = graph.source.function.attrs if graph.has_source else None
-        marked = attributes is not None and NUM_INPUTS_ATTRIBUTE in attributes.keys()  # noqa: SIM118 - TVM's maps
+        marked = graph.has_source and num_inputs_of(graph.source.function) is not None
         return self.rule.find_candidates(graph) if marked else ()
 
 
 def _called(function: RelaxFunction, text: str) -> IRModule:
+    """Return a module whose `main` loads the graph, once where its weights are known, and calls it."""
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
+    positions = weights_of(function)
+    weights = [parameters[position] for position in positions]
+    inputs = [parameter for position, parameter in enumerate(parameters) if position not in positions]
     builder = relax.BlockBuilder()
     with builder.function("main", parameters):
         with builder.dataflow():
             kinds = function.ret_ty
             out = list(kinds.fields) if isinstance(kinds, relax.TupleType) else kinds
-            # Long texts are slow to look up.
+            # Where nothing is bound the graph is loaded by each call: long texts are slow to look up.
             digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-            arguments: list[Any] = [tvm.ir.StringImm(digest), tvm.ir.StringImm(text), *parameters]
+            loaded = builder.emit(
+                relax.call_pure_packed(
+                    "tessel.onnxruntime.load",
+                    tvm.ir.StringImm(digest),
+                    tvm.ir.StringImm(text),
+                    *weights,
+                    ty_args=relax.ObjectType(),
+                )
+            )
             result = builder.emit_output(
-                relax.call_dps_packed("tessel.onnxruntime.call", arguments, out_ty=out)
+                relax.call_dps_packed("tessel.onnxruntime.call", [loaded, *inputs], out_ty=out)
             )
         builder.emit_func_output(result)
     return builder.get()

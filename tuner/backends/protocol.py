@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from tvm import relax
+
 from tuner.target import Target
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ Only partitions of a function with `NUM_INPUTS_ATTRIBUTE` have it.
 
 NUM_INPUTS_ATTRIBUTE = "tessel.num_inputs"
 """Relax function attribute of a model that is not trained: parameters from this position on are its weights,
-whose values stay as they are as long as the program lives, so that a backend may pack them once."""
+whose values stay as they are as long as the program lives, so that a backend may pack them once
+(tuner/weight_binding.py)."""
 
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
@@ -53,6 +56,16 @@ class PackingBackend(Protocol):
     @property
     def packs_weights(self) -> bool:
         """Say that it does; its records are kept apart by what was packed."""
+        ...
+
+
+@runtime_checkable
+class StretchBackend(Protocol):
+    """A backend whose partitions may be of any length, and which gains by longer ones."""
+
+    @property
+    def takes_stretches(self) -> bool:
+        """Say that it does; neighbouring partitions of it are tried as one."""
         ...
 
 
@@ -111,10 +124,30 @@ def weights_of(function: RelaxFunction) -> tuple[int, ...]:
     return tuple(int(position) for position in function.attrs[WEIGHTS_ATTRIBUTE])
 
 
+def num_inputs_of(function: RelaxFunction) -> int | None:
+    """Return from which parameter on a function's parameters are weights; None where they may change."""
+    if function.attrs is None or NUM_INPUTS_ATTRIBUTE not in function.attrs.keys():  # noqa: SIM118 - TVM's maps
+        return None
+    return int(function.attrs[NUM_INPUTS_ATTRIBUTE])
+
+
 def settings_for(backend: Backend, function: RelaxFunction) -> str:
-    """Return the settings under which records of a partition are kept: the backend's, and what it packs."""
+    """Return the settings under which records of a partition are kept: the backend's, and what is bound once.
+
+    Bound weights make another program where the backend packs them, and where an operator reads nothing else.
+    """
     weights = weights_of(function)
-    if not weights or not (isinstance(backend, PackingBackend) and backend.packs_weights):
+    packs = isinstance(backend, PackingBackend) and backend.packs_weights
+    if not weights or not (packs or _has_constant_operator(function, weights)):
         return backend.settings
-    packed = f"packed={','.join(map(str, weights))}"
-    return f"{backend.settings};{packed}" if backend.settings else packed
+    bound = f"bound={','.join(map(str, weights))}"
+    return f"{backend.settings};{bound}" if backend.settings else bound
+
+
+def _has_constant_operator(function: RelaxFunction, weights: Sequence[int]) -> bool:
+    """Say whether an operator reads weights and nothing that changes."""
+    known = {function.params[position] for position in weights}
+    bindings = (binding for block in function.body.blocks for binding in block.bindings)
+    return any(
+        (read := set(relax.analysis.free_vars(binding.value))) and read <= known for binding in bindings
+    )

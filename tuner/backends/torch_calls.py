@@ -8,12 +8,14 @@ tests/tuner/backends/test_contract.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils.dlpack
 import tvm
+from msgspec.structs import replace
 
 from tuner.backends.library_call import (
     Attention,
@@ -25,6 +27,23 @@ from tuner.backends.library_call import (
 )
 
 PACKED_NAME = "tessel.torch.call"
+
+_NUM_TRIALS = 3
+"""Runs of each way when weights are bound; the least counts."""
+
+_FUSED: dict[str, tuple[str, str]] = {
+    "": ("none", ""),
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+    "sigmoid": ("sigmoid", ""),
+    "tanh": ("tanh", ""),
+}
+"""What oneDNN calls an activation that follows a product or a convolution, and how it computes it."""
+
+_Way: TypeAlias = Callable[[torch.Tensor, torch.Tensor], object]
+"""One way to make a call with its weights bound; it takes the data and the result to write."""
 
 _IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
     "relu": torch.relu_,
@@ -45,6 +64,111 @@ def run_call(text: Any, *tensors: Any) -> None:
     *operands, result = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
     with torch.inference_mode():
         _RUN[type(call)](call, result, *operands)
+
+
+class PackedCall:
+    """A call whose weights are bound: the fastest of the ways there are, on data of the shape it is for."""
+
+    def __init__(
+        self, call: Linear | Convolution, shape: Sequence[int], weights: Sequence[torch.Tensor]
+    ) -> None:
+        with torch.inference_mode():
+            data = torch.rand(tuple(shape))
+            result = _result_for(call, data, weights[0])
+            ways = (
+                _linear_ways(call, data, *weights)
+                if isinstance(call, Linear)
+                else _convolution_ways(call, data, *weights)
+            )
+            self.run: _Way = min(ways, key=lambda way: _least_s(lambda: way(data, result)))
+
+
+@tvm.register_global_func("tessel.torch.pack", override=True)
+def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
+    """Return a call with its weights bound, for data of a shape."""
+    call = _decoded(str(text))
+    if not isinstance(call, Linear | Convolution):
+        raise TypeError(f"{type(call).__name__} has no weights to pack")
+    tensors = [torch.utils.dlpack.from_dlpack(weight) for weight in weights]
+    return PackedCall(call, [int(extent) for extent in shape], tensors)
+
+
+@tvm.register_global_func("tessel.torch.call_packed", override=True)
+def run_packed(call: PackedCall, data: Any, result: Any) -> None:
+    """Run a call with bound weights; the last tensor receives the result."""
+    with torch.inference_mode():
+        call.run(torch.utils.dlpack.from_dlpack(data), torch.utils.dlpack.from_dlpack(result))
+
+
+def _linear_ways(
+    call: Linear, data: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+) -> list[_Way]:
+    """Return torch's own product, with the matrix as it lies and turned, and oneDNN's packed one."""
+    attribute, algorithm = _FUSED[call.activation]
+    turned_call = replace(call, right_transposed=not call.right_transposed)
+    turned = right.mT.contiguous()
+    outputs_first = right if call.right_transposed else turned
+    rows = data.numel() // data.shape[-1]
+    packed = torch.ops.mkldnn._reorder_linear_weight(outputs_first, rows)
+    flat_bias = None if bias is None else bias.flatten()
+
+    def run_packed_product(data: torch.Tensor, result: torch.Tensor) -> None:
+        found = torch.ops.mkldnn._linear_pointwise(data, packed, flat_bias, attribute, [], algorithm)
+        result.copy_(found)
+
+    return [
+        lambda data, result: _run_linear(call, result, data, right, bias),
+        lambda data, result: _run_linear(turned_call, result, data, turned, bias),
+        run_packed_product,
+    ]
+
+
+def _convolution_ways(
+    call: Convolution, data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> list[_Way]:
+    """Return torch's own convolution, and oneDNN's with packed weights, channels first or last inside."""
+    attribute, algorithm = _FUSED[call.activation]
+    flat_bias = None if bias is None else bias.flatten()
+    geometry = (list(call.padding), list(call.strides), list(call.dilation), call.groups)
+
+    def packed_way(layout: torch.memory_format) -> _Way:
+        packed = torch.ops.mkldnn._reorder_convolution_weight(
+            weight.contiguous(memory_format=layout), *geometry, list(data.shape)
+        )
+
+        def run(data: torch.Tensor, result: torch.Tensor) -> None:
+            found = torch.ops.mkldnn._convolution_pointwise(
+                data.contiguous(memory_format=layout), packed, flat_bias, *geometry, attribute, [], algorithm
+            )
+            result.copy_(found)
+
+        return run
+
+    return [
+        lambda data, result: _run_convolution(call, result, data, weight, bias),
+        packed_way(torch.contiguous_format),
+        packed_way(torch.channels_last),
+    ]
+
+
+def _result_for(call: Linear | Convolution, data: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return memory of the shape of a call's result."""
+    if isinstance(call, Linear):
+        return torch.empty((*data.shape[:-1], weight.shape[-2 if call.right_transposed else -1]))
+    return torch.empty_like(
+        torch.nn.functional.conv2d(data, weight, None, call.strides, call.padding, call.dilation, call.groups)
+    )
+
+
+def _least_s(run: Callable[[], object]) -> float:
+    """Return the least time of a few runs, after one that does not count."""
+    run()
+    found = []
+    for _ in range(_NUM_TRIALS):
+        started = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - started)
+    return min(found)
 
 
 def _run_linear(

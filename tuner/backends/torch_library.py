@@ -16,8 +16,15 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.library_call import encode_call, recognise_call
-from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.library_call import (
+    Convolution,
+    LibraryCall,
+    Linear,
+    encode_call,
+    recognise_call,
+    shape_of,
+)
+from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.tvm_native import replace_function
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
@@ -35,6 +42,7 @@ class TorchLibrary:
     name = "torch"
     settings = ""
     reference = "torch"
+    packs_weights = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return torch's version, which fixes those of the libraries inside it."""
@@ -64,24 +72,46 @@ class TorchLibrary:
         """Return the module with each function as one packed call."""
         importlib.import_module(_CALLS_MODULE)  # registers the packed function, and imports torch
         for name in functions:
-            module = replace_function(module, name, _called(module[name]))
+            module = replace_function(module, name, _called(module[name], target))
         return module
 
 
-def _called(function: RelaxFunction) -> IRModule:
+def _called(function: RelaxFunction, target: Target) -> IRModule:
     found = recognise_call(function)
     if found is None:
         raise ValueError("the function is not one library call; ask `refusal` before lowering")
     fresh = {parameter: relax.Var(parameter.name, parameter.ty) for parameter in function.params}
     operands = [fresh.get(operand, operand) for operand in found.operands]
-    arguments = [tvm.ir.StringImm(encode_call(found.call)), *operands]
+    text = tvm.ir.StringImm(encode_call(found.call))
     builder = relax.BlockBuilder()
     with builder.function("main", list(fresh.values())):
         with builder.dataflow():
-            call = relax.call_dps_packed("tessel.torch.call", arguments, out_ty=function.ret_ty)
+            if target.kind == "cpu" and _is_packed(found, function):
+                data, *weights = operands
+                extents = relax.ShapeExpr(shape_of(data))
+                packed = builder.emit(
+                    relax.call_pure_packed(
+                        "tessel.torch.pack", text, extents, *weights, ty_args=relax.ObjectType()
+                    )
+                )
+                call = relax.call_dps_packed(
+                    "tessel.torch.call_packed", [packed, data], out_ty=function.ret_ty
+                )
+            else:
+                call = relax.call_dps_packed("tessel.torch.call", [text, *operands], out_ty=function.ret_ty)
             result = builder.emit_output(call)
         builder.emit_func_output(result)
     return builder.get()
+
+
+def _is_packed(found: LibraryCall, function: RelaxFunction) -> bool:
+    """Say whether a call's matrix or filters never change, and its bias neither, while its data does."""
+    constant = {function.params[position] for position in weights_of(function)}
+    if not set(found.operands[1:]) <= constant or found.operands[0] in constant:
+        return False
+    if isinstance(found.call, Linear):
+        return not found.call.left_transposed and len(shape_of(found.operands[1])) == 2
+    return isinstance(found.call, Convolution)
 
 
 def _patterns() -> tuple[LabelledPattern, ...]:

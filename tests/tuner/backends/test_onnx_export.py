@@ -20,6 +20,7 @@ from tuner.lower import build_module, build_reference, lower_module, run_module
 from tuner.measure_worker import input_specs, random_inputs, relative_error
 from tuner.rewrite import extract_function, extract_module
 from tuner.target_resolution import resolve_target
+from tuner.weight_binding import bound_arguments
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -119,7 +120,7 @@ def test_weights_of_a_model_that_is_not_trained_are_marked() -> None:
     graph = _marked_product()
     function = extract_function(graph, SubGraph.of(graph, graph.all_indices), "onnxruntime")
     assert weights_of(function) == (1,)
-    assert settings_for(OnnxRuntime(), function) == "packed=1"
+    assert settings_for(OnnxRuntime(), function) == "bound=1"
     plain = function.without_attr(WEIGHTS_ATTRIBUTE)
     assert settings_for(OnnxRuntime(), plain) == ""
 
@@ -144,5 +145,5 @@ def test_other_weights_give_other_results() -> None:
         kept = tvm.runtime.tensor(weight)
         for _ in range(2):
             x = rng.random((4, 8), dtype=np.float32)
-            found = machine["main"](tvm.runtime.tensor(x), kept).numpy()
+            found = machine["main"](*bound_arguments(machine, [tvm.runtime.tensor(x), kept])).numpy()
             np.testing.assert_allclose(found, x @ weight, rtol=1e-5)
