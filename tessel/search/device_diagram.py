@@ -215,7 +215,7 @@ def next_layer(
             )  # fmt: skip
             if least_end(counts[state], moved, block, spans, tails, holds, micro_batches) >= known:
                 continue
-            spot = (new_key * 0x9E3779B97F4A7C1) % table_size
+            spot = (new_key % 2147483647) * 40503 % table_size
             while table[spot] >= 0 and keys[table[spot]] != new_key:
                 spot = (spot + 1) % table_size
             if table[spot] < 0:

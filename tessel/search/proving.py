@@ -19,7 +19,7 @@ from tessel.search.problem import Problem, make_problem
 SHARE = 0.15
 """Part of the time that goes into bounds, the rest into schedules."""
 
-SHARE_WHILE_STUCK = 0.2
+SHARE_WHILE_STUCK = 0.3
 """Part more of the time since the best schedule was found: it may well be the least."""
 
 FIRST_SHARE = 0.05
