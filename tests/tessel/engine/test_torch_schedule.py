@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ import torch.distributed as dist
 from random_schedules import draw_schedule
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from tessel.engine import EngineError, actions_of, build_schedule
+from tessel.engine import EngineError, actions_of, actions_to_csv, build_schedule, renumbered
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
 
@@ -71,6 +73,25 @@ def test_any_order_is_exact(group: None, seed: int, backward: str) -> None:
     torch.testing.assert_close(torch.stack(losses), torch.stack(expected))
     torch.testing.assert_close(output, whole(x))
     for number, stage in stages.items():
+        for found, true in zip(stage.parameters(), whole[number].parameters(), strict=True):
+            torch.testing.assert_close(found.grad, true.grad)
+
+
+@pytest.mark.parametrize("options", [{}, {"split_backward": True}], ids=["joint", "split"])
+def test_torchs_own_runtime_loads_the_csv_and_is_exact(
+    group: None, options: dict[str, bool], tmp_path: Path
+) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text(actions_to_csv(renumbered(actions_of(one_rank_schedule(0, **options)))))
+    modules = make_stages(3)
+    stages = [PipelineStage(modules[number], number, 3, torch.device("cpu")) for number in range(3)]
+    runtime = _PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_of)
+    runtime._load_csv(str(path))
+    x, target = draw_batch()
+    runtime.step(x, target=target, losses=[])
+    whole = nn.Sequential(*make_stages(3).values())
+    loss_of(whole(x), target).backward()
+    for number, stage in modules.items():
         for found, true in zip(stage.parameters(), whole[number].parameters(), strict=True):
             torch.testing.assert_close(found.grad, true.grad)
 
