@@ -21,7 +21,10 @@ _WIDTH_INCHES = 13.0
 _ROW_INCHES = 0.42
 _DPI = 150.0
 _FINE_DPI = 300.0
-"""Of bars that become pixels: zooming in, one sees single blocks of 512 micro-batches."""
+"""Of bars that become pixels in a PNG: zooming in, one sees single blocks of 512 micro-batches.
+
+In a PDF as fine a picture takes half a gigabyte of memory and two more seconds.
+"""
 
 _MAX_INCHES = 14.0
 """Of the rows of one schedule; with more than 33 devices rows become lower instead."""
@@ -127,7 +130,8 @@ def save_figure(figure: Figure, path: Path) -> None:
     try:
         # Without a date the same schedule gives the same bytes.
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-        figure.savefig(partial, dpi=max(figure.dpi, _DPI), metadata=metadata)
+        dpi = max(figure.dpi, _DPI) if path.suffix == ".png" else _DPI
+        figure.savefig(partial, dpi=dpi, metadata=metadata)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -120,7 +120,7 @@ def test_the_pointer_shows_facts_and_a_click_follows_dependencies(small: Browser
     small.mouse("mouseMoved", *middle_of(small, "f1", 0))
     tooltip = small.evaluate("document.getElementById('tooltip').textContent")
     assert tooltip.startswith("f1[0]: forward of micro-batch 0")
-    assert "device 1, 1 steps to 2 steps, takes 1 steps" in tooltip
+    assert "device 1, 1 step to 2 steps, takes 1 step" in tooltip
     assert "runs sub-graphs of blas (1)" in tooltip
     assert "waits for f0[0]; then b1[0]" in tooltip
 
