@@ -81,8 +81,10 @@ def kernel_of(shapes: Sequence[tuple[int, ...]], body: Callable[..., Any]) -> IR
 
 TASKS: dict[str, Callable[[], IRModule]] = {
     "dense 64×256×256, relu": lambda: dense(64, 256, 256, op.nn.relu),
+    "dense 128×512×128, gelu": lambda: dense(128, 512, 128, op.nn.gelu),
     "batched product 8×64×64×64": lambda: kernel_of([(8, 64, 64), (8, 64, 64)], op.matmul),
     "convolution 3×3, 32→32, 28²": lambda: convolution(32, 28, 32, kernel=3),
+    "convolution 1×1, 64→128, 28²": lambda: convolution(64, 28, 128, kernel=1),
     "depthwise 3×3, 96, 28²": lambda: convolution(96, 28, 96, kernel=3, groups=96),
 }
 
@@ -151,8 +153,9 @@ def run_all(arguments: argparse.Namespace) -> bool:
     target = resolve_target("cpu", num_threads=1)
     # What `random` measures first is what `records` learns from; after that, contestants take turns.
     order = [("random", name, HISTORY_SEED) for name in TASKS]
+    named = [name for name in TASKS if any(name.startswith(each) for each in arguments.tasks)]
     order += [
-        (each, name, seed) for seed in arguments.seeds for name in TASKS for each in arguments.contestants
+        (each, name, seed) for seed in arguments.seeds for name in named for each in arguments.contestants
     ]
     for contestant, name, seed in order:
         path = path_of(arguments.folder, name, contestant, seed)
@@ -212,6 +215,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("out/schedules"))
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--tasks", nargs="+", default=[""], help="beginnings of names; all if left out")
     parser.add_argument("--contestants", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
     parser.add_argument(
         "--time-limit", type=float, default=float("inf"), help="seconds after which none starts"

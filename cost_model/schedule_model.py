@@ -1,9 +1,11 @@
 """Which schedules of a kernel are likely to be fast: learnt from trials of other kernels, and its own.
 
 A tuner asks for the order of thousands of candidate schedules, not for their latency, so the trees learn how
-far a trial is from the best of its own kernel. What they see are the features that TVM's tuner extracts of
+far a trial is from the best of its own kernel: one forest the ratio, which tells the good ones apart, another
+its logarithm, which tells the bad ones apart. What they see are the features that TVM's tuner extracts of
 every store of a scheduled program; a program's stores are put together as the sum and the largest of each
-feature. Trials of the kernel at hand weigh more than those of others. Trials that failed are left out.
+feature, those of the busiest store, and the sum over the others. Trials of the kernel at hand weigh as much
+as all others together. Trials that failed are left out.
 Checked in tests/cost_model/test_schedule_model.py; compared with TVM's own model in
 `benchmarks.schedule_cost_model`.
 
@@ -38,6 +40,9 @@ _PARAMETERS = {
 }
 _ROUNDS = 150
 
+_NUM_COUNTS = 16
+"""The first features of a store count its operations, on a scale of logarithms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trials:
@@ -64,19 +69,22 @@ class Trials:
 class ScheduleModel:
     """A trained model; `train_schedule_model` makes it."""
 
-    booster: Any  # xgboost.Booster: the distribution ships no types
+    ratio: Any  # xgboost.Booster: the distribution ships no types
+    log_ratio: Any  # xgboost.Booster
     num_trials: int
 
     def score(self, features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:
-        """Return how good each schedule is likely to be, shape (num_schedules,): larger is faster.
+        """Return the best latency over each schedule's, as predicted: larger is faster, and none is negative.
 
         Args:
             features: of each schedule, shape (num_stores, num_features).
         """
         if not features:
             return np.zeros(0)
-        predicted = self.booster.inplace_predict(_rows(features))
-        return np.asarray(predicted, dtype=np.float64)
+        rows = _rows(features)
+        ratio = self.ratio.inplace_predict(rows).astype(np.float64)
+        from_log = np.exp(self.log_ratio.inplace_predict(rows).astype(np.float64))
+        return np.asarray((np.maximum(ratio, 0.0) + from_log) / 2)
 
 
 def train_schedule_model(
@@ -100,24 +108,30 @@ def train_schedule_model(
             f"{MIN_TRIALS}; tune more kernels first"
         )
     features = _rows([each for task in tasks for each in task.features])
-    labels = np.concatenate([_labels(task) for task in tasks])
+    ratios = np.concatenate([_ratios(task) for task in tasks])
     weights = np.concatenate([_weights(task, current, num_trials) for task in tasks])
-    settings = {**_PARAMETERS, "seed": seed, "nthread": num_threads, "base_score": float(np.mean(labels))}
-    matrix = xgboost.DMatrix(features, labels, weight=weights)
-    return ScheduleModel(xgboost.train(settings, matrix, num_boost_round=_ROUNDS), num_trials)
+    forests = []
+    for labels in (ratios, np.log(ratios)):
+        mean = float(np.average(labels, weights=weights))
+        settings = {**_PARAMETERS, "seed": seed, "nthread": num_threads, "base_score": mean}
+        matrix = xgboost.DMatrix(features, labels, weight=weights)
+        forests.append(xgboost.train(settings, matrix, num_boost_round=_ROUNDS))
+    return ScheduleModel(*forests, num_trials)
 
 
 def _rows(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    """Return one row a schedule: sum and largest of each feature over its stores, and their number."""
-    return np.stack(
-        [
-            np.concatenate([each.sum(axis=0), each.max(axis=0), np.asarray([len(each)])]).astype(np.float32)
-            for each in features
-        ]
-    )
+    """Return one row a schedule, shape (num_schedules, 4 × num_features + 1)."""
+    return np.stack([_row(each) for each in features])
 
 
-def _labels(task: Trials) -> npt.NDArray[np.float64]:
+def _row(stores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    total = stores.sum(axis=0)
+    busiest = stores[int(np.argmax(stores[:, :_NUM_COUNTS].sum(axis=1)))]
+    parts = [total, stores.max(axis=0), busiest, total - busiest, np.asarray([len(stores)])]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def _ratios(task: Trials) -> npt.NDArray[np.float64]:
     """Return the best latency over each one: 1 for the best, towards 0 for what is much slower."""
     latencies = np.asarray(task.latencies_us, dtype=np.float64)
     return np.asarray(latencies.min(initial=np.inf) / latencies)
@@ -126,5 +140,5 @@ def _labels(task: Trials) -> npt.NDArray[np.float64]:
 def _weights(task: Trials, current: str | None, num_trials: int) -> npt.NDArray[np.float64]:
     """Return a weight for each trial: the rarer the current kernel's are, the more each counts."""
     own = len(task.latencies_us)
-    weight = max(1.0, (num_trials - own) / own) ** 0.5 if task.task == current and own else 1.0
+    weight = max(1.0, (num_trials - own) / own) if task.task == current and own else 1.0
     return np.full(own, weight)
