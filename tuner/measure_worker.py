@@ -29,7 +29,7 @@ import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import Backend, IRModule, num_inputs_of, weights_of
+from tuner.backends.protocol import VARIANCES_ATTRIBUTE, Backend, IRModule, num_inputs_of, weights_of
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
@@ -282,11 +282,15 @@ def _variances_read(call: Any, module: IRModule) -> list[Any]:
     if not isinstance(call.op, tvm.ir.GlobalVar):
         return [_variance_of(call)]
     callee = module[call.op]
-    inner = _variances_of(callee) if isinstance(callee, relax.Function) else set()
+    if not isinstance(callee, relax.Function):
+        return []
+    inner = _variances_of(callee)
     return [call.args[index] for index, each in enumerate(callee.params) if each in inner]
 
 
 def _variances_of(function: Any) -> set[Any]:
+    if function.attrs is not None and VARIANCES_ATTRIBUTE in function.attrs.keys():  # noqa: SIM118 - TVM's maps
+        return {function.params[int(position)] for position in function.attrs[VARIANCES_ATTRIBUTE]}
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     return {_variance_of(each.value) for each in bindings if isinstance(each.value, relax.Call)} - {None}
 

@@ -20,6 +20,7 @@ from tvm import relax
 from tuner.backends.protocol import (
     NUM_INPUTS_ATTRIBUTE,
     PARTITION_ATTRIBUTE,
+    PREPARE_NAME,
     WEIGHTS_ATTRIBUTE,
     IRModule,
     RelaxFunction,
@@ -64,7 +65,8 @@ def extract_function(graph: DataflowGraph, sub_graph: SubGraph, backend: str) ->
 def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> IRModule:
     """Return the graph's module with its function rewritten to call one private function a partition.
 
-    Partitions of the host stay where they are, as plain operators.
+    Partitions of the host stay where they are, as plain operators. Where the graph's module prepares weights
+    (`PREPARE_NAME`), the function takes them as they were before, and prepares them itself.
 
     Raises:
         ValueError: the partitions overlap, leave a node out, or wait for each other.
@@ -73,8 +75,12 @@ def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition
     builder = _builder(graph)
     values: dict[Any, Any] = {}
     source = graph.source
-    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in source.function.params]
-    values.update(zip(source.function.params, parameters, strict=True))
+    prepare = _prepare_of(builder)
+    own = source.function.params
+    if prepare is not None:
+        own = [*own[: num_inputs_of(source.function)], *builder.get()[prepare].params]
+    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in own]
+    values.update(zip(source.function.params, parameters, strict=False))
     parts = {
         index: _extract(graph, chosen[index].sub_graph, chosen[index].backend)
         for index in ordered
@@ -86,6 +92,8 @@ def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition
     }
     with builder.function(_function_name(graph), parameters, attrs=_attributes(source.function)):
         with builder.dataflow():
+            if prepare is not None:
+                _emit_prepare(builder, prepare, source.function, parameters, values)
             for index in ordered:
                 if index in parts:
                     _emit_call(builder, parts[index], variables[index], values)
@@ -189,6 +197,20 @@ def _leaving_values(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...
     needed.update(result for result in source.results if isinstance(result, relax.Var))
     leaving = tuple(value for index in sub_graph.inside for value in source.values[index] if value in needed)
     return leaving or source.values[sub_graph.inside.last]
+
+
+def _prepare_of(builder: Any) -> Any:
+    """Return the function that makes the weights of those that the model has, if there is one."""
+    return next((each for each in builder.get().get_global_vars() if each.name_hint == PREPARE_NAME), None)
+
+
+def _emit_prepare(
+    builder: Any, prepare: Any, function: Any, parameters: Sequence[Any], values: dict[Any, Any]
+) -> None:
+    """Emit the call that makes the weights of a graph's function, and note what stands for each."""
+    num_inputs = num_inputs_of(function)
+    made = builder.emit(relax.Call(prepare, parameters[num_inputs:]))
+    _note_values(builder, made, function.params[num_inputs:], values, in_tuple=True)
 
 
 def _emit_nodes(builder: Any, graph: DataflowGraph, inside: IndexSet, values: dict[Any, Any]) -> None:

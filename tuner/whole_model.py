@@ -16,6 +16,7 @@ import numpy as np
 
 from records.workload import describe
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend, num_inputs_of
+from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
 from tuner.describe import describe_function
@@ -125,7 +126,7 @@ def partition_model(
     """
     penalty = measure_launch_penalty(session.measurer)
     priced = price_function(
-        session, _with_weights_marked(model), name="model", launch_penalty_us=penalty.latency_us
+        session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
     )
     first = choose_partition(priced)
     variants = {"searched": (first, measure_partitioned(session, first))}
@@ -162,8 +163,11 @@ def partition_model(
     )
 
 
-def _with_weights_marked(model: Model) -> IRModule:
-    """Return a model's module, told which of its parameters stay as they are; training changes them all."""
+def prepared_module(model: Model) -> IRModule:
+    """Return a model's module, told which of its parameters stay as they are, with normalisations folded.
+
+    Training changes all parameters, so that its module stays as it is.
+    """
     if model.training:
         return model.module
     marked = model.module.clone()
@@ -171,7 +175,7 @@ def _with_weights_marked(model: Model) -> IRModule:
         marked.get_global_var("main"),
         model.module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, len(model.inputs)),
     )
-    return marked
+    return fold_batch_norms(marked)
 
 
 def measure_partitioned(session: Session, function: PartitionedFunction, *, label: str = "mix") -> Figure:

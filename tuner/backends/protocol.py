@@ -32,6 +32,12 @@ NUM_INPUTS_ATTRIBUTE = "tessel.num_inputs"
 whose values stay as they are as long as the program lives, so that a backend may pack them once
 (tuner/weight_binding.py)."""
 
+PREPARE_NAME = "prepare_weights"
+"""A private function beside `main` that makes the weights which `main` takes of those that the model has."""
+
+VARIANCES_ATTRIBUTE = "tessel.variances"
+"""Relax function attribute of `PREPARE_NAME`: positions of its parameters that are variances, so positive."""
+
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
 
