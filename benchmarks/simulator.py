@@ -164,7 +164,11 @@ def order_errors(rows: Sequence[Row]) -> Iterator[str]:
 
 def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, load: str) -> str:
     """Return the report as Markdown."""
-    action, gap, hop = (overhead_us / 1000 for overhead_us in found.overheads)
+    overheads = "; ".join(
+        f"{own.action_us / 1000:.2f} ms an action, {own.gap_us / 1000:.2f} ms between actions, "
+        f"{own.hop_us / 1000:.2f} ms a hop where stages take {duration_us / 1000:.0f} ms"
+        for duration_us, own in zip(*found.calibration, strict=True)
+    )
     plain = [row.median_ms / row.plain_ms - 1 for row in rows]
     calibrated = [row.median_ms / row.calibrated_ms - 1 for row in rows]
     wrong = list(order_errors(rows))
@@ -205,7 +209,7 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
         f"Plain simulation is {_spread(plain)} off; with overheads {_spread(calibrated)} "
         f"({sum(abs(error) <= 0.05 for error in calibrated)} of {len(rows)} within 5 %). The overheads were "
         f"{'measured before it by runs of their own' if found.is_new else 'found in the records'} and used "
-        f"everywhere: {action:.2f} ms an action, {gap:.2f} ms between actions, {hop:.2f} ms a hop.",
+        f"everywhere: {overheads}.",
         "",
         "Order of schedules that differ by over 5 %: "
         + ("always as predicted." if not wrong else "not as predicted for " + "; ".join(wrong) + "."),
@@ -248,7 +252,7 @@ def main() -> None:
             ran.case.name,
             name,
             schedule.makespan / STEPS_PER_MS,
-            makespan_with_overheads_ms(schedule, found.overheads, step_us=STEP_US),
+            makespan_with_overheads_ms(schedule, found.calibration, step_us=STEP_US),
             tuple(makespan_ms(step) for step in ran.steps[name]),
         )
         for _, ran in runs

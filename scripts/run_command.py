@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tessel.engine.devices import Devices
-    from tessel.engine.overheads import Overheads as KnownOverheads
+    from tessel.engine.overheads import Calibration
     from tessel.engine.run import Reference, RunReport
     from tessel.plan import Plan
     from tessel.schedule import Schedule
@@ -188,7 +188,7 @@ def _with_orders(subject: _Subject, path: Path) -> _Subject:
 def _run(
     subject: _Subject,
     programs: _Programs,
-    overheads: KnownOverheads | None,
+    overheads: Calibration | None,
     devices: Devices,
     *,
     repeats: int,
@@ -235,7 +235,7 @@ def _devices(subject: _Subject, wanted: Device | None) -> Devices:
 
 def _overheads(
     subject: _Subject, records_url: str, wanted: Overheads, devices: Devices
-) -> KnownOverheads | None:
+) -> Calibration | None:
     """Find what ranks take beside their blocks in the records, or measure it and keep it there."""
     if wanted is Overheads.NONE:
         return None
@@ -256,7 +256,7 @@ def _overheads(
         )
     origin = f"measured, and kept in {records_url}" if found.is_new else f"found in {records_url}"
     console.print_note(f"overheads of {num_ranks} ranks {origin}")
-    return found.overheads
+    return found.calibration
 
 
 def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices) -> _Programs:

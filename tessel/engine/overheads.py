@@ -7,11 +7,13 @@ A process also needs time to notice that its turn has come. Three figures say ho
     gap      from the end of an action to the start of the next, where that has not to wait
     hop      from the end of an action to the start of the one on another rank that waits for it
 
-They come from real ranks that run 1F1B and ZB-H1 over stages that sleep. The mean of a step, because a
-makespan adds up many, is one sample of a measurement of role `device`, kept in the records under the number
-of ranks and the environment; the median of the samples counts, so that a step in which the machine was busy
-does not. What the model leaves out: large tensors (the lag of an edge says what those take) and other work on
-the machine. Checked in tests/tessel/engine/test_overheads.py, and against real makespans by
+They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, short and long ones: the longer a
+rank has slept, the colder its core and caches are, and the longer it takes to go on (8 ranks alone on a core
+took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond one of 10 ms). The mean of a step, because a
+makespan adds up many, is one sample of a measurement of role `device`, kept in the records under the number of
+ranks and the environment; the median of the samples counts, so that a step in which the machine was busy does
+not. What the model leaves out: large tensors (the lag of an edge says what those take) and other work on the
+machine. Checked in tests/tessel/engine/test_overheads.py, and against real makespans by
 benchmarks/simulator.py.
 """
 
@@ -25,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from records import Environment, Measurement, RecordStore, Status, Workload
 from records.workload import Tensor, describe
@@ -37,8 +40,8 @@ from tessel.placement import Edge, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
 
-_STAGE_MS = 10
-"""How long the forward and each half of the backward take: long beside the overheads, short to wait for."""
+_STAGES_MS = (5, 20)
+"""How long the forward and each half of the backward take: overheads rise between these, and not beyond."""
 
 _REPEATS = 5
 _TIMEOUT_S = 300.0
@@ -54,10 +57,31 @@ class Overheads(NamedTuple):
     hop_us: float
 
 
+class Calibration(NamedTuple):
+    """Overheads after blocks of several durations.
+
+    Attributes:
+        durations_us: microseconds, rising.
+        overheads: for each of them.
+    """
+
+    durations_us: tuple[float, ...]
+    overheads: tuple[Overheads, ...]
+
+    def at(self, duration_us: float) -> Overheads:
+        """Return those of a block in between, linearly; of a shorter or longer one those of the nearest."""
+        columns = zip(*self.overheads, strict=True)
+        return Overheads(*(float(np.interp(duration_us, self.durations_us, column)) for column in columns))
+
+    def without_actions(self) -> Calibration:
+        """Return those for blocks whose durations already hold what an action takes beyond its own work."""
+        return self._replace(overheads=tuple(each._replace(action_us=0.0) for each in self.overheads))
+
+
 class Found(NamedTuple):
     """Overheads, and whether they were measured now and not found in the records."""
 
-    overheads: Overheads
+    calibration: Calibration
     is_new: bool
 
 
@@ -85,9 +109,27 @@ def known_overheads(
         EngineError: the ranks failed.
         RecordError: the records cannot be read or written.
     """
-    num_ranks = max(2, num_ranks)
+    found = [
+        _known(store, max(2, num_ranks), ms, target=target, machine=machine, devices=devices, anew=anew)
+        for ms in _STAGES_MS
+    ]
+    overheads, are_new = zip(*found, strict=True)
+    return Found(Calibration(tuple(1000.0 * ms for ms in _STAGES_MS), overheads), is_new=any(are_new))
+
+
+def _known(
+    store: RecordStore,
+    num_ranks: int,
+    stage_ms: int,
+    *,
+    target: str,
+    machine: Environment,
+    devices: Devices,
+    anew: bool,
+) -> tuple[Overheads, bool]:
+    """Return the overheads at one duration, and whether they were measured now."""
     environment = _environment(machine)
-    workloads = _workloads(num_ranks, devices)
+    workloads = _workloads(num_ranks, stage_ms, devices)
     kept = [
         store.find_latest(
             workload.fingerprint, backend=devices.backend, target=target, environment=environment
@@ -96,8 +138,8 @@ def known_overheads(
     ]
     if not anew and all(record is not None and record.measurement.status is Status.OK for record in kept):
         medians = (record.measurement.latency_us for record in kept if record is not None)
-        return Found(Overheads(*medians), is_new=False)
-    samples = _measure(num_ranks, devices)
+        return Overheads(*medians), False
+    samples = _measure(num_ranks, stage_ms, devices)
     now = time.time()
     store.append_many(
         (
@@ -114,28 +156,37 @@ def known_overheads(
         )
         for workload, own in zip(workloads, samples, strict=True)
     )
-    return Found(Overheads(*map(statistics.median, samples)), is_new=True)
+    return Overheads(*map(statistics.median, samples)), True
 
 
-def makespan_with_overheads_ms(schedule: Schedule, overheads: Overheads, *, step_us: float) -> float:
+def makespan_with_overheads_ms(schedule: Schedule, calibration: Calibration, *, step_us: float) -> float:
     """Simulate a schedule's orders again, each action and hop longer by what real ranks take.
 
     Args:
         schedule: its orders count, not its starts.
-        overheads: of the machine that is to run it.
+        calibration: of the machine that is to run it.
         step_us: microseconds of one of its steps.
     """
-    extra_us = round(overheads.action_us + overheads.gap_us)
-    lag_us = max(0, round(overheads.hop_us - overheads.gap_us))
     placement = schedule.placement
+    by_block = [calibration.at(block.span * step_us) for block in placement.blocks]
+    lag_us = {
+        block.name: max(0, round(own.hop_us - own.gap_us))
+        for block, own in zip(placement.blocks, by_block, strict=True)
+    }
     slow = Placement(
         devices=placement.devices,
         blocks=tuple(
-            msgspec.structs.replace(block, span=round(block.span * step_us) + extra_us)
-            for block in placement.blocks
+            msgspec.structs.replace(
+                block, span=round(block.span * step_us) + round(own.action_us + own.gap_us)
+            )
+            for block, own in zip(placement.blocks, by_block, strict=True)
         ),
         edges=tuple(
-            Edge(edge.source, edge.target, round(edge.lag * step_us) + lag_us * _crosses(placement, edge))
+            Edge(
+                edge.source,
+                edge.target,
+                round(edge.lag * step_us) + lag_us[edge.source] * _crosses(placement, edge),
+            )
             for edge in placement.edges
         ),
         choices=placement.choices,
@@ -165,7 +216,7 @@ def _environment(machine: Environment) -> Environment:
     return msgspec.structs.replace(machine, num_threads=1, versions=versions)
 
 
-def _workloads(num_ranks: int, devices: Devices) -> tuple[Workload, ...]:
+def _workloads(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[Workload, ...]:
     shared = [("ranks_per_gpu", str(devices.ranks_per_gpu))] if devices.gpus else []
     return tuple(
         describe(
@@ -177,14 +228,14 @@ def _workloads(num_ranks: int, devices: Devices) -> tuple[Workload, ...]:
                 ("overhead", name.removesuffix("_us")),
                 *shared,
                 ("ranks", str(num_ranks)),
-                ("stage_ms", str(_STAGE_MS)),
+                ("stage_ms", str(stage_ms)),
             ],
         )
         for name in Overheads._fields
     )
 
 
-def _measure(num_ranks: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
+def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
     """Return the samples of each overhead, one a step."""
     step_us = 1000.0
     # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
@@ -192,10 +243,10 @@ def _measure(num_ranks: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
         "vshape",
         num_ranks,
         choose_backward=True,
-        forward_span=_STAGE_MS,
-        backward_span=2 * _STAGE_MS,
-        backward_input_span=_STAGE_MS,
-        backward_weight_span=_STAGE_MS,
+        forward_span=stage_ms,
+        backward_span=2 * stage_ms,
+        backward_input_span=stage_ms,
+        backward_weight_span=stage_ms,
     )
     schedules = {
         rule.name: rule.build(placement, micro_batches=2 * num_ranks)

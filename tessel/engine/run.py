@@ -22,7 +22,7 @@ from tessel.engine.devices import CPUS, Devices
 from tessel.engine.errors import EngineError
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
-from tessel.engine.overheads import Overheads, makespan_with_overheads_ms
+from tessel.engine.overheads import Calibration, makespan_with_overheads_ms
 from tessel.engine.real import with_real_spans
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.stages import read_pipeline
@@ -88,7 +88,7 @@ def run_schedule(
     num_threads: int = 1,
     repeats: int = 3,
     timeout_s: float = 300.0,
-    overheads: Overheads | None = None,
+    overheads: Calibration | None = None,
     devices: Devices = CPUS,
 ) -> RunReport:
     """Run a schedule and, where it applies, 1F1B in turn, and check both.
@@ -161,7 +161,7 @@ def run_plan(
     reference: Callable[[int], Reference] | None,
     repeats: int = 3,
     timeout_s: float = 300.0,
-    overheads: Overheads | None = None,
+    overheads: Calibration | None = None,
     devices: Devices = CPUS,
 ) -> RunReport:
     """Run the plan's schedule and 1F1B in turn, and check both; arguments are those of `run_schedule`.
@@ -208,12 +208,12 @@ def _figures(
     schedules: Mapping[str, Schedule],
     *,
     step_us: float | None,
-    overheads: Overheads | None,
+    overheads: Calibration | None,
 ) -> dict[str, RunFigures]:
     if step_us is None:
         steps = [step for name in schedules for step in _steps(results, name)]
         schedules = {name: with_real_spans(schedule, steps) for name, schedule in schedules.items()}
-        overheads = overheads._replace(action_us=0.0) if overheads is not None else None
+        overheads = overheads.without_actions() if overheads is not None else None
         step_us = 1.0
     figures = {}
     for name, schedule in schedules.items():

@@ -9,7 +9,13 @@ import pytest
 from records import Environment, open_store
 from tessel.engine import overheads as module
 from tessel.engine.job import Event
-from tessel.engine.overheads import Overheads, known_overheads, makespan_with_overheads_ms, overheads_of
+from tessel.engine.overheads import (
+    Calibration,
+    Overheads,
+    known_overheads,
+    makespan_with_overheads_ms,
+    overheads_of,
+)
 from tessel.engine.run import makespan_ms
 from tessel.engine.sleeping_run import run_sleeping
 from tessel.handwritten import HANDWRITTEN
@@ -24,6 +30,11 @@ MACHINE = Environment(
 def one_f_one_b(shape: str, num_devices: int, micro_batches: int) -> Schedule:
     rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
     return rule.build(make_shape(shape, num_devices), micro_batches=micro_batches)
+
+
+def always(*overheads_us: float) -> Calibration:
+    """Return overheads that do not depend on how long a block takes."""
+    return Calibration((1.0,), (Overheads(*overheads_us),))
 
 
 def test_overheads_of_a_step_drawn_by_hand() -> None:
@@ -43,15 +54,27 @@ def test_a_simulation_with_overheads_adds_them_along_the_longest_way() -> None:
     """Two stages, one micro-batch: four actions one after the other, and two hops between ranks."""
     schedule = one_f_one_b("vshape", 2, 1)
     assert schedule.makespan == 8
-    found_ms = makespan_with_overheads_ms(schedule, Overheads(100.0, 50.0, 250.0), step_us=1000.0)
+    found_ms = makespan_with_overheads_ms(schedule, always(100.0, 50.0, 250.0), step_us=1000.0)
     assert found_ms == pytest.approx(8 + 4 * 0.15 + 2 * 0.2)
+
+
+def test_overheads_are_those_of_each_blocks_own_duration() -> None:
+    """The forward takes a step, the backward three: a tenth and three tenths of a millisecond more."""
+    calibration = Calibration((1000.0, 5000.0), (Overheads(100.0, 0.0, 0.0), Overheads(500.0, 0.0, 0.0)))
+    assert calibration.at(2000.0) == pytest.approx(Overheads(200.0, 0.0, 0.0))
+    assert [calibration.at(duration_us).action_us for duration_us in (0.0, 1e6)] == [100.0, 500.0]
+    assert calibration.without_actions().at(3000.0) == Overheads(0.0, 0.0, 0.0)
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    schedule = rule.build(make_shape("vshape", 2, backward_span=3), micro_batches=1)
+    found_ms = makespan_with_overheads_ms(schedule, calibration, step_us=1000.0)
+    assert found_ms == pytest.approx(8 + 2 * 0.1 + 2 * 0.3)
 
 
 def test_a_rank_that_holds_both_ends_of_an_edge_pays_no_hop() -> None:
     """The embedding of an m on one device: nothing travels."""
     schedule = one_f_one_b("mshape", 1, 1)
-    none = makespan_with_overheads_ms(schedule, Overheads(0.0, 0.0, 0.0), step_us=1000.0)
-    assert makespan_with_overheads_ms(schedule, Overheads(0.0, 0.0, 900.0), step_us=1000.0) == none
+    none = makespan_with_overheads_ms(schedule, always(0.0, 0.0, 0.0), step_us=1000.0)
+    assert makespan_with_overheads_ms(schedule, always(0.0, 0.0, 900.0), step_us=1000.0) == none
 
 
 @pytest.mark.torch
@@ -63,14 +86,14 @@ def test_real_ranks_are_measured_once_and_then_found_in_the_records(
     with open_store(str(tmp_path / "records.db")) as store:
         first = known_overheads(store, 2, target="cpu", machine=MACHINE)
         assert first.is_new
-        assert min(first.overheads) > 0
+        assert all(min(own) > 0 for own in first.calibration.overheads)
         kept = list(store.iterate(role="device"))
-        assert len(kept) == 3
+        assert len(kept) == 6
         assert kept[0].measurement.environment.num_threads == 1
         assert "torch" in dict(kept[0].measurement.environment.versions)
         monkeypatch.setattr(module, "run_sleeping", None)  # Nothing may run from here on.
         again = known_overheads(store, 2, target="cpu", machine=MACHINE)
-        assert again == (first.overheads, False)
+        assert again == (first.calibration, False)
         with pytest.raises(TypeError):
             known_overheads(store, 3, target="cpu", machine=MACHINE)
 
