@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ _PROJECT = "tessel-tuner"
 _PURPOSES = {
     "torch": ("torch", "the torch backend, .pt2 models and running plans"),
     "onnx": ("onnx", "reading .onnx models"),
+    "onnxruntime": ("onnxruntime", "the onnxruntime backend"),
     "ortools": ("cpsat", "CP-SAT as a fallback of the schedule search"),
     "psycopg": ("postgres", "records in PostgreSQL"),
     "transformers": ("language", "the tensor language model"),
@@ -132,7 +134,10 @@ def _tvm() -> Finding:
     probe = subprocess.run([sys.executable, "-c", _TVM_PROBE], capture_output=True, text=True, check=False)
     if probe.returncode == 0:
         return Finding(name="tvm", status="ok", detail=f"{version}, imports and saves objects")
-    reason = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
+    if probe.returncode < 0:
+        reason = f"the process is ended by {signal.Signals(-probe.returncode).name}"
+    else:
+        reason = (probe.stderr.strip().splitlines() or [f"exit status {probe.returncode}"])[-1]
     return Finding(
         name="tvm",
         status="broken",

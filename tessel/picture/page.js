@@ -556,7 +556,8 @@ function showParts() {
   const cost = new Map();
   for (const part of shown) cost.set(part.backend, (cost.get(part.backend) ?? 0) + costOf(part));
   byId("shares").replaceChildren(...[...cost].sort((a, b) => b[1] - a[1]).map(([backend, us]) => {
-    const bar = element("div", { textContent: `${backend} ${(100 * us / total).toFixed(1)} %`, title: `${backend}: ${formatUs(us)}` });
+    const percent = 100 * us / total, textContent = percent < 8 ? "" : `${backend} ${percent.toFixed(1)} %`; // no room below
+    const bar = element("div", { textContent, title: `${backend} ${percent.toFixed(1)} %: ${formatUs(us)}` });
     bar.style.width = `${100 * us / total}%`; bar.style.background = data.backend_colors[backend];
     return bar;
   }));

@@ -68,6 +68,14 @@ def test_a_tvm_that_does_not_import_is_told_from_one_that_does(tmp_path: Path) -
     assert "--force-reinstall" in findings["tvm"]["fix"]
 
 
+@pytest.mark.tvm
+def test_a_tvm_that_crashes_is_said_to(tmp_path: Path) -> None:
+    (tmp_path / "tvm.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    status, findings = doctor(PYTHONPATH=str(tmp_path))
+    assert status == 1
+    assert "ended by SIGSEGV" in findings["tvm"]["detail"]
+
+
 def test_a_container_s_share_of_cores_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cpu.max"
     path.write_text("150000 100000\n")
