@@ -8,8 +8,9 @@ written, slowly, with the same answers. Checked in tests/tessel/search/test_peri
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Generic, ParamSpec, TypeVar, cast
 
 import numba
 
@@ -20,7 +21,33 @@ _Result = TypeVar("_Result")
 def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Return the function compiled by numba, its machine code kept between processes."""
     # numba's decorator is untyped; what it returns is called like the function it was given
-    return cast(Callable[_Arguments, _Result], numba.njit(cache=True, no_cfunc_wrapper=True)(function))
+    found = cast(Callable[_Arguments, _Result], numba.njit(cache=True, no_cfunc_wrapper=True)(function))
+    return found if found is function else _Interruptible(found)
+
+
+class _Interruptible(Generic[_Arguments, _Result]):
+    """A compiled function that says KeyboardInterrupt where Ctrl-C came while it ran.
+
+    Python raises that when machine code hands over its result, and then complains, with a SystemError, about a
+    result beside an exception.
+    """
+
+    def __init__(self, function: Callable[_Arguments, _Result]) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        try:
+            return self.function(*args, **kwargs)
+        except SystemError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+
+    @property
+    def _numba_type_(self) -> object:
+        """What numba takes it for where compiled code calls it: the function that it compiled."""
+        return numba.typeof(self.function)
 
 
 def compiled_leaf(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from fractions import Fraction
+from types import FrameType
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,7 +14,7 @@ from ortools.sat.python import cp_model
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search import RepetendResult, find_repetend
+from tessel.search import Progress, RepetendResult, find_repetend
 from tessel.search.problem import NO_LIMIT, Problem, make_problem, options
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
@@ -416,6 +418,30 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     found = find_repetend(placement, memory=3, max_copies=4, clock=clock)
     assert found.rate <= Fraction(8)
     assert not found.rate_optimal
+    assert find_violations(unrolled(found)) == ()
+
+
+def test_an_interrupt_of_compiled_code_returns_the_best_so_far() -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def arm(progress: Progress) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupts: list[bool] = []
+    try:
+        found = find_repetend(
+            make_shape("nnshape", 8),
+            memory=5,
+            time_limit_s=600,
+            on_progress=arm,
+            on_interrupt=lambda: interrupts.append(True),
+        )
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts == [True]
     assert find_violations(unrolled(found)) == ()
 
 
