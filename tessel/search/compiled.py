@@ -28,8 +28,8 @@ def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 class _Interruptible(Generic[_Arguments, _Result]):
     """A compiled function that says KeyboardInterrupt where Ctrl-C came while it ran.
 
-    Python raises that when machine code hands over its result, and then complains, with a SystemError, about a
-    result beside an exception.
+    Python raises that when machine code hands over its result, and then complains, with a SystemError, about
+    a result beside an exception.
     """
 
     def __init__(self, function: Callable[_Arguments, _Result]) -> None:
