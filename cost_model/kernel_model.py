@@ -246,7 +246,7 @@ def train_kernel_model(
         target: what the trees learn; `log_latency` is there for the ablation.
         columns: features that count, the others are blanked; all if None. For the ablation.
         calibrated: whether intervals are learnt, which takes most of the time; they have no width if not.
-        num_threads: threads of the training; all cores if None.
+        num_threads: threads of the training; one for each core at hand if None.
 
     Raises:
         CostModelError: there are too few samples.
@@ -261,7 +261,7 @@ def train_kernel_model(
         blank = np.setdiff1d(np.arange(features.shape[1]), np.asarray(columns))
         features[:, blank] = 0
     labels = np.log(dataset.latencies_us) - _base(roofline_vector(dataset.queries), target)
-    threads = num_threads or os.cpu_count() or 1
+    threads = num_threads or _num_cores()
     held_out = _out_of_fold(
         dataset, features, labels, seed=seed, num_threads=threads, rounds=_QUICK_ROUNDS if calibrated else 1
     )
@@ -416,6 +416,11 @@ def _conformal_quantiles(
 def _quantile(scores: np.ndarray, coverage: float) -> float:
     level = min(1.0, np.ceil((len(scores) + 1) * coverage) / len(scores))
     return float(np.quantile(scores, level, method="higher"))
+
+
+def _num_cores() -> int:
+    """Return the cores that this process may use: more threads than that wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _short_hash(text: str) -> str:
