@@ -55,7 +55,7 @@ def fold_batch_norms(module: IRModule) -> IRModule:
     rest = module.clone()
     del rest["main"]
     builder = relax.BlockBuilder(rest)
-    _emit_prepare(builder, main.params[num_inputs:], kept, folds)
+    _emit_prepare(builder, main, kept, folds)
     _emit_main(builder, main, main.params[:num_inputs], kept, folds)
     return builder.get()
 
@@ -94,7 +94,7 @@ def _find_folds(main: RelaxFunction) -> list[_Fold]:
             continue
         convolved = value.args[0]
         convolution = calls.get(convolved)
-        if not _is(convolution, "relax.nn.conv2d") or readers[convolved] != 1:
+        if convolution is None or not _is(convolution, "relax.nn.conv2d") or readers[convolved] != 1:
             continue
         fold = _Fold(convolved, convolution, variable, value)
         channels_match = (
@@ -107,11 +107,13 @@ def _find_folds(main: RelaxFunction) -> list[_Fold]:
     return folds
 
 
-def _emit_prepare(builder: Any, weights: Sequence[Any], kept: Sequence[Any], folds: Sequence[_Fold]) -> None:
+def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds: Sequence[_Fold]) -> None:
     """Emit the function from the weights to those that stay and, for each fold, its filters and shift."""
+    weights = list(main.params[num_inputs_of(main) :])
     parameters = {weight: relax.Var(weight.name, weight.ty) for weight in weights}
-    variances = sorted({list(weights).index(fold.normalisation.args[4]) for fold in folds})
-    attributes = {VARIANCES_ATTRIBUTE: variances}
+    calls = [binding.value for binding in _bindings(main) if _is(binding.value, "relax.nn.batch_norm")]
+    variances = {call.args[4] for call in calls}
+    attributes = {VARIANCES_ATTRIBUTE: [index for index, weight in enumerate(weights) if weight in variances]}
     with builder.function(PREPARE_NAME, list(parameters.values()), attrs=attributes, private=True):
         with builder.dataflow():
             results = [parameters[weight] for weight in kept]
@@ -153,8 +155,12 @@ def _emit_main(
         with builder.dataflow():
             for binding in _bindings(main):
                 value, variable = binding.value, binding.var
-                if isinstance(value, relax.TupleGetItem) and value.tuple_value in folded:
-                    values[variable] = values[value.tuple_value]
+                if isinstance(value, relax.TupleGetItem):
+                    whole = values[value.tuple_value]
+                    is_folded = value.tuple_value in folded
+                    values[variable] = (
+                        whole if is_folded else builder.emit(relax.TupleGetItem(whole, value.index))
+                    )
                 elif variable in folded and _is(value, "relax.nn.batch_norm"):
                     values[variable] = builder.emit(op.add(values[value.args[0]], folded[variable]))
                 elif variable in folded:

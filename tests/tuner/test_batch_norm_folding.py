@@ -52,6 +52,11 @@ def twice(x: Any, w: Any, *parameters: Any) -> Any:
     return normalised(op.nn.conv2d(op.nn.relu(first), parameters[4], padding=1), *parameters[5:])
 
 
+def before_and_after(x: Any, w: Any, *parameters: Any) -> Any:
+    first = op.nn.relu(normalised(x, *parameters[:4]))
+    return normalised(op.nn.conv2d(first, w, padding=1), *parameters[4:])
+
+
 def marked(shapes: Any, body: Any) -> Any:
     module = function_module(shapes, body)
     module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
@@ -68,6 +73,11 @@ def operators(module: Any) -> list[str]:
         (SHAPES, plain, ["nn.conv2d", "add", "nn.relu"]),
         ([(1, 8, 9, 9), (8, 1, 3, 3), *CHANNEL], grouped, ["nn.conv2d", "add"]),
         (SHAPES, shared_filters, ["nn.conv2d", "add", "nn.conv2d", "add"]),
+        (
+            [(1, 8, 9, 9), (8, 8, 3, 3), *CHANNEL, *CHANNEL],
+            before_and_after,
+            ["nn.batch_norm", "nn.relu", "nn.conv2d", "add"],
+        ),
         (
             [*SHAPES, (8, 8, 3, 3), *CHANNEL],
             twice,
