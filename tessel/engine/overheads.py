@@ -40,7 +40,7 @@ from tessel.placement import Edge, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
 
-_STAGES_MS = (5, 20)
+_STAGES_MS = (2, 10)
 """How long the forward and each half of the backward take: overheads rise between these, and not beyond."""
 
 _REPEATS = 5
