@@ -2,6 +2,7 @@
 
     python -m benchmarks.schedule_cost_model --folder out/schedules --trials 64 --seeds 1 2 3
     python -m benchmarks.schedule_cost_model --folder out/schedules --print-only
+    python -m benchmarks.schedule_cost_model --folder out/schedules --replay
 
 Contestants, each with the same builder, runner, batches of 16 and evolutionary search:
 
@@ -14,6 +15,9 @@ Contestants, each with the same builder, runner, batches of 16 and evolutionary 
 Every trial is kept in a store of its run under `--folder`, so that a run that was stopped goes on
 (`--time-limit` seconds at most), and the table can be printed again. The table gives the median over seeds of
 the best latency after so many trials, as a multiple of the best that anybody found for the kernel.
+
+`--replay` measures nothing: of the trials that are there for a kernel, each contestant chooses eight at a
+time, as if they were not measured yet. It leaves out the evolution of schedules, and whose scores steer it.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import numpy as np
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
-from cost_model.schedule_model import Trials
+from cost_model.schedule_model import MIN_TRIALS, Trials, train_schedule_model
 from records import Status, open_store
 from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target, tuning_tasks
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule
@@ -44,6 +48,9 @@ op = relax.op
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1
+_REPLAYED = 8
+"""Trials that a replay chooses at once."""
+
 FAILED_US = float("inf")
 
 
@@ -208,6 +215,76 @@ def table(folder: Path, seeds: Sequence[int], counts: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
+def replay_table(folder: Path, seeds: Sequence[int]) -> str:
+    target = resolve_target("cpu", num_threads=1)
+    tuned_for, environment = tuning_target(target), environment_of(target, MetaSchedule())
+    counts = [_REPLAYED * number for number in (1, 2, 3, 4, 5, 6)]
+    lines = [
+        "| kernel | trials | chosen by | " + " | ".join(f"after {n}" for n in counts) + " |",
+        "|---|---|---|" + "---|" * len(counts),
+    ]
+    ratios: dict[str, list[list[float]]] = {"random": [], "own trials": [], "records": []}
+    for name in TASKS:
+        pool = merged(
+            [
+                trials
+                for path in sorted(folder.glob(path_of(folder, name, "*", 0).name.replace("-0.db", "-*.db")))
+                for trials in load_trials(str(path), tuned_for, target, environment)
+            ]
+        )
+        others = history(folder, name, HISTORY_SEED, tuned_for, target)
+        for contestant, known in (("random", None), ("own trials", []), ("records", others)):
+            runs = [replay(pool, known, seed, len(counts)) for seed in seeds]
+            curve = [statistics.median(each) for each in zip(*runs, strict=True)]
+            ratios[contestant].append(curve)
+            cells = " | ".join(f"{ratio:.2f}" for ratio in curve)
+            lines.append(f"| {name} | {len(pool.latencies_us)} | {contestant} | {cells} |")
+    for contestant, curves in ratios.items():
+        means = (statistics.geometric_mean(column) for column in zip(*curves, strict=True))
+        cells = " | ".join(f"**{mean:.2f}**" for mean in means)
+        lines.append(f"| geometric mean of {len(curves)} | | {contestant} | {cells} |")
+    return "\n".join(lines)
+
+
+def replay(pool: Trials, known: Sequence[Trials] | None, seed: int, rounds: int) -> list[float]:
+    """Return best of what was chosen over best of all, after each round.
+
+    Args:
+        pool: trials to choose among.
+        known: trials of other kernels; None to choose at random always.
+        seed: of random choices, and of the model.
+        rounds: how many.
+    """
+    rng = np.random.default_rng(seed)
+    chosen: list[int] = []
+    curve = []
+    for _ in range(rounds):
+        rest = [index for index in range(len(pool.latencies_us)) if index not in chosen]
+        own = Trials(
+            pool.task,
+            tuple(pool.features[index] for index in chosen),
+            tuple(pool.latencies_us[index] for index in chosen),
+        )
+        num_known = len(chosen) + sum(len(each.latencies_us) for each in known or ())
+        if known is None or num_known < MIN_TRIALS:
+            scores = rng.random(len(rest))
+        else:
+            model = train_schedule_model([*known, own], current=pool.task, seed=seed)
+            scores = model.score([pool.features[index] for index in rest])
+        chosen += [rest[index] for index in np.argsort(-scores)[:_REPLAYED]]
+        curve.append(min(pool.latencies_us[index] for index in chosen) / min(pool.latencies_us))
+    return curve
+
+
+def merged(found: Sequence[Trials]) -> Trials:
+    """Return the trials of one kernel by several runs as one."""
+    return Trials(
+        found[0].task,
+        tuple(each for trials in found for each in trials.features),
+        tuple(each for trials in found for each in trials.latencies_us),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -221,9 +298,13 @@ def main() -> None:
         "--time-limit", type=float, default=float("inf"), help="seconds after which none starts"
     )
     parser.add_argument("--print-only", action="store_true")
+    parser.add_argument("--replay", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.replay:
+        print(replay_table(arguments.folder, arguments.seeds))
+        return
     if not arguments.print_only and not run_all(arguments):
         print("not everything is done; run it again")
         return
