@@ -36,6 +36,13 @@ TIME_SHARE = 0.1
 """Share of the time left for each repetend: ramps are a start, and the rest of the search goes on."""
 
 
+MANY_BLOCKS = 64
+"""Blocks from which on a repetend is not begun where it would not be done in time."""
+
+LEAST_S_A_BLOCK = 1e-3
+"""Seconds a block that its search then takes: it looks at the clock too rarely to be cut off."""
+
+
 def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
     """Offer the schedules that repetends give when they are cut.
 
@@ -52,12 +59,16 @@ def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
     for copies in COPIES:
         if best.is_over or copies > best.instance.micro_batches:
             return
+        allowed_s = TIME_SHARE * best.seconds_left
+        num_blocks = best.instance.num_blocks
+        if num_blocks > MANY_BLOCKS and allowed_s < LEAST_S_A_BLOCK * num_blocks:
+            return
         try:
             repetend = find_repetend(
                 placement,
                 memory=memory,
                 max_copies=copies,
-                time_limit_s=TIME_SHARE * best.seconds_left,
+                time_limit_s=allowed_s,
                 seed=seed,
                 on_interrupt=lambda: interrupts.append(None),
                 clock=best.clock,
