@@ -1,7 +1,6 @@
 """Does a schedule take as long as the simulator says? Real ranks, stages of known duration.
 
-    python -m benchmarks.simulator [--ranks 4] [--ms 5 10 20 50] [--repeats 5] [--shared] [--real-time]
-        [--report FILE.md]
+    python -m benchmarks.simulator [--ranks 4] [--ms 5 10 20 50] [--repeats 5] [--shared] [--report FILE.md]
 
 Each rank is a process of the engine; a stage sleeps for as long as it is said to take, so a rank at work
 needs hardly any core and more ranks than cores can be run. Small tensors travel over gloo. The forward takes
@@ -12,15 +11,14 @@ the nn instead, whose blocks on all ranks wait for each other and take half the 
 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
 (`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
-run as they are. On a machine that others use, `--real-time` gives ranks a core when they ask for one (a low
-nice value does not: Linux lets a running process finish its slice of some milliseconds); sleeping stages need
-little of it. It takes the right to set priorities.
+run as they are. On a machine that others use, `nice -n -15` in front shortens the waits for a core; sleeping
+stages need little of it. Real-time priority (`chrt -f`) ends those waits, but a rank that ends then may spin in
+the kernel for what a process without it holds, and keep a core from everybody: only on a machine of one's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import platform
 import statistics
@@ -134,10 +132,9 @@ def make_shared_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s:
         )
 
 
-def run_case(case: Case, repeats: int, *, is_real_time: bool) -> Ran:
+def run_case(case: Case, repeats: int) -> Ran:
     """Run a case's schedules in turn on real ranks."""
-    with priority_of_ranks(is_real_time=is_real_time):
-        results = run_sleeping(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
+    results = run_sleeping(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
     return Ran(
         case,
         {
@@ -147,22 +144,10 @@ def run_case(case: Case, repeats: int, *, is_real_time: bool) -> Ran:
     )
 
 
-@contextlib.contextmanager
-def priority_of_ranks(*, is_real_time: bool) -> Iterator[None]:
-    """Start ranks in real time, where that is wanted; a search must not keep a core from others."""
-    before, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    if is_real_time:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, before, parameters)
-
-
-def find_overheads(records_url: str, num_ranks: int, *, is_real_time: bool) -> Found:
+def find_overheads(records_url: str, num_ranks: int) -> Found:
     """Return this machine's overheads, from the records or measured now."""
     target = resolve_target("cpu", num_threads=1)
-    with open_store(records_url) as store, priority_of_ranks(is_real_time=is_real_time):
+    with open_store(records_url) as store:
         return known_overheads(store, num_ranks, target=target.text, machine=environment_of(target))
 
 
@@ -207,12 +192,12 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {processor()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}, load average {load} "
-        f"from other work, {'ranks in real time' if arguments.real_time else f'niceness {os.nice(0)}'}.",
+        f"from other work, niceness {os.nice(0)}.",
         "",
         "```",
         f"python -m benchmarks.simulator --ranks {arguments.ranks} --ms {' '.join(map(str, arguments.ms))} "
         f"--micro-batches {arguments.micro_batches} --repeats {arguments.repeats}"
-        f"{' --shared' if arguments.shared else ''}{' --real-time' if arguments.real_time else ''}",
+        f"{' --shared' if arguments.shared else ''}",
         "```",
         "",
         f"{arguments.ranks} ranks, {arguments.micro_batches} micro-batches, {arguments.repeats} counted "
@@ -245,7 +230,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--shared", action="store_true", help="the m and the nn: blocks on all ranks")
-    parser.add_argument("--real-time", action="store_true", help="ranks before all other work (SCHED_FIFO)")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--ms", type=int, nargs="+", default=[5, 10, 20, 50])
     parser.add_argument("--repeats", type=int, default=5)
@@ -254,13 +238,13 @@ def main() -> None:
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
     load = [_load()]
-    found = find_overheads(arguments.records, arguments.ranks, is_real_time=arguments.real_time)
+    found = find_overheads(arguments.records, arguments.ranks)
     runs: list[tuple[int, Ran]] = []
     for ms in arguments.ms:
         make = make_shared_cases if arguments.shared else make_cases
         for case in make(arguments.ranks, ms, arguments.micro_batches, arguments.search_seconds):
             began = time.monotonic()
-            runs.append((ms, run_case(case, arguments.repeats, is_real_time=arguments.real_time)))
+            runs.append((ms, run_case(case, arguments.repeats)))
             load.append(_load())
             print(f"{case.name}: {time.monotonic() - began:.0f} s, load {load[-1]:.1f}", flush=True)
     rows = [
