@@ -12,8 +12,9 @@ the nn instead, whose blocks on all ranks wait for each other and take half the 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
 (`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
 run as they are. On a machine that others use, `nice -n -15` in front shortens the waits for a core; sleeping
-stages need little of it. Real-time priority (`chrt -f`) ends those waits, but a rank that ends then may spin in
-the kernel for what a process without it holds, and keep a core from everybody: only on a machine of one's own.
+stages need little of it. Real-time priority (`chrt -f`) ends those waits, but what reaps a rank then may spin
+in the kernel for what a process without it holds, and keep a core from everybody: only on a machine of one's
+own.
 """
 
 from __future__ import annotations
