@@ -187,6 +187,8 @@ def table(folder: Path, seeds: Sequence[int], counts: Sequence[int]) -> str:
         for contestant in CONTESTANTS
         if (runs := [latencies_of(p) for s in seeds if (p := path_of(folder, name, contestant, s)).exists()])
     }
+    present = {contestant for _, contestant in found}
+    common = {name for name in TASKS if all((name, contestant) in found for contestant in present)}
     best = {
         name: min(min(each) for (task, _), runs in found.items() if task == name for each in runs)
         for name in {task for task, _ in found}
@@ -200,7 +202,8 @@ def table(folder: Path, seeds: Sequence[int], counts: Sequence[int]) -> str:
         cells = []
         for count in counts:
             ratio = statistics.median(min(each[:count]) for each in runs) / best[name]
-            ratios.setdefault((contestant, count), []).append(ratio)
+            if name in common:
+                ratios.setdefault((contestant, count), []).append(ratio)
             cells.append(f"{ratio:.2f}")
         lines.append(f"| {name} | {best[name]:.1f} µs | {contestant} | {' | '.join(cells)} | {len(runs)} |")
     for contestant in CONTESTANTS:
