@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import relax
 
-from tuner.backends.protocol import IRModule, num_inputs_of
+from tuner.backends.protocol import IRModule, RelaxFunction, num_inputs_of
 
 BIND_NAME = "bind_weights"
 """The function of a built program that turns the arguments as the model has them into those of `main`."""
@@ -29,14 +29,15 @@ _LIFTED_NAME = "main_transform_params"
 def lift_weights(module: IRModule) -> IRModule:
     """Return the module with what `main` does to its weights alone in `bind_weights`.
 
-    Where no weights are known, it stays as it is.
+    Where no weights are known, or a result depends on weights alone, it stays as it is: TVM's pass cannot
+    lift what is returned. Then the price of a candidate of such operators alone is that of its work.
 
     Args:
         module: lowered and inlined: kernels, packed calls and operators left to TVM.
     """
     main = module["main"]
     num_inputs = num_inputs_of(main)
-    if num_inputs is None or num_inputs == len(main.params):
+    if num_inputs is None or num_inputs == len(main.params) or _returns_constant(main, num_inputs):
         return module
     marked = module.clone()
     marked.update_func(marked.get_global_var("main"), main.with_attr(_TVM_ATTRIBUTE, num_inputs))
@@ -51,6 +52,18 @@ def lift_weights(module: IRModule) -> IRModule:
             result = builder.emit_output(relax.Tuple([*inputs, *bound]))
         builder.emit_func_output(result)
     return builder.get()
+
+
+def _returns_constant(main: RelaxFunction, num_inputs: int) -> bool:
+    """Say whether a result depends on no input."""
+    varying = set(main.params[:num_inputs])
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if varying & set(relax.analysis.free_vars(binding.value)):
+                varying.add(binding.var)
+    result = main.body.body
+    returned = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    return any(each not in varying for each in returned)
 
 
 def bound_arguments(machine: Any, arguments: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from tests.partition_samples import Body, function_module
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, PackingBackend, settings_for
 from tuner.backends.registry import available_backends, make_backend
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, flat_arrays, lower_module, run_module
 from tuner.measure_worker import input_specs, own_intervals, random_inputs, relative_error
@@ -118,6 +119,16 @@ def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) ->
     x, w = random_inputs(input_specs(module), seed=1)
     (result,) = run_module(build_module(lowered, target), (x, w), target)
     assert relative_error([result], [x @ np.exp(w)]) < 1e-5
+
+
+def test_a_candidate_that_reads_weights_alone_runs(target: Target) -> None:
+    graph = marked_graph([(4, 8), (6, 8)], lambda x, w: op.matmul(x, op.permute_dims(w)))
+    (index,) = (index for index, node in enumerate(graph.nodes) if node.operator.endswith("permute_dims"))
+    module = extract_module(graph, SubGraph.of(graph, IndexSet.of([index])), "tvm")
+    lowered = lower_module(module, [make_backend("tvm")], target)
+    (w,) = random_inputs(input_specs(module), seed=1)
+    (result,) = run_module(build_module(lowered, target), (w,), target)
+    assert relative_error([result], [w.T]) == 0.0
 
 
 def test_a_function_that_does_not_know_its_weights_stays_whole(target: Target) -> None:
