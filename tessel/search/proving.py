@@ -40,7 +40,7 @@ class Prover:
         bounds: what each set of devices has proven, 0 where it was given up.
         waiting: sets of devices still to do for the makespan known, the next one last.
         current: the diagram under way.
-        known: the makespan that the diagrams drop against.
+        known: the makespan when the diagrams began.
         used_s: seconds used.
     """
 
@@ -84,7 +84,7 @@ class Prover:
             self.current = device_diagram(self.problem, devices, self.best.instance.micro_batches)
             self.bounds.setdefault(devices, 0)
             return True
-        self.current.advance(self.known)
+        self.current.advance(self.best.makespan)
         if self.current.is_over:
             devices, bound = self.current.devices, self.current.bound
             self.best.lower_bound = max(self.best.lower_bound, bound)
