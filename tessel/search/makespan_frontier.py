@@ -5,10 +5,10 @@ The limit is the same on every device, in the placement's units. Which limits ar
 and a bound under a limit holds under every lower one. What time is left then goes to the points with wide
 gaps, one after the other. Checked in tests/tessel/search/test_makespan_frontier.py.
 
-    memory 1   128 steps, at least 107         a four-device vshape with spans 1 and 3, 8 micro-batches
-    memory 2    68, at least 55
-    memory 3    52, at least 44
-    memory 4    44, proven least               and no more memory helps
+    memory 1   128 steps                       a four-device vshape with spans 1 and 3, 8 micro-batches
+    memory 2    68
+    memory 3    52
+    memory 4    44                             all proven least, and no more memory helps
 """
 
 from __future__ import annotations
