@@ -116,7 +116,7 @@ def train_schedule_model(
         settings = {**_PARAMETERS, "seed": seed, "nthread": num_threads, "base_score": mean}
         matrix = xgboost.DMatrix(features, labels, weight=weights)
         forests.append(xgboost.train(settings, matrix, num_boost_round=_ROUNDS))
-    return ScheduleModel(*forests, num_trials)
+    return ScheduleModel(ratio=forests[0], log_ratio=forests[1], num_trials=num_trials)
 
 
 def _rows(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
