@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tessel.picture.bars import MemoryCurve, memory_curves
 from tessel.picture.colors import CRITICAL, DEVICE_COLORS
@@ -73,6 +73,8 @@ def _draw_curves(schedule: Schedule, axes: Axes, scale: float, unit: float, unit
     if schedule.memory is not None:
         _draw_limits(axes, schedule.memory, max(schedule.peak_memory), unit, unit_name)
     axes.set_ylim(bottom=0)
+    if unit == 1:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(unit_name)
 
 
