@@ -15,7 +15,7 @@ from tessel.search.makespan import find_schedule
 from tessel.search.period import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 
-ROUNDS = 150
+ROUNDS = 250
 """Looks at the clock of the searches that do not end by themselves, however long compiling takes."""
 
 

@@ -40,6 +40,8 @@ from tuner.target_resolution import environment_of, tvm_target
 
 logger = logging.getLogger(__name__)
 
+_TVM_LOGGER = "tvm.s_tir.meta_schedule"
+
 DEFAULT_FOLDER = "out/metaschedule"
 
 _WORKLOAD_FILE = "database_workload.json"
@@ -237,6 +239,7 @@ def tune_kernel(
     if "cpu" in map(str, tuned_for.keys):
         _import_x86_intrinsics()
     is_blind = cost_model is None and trials < _FEW_TRIALS
+    _leave_own_handlers()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
@@ -254,6 +257,15 @@ def tune_kernel(
         num_tuning_cores=1,
         seed=seed,
     )
+
+
+def _leave_own_handlers() -> None:
+    """Take others' handlers off TVM's logger: it sets itself up again by its handlers' names, of which it
+    knows only its own, and fails on one without a name."""
+    tvm_logger = logging.getLogger(_TVM_LOGGER)
+    for handler in list(tvm_logger.handlers):
+        if not (handler.get_name() or "").startswith(_TVM_LOGGER):
+            tvm_logger.removeHandler(handler)
 
 
 def _scheduled(kernels: IRModule, database: Any, target: Target) -> IRModule:
