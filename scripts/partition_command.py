@@ -202,7 +202,7 @@ def _explain(result: PartitionedModel) -> None:
             ", ".join(each.operators),
             each.backend,
             format_figure(each.figure),
-            each.alternatives[0].backend if each.alternatives else "nobody else",
+            each.alternatives[0].runners if each.alternatives else "nobody else",
             console.format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
             _others(each),
             each.rule,
@@ -218,7 +218,7 @@ def _explain(result: PartitionedModel) -> None:
 
 def _others(explanation: Explanation) -> str:
     """Say how long the backends after the runner-up take, and what the others said."""
-    slower = [f"{each.backend} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
+    slower = [f"{each.runners} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
     return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
 
 
@@ -230,7 +230,12 @@ def _explanation_document(explanation: Explanation) -> dict[str, object]:
         "latency_us": explanation.figure.latency_us,
         "margin_us": explanation.margin_us,
         "alternatives": [
-            {"backend": each.backend, "latency_us": each.latency_us, "parts": len(each.parts)}
+            {
+                "backend": each.backend,
+                "runners": each.runners,
+                "latency_us": each.latency_us,
+                "parts": len(each.parts),
+            }
             for each in explanation.alternatives
         ],
         "cannot": dict(explanation.reasons),

@@ -25,10 +25,10 @@ class Explanation:
         backend: who runs it.
         rule: the rule that proposed it.
         figure: its latency.
-        alternatives: other backends' cheapest ways to run the same nodes, the cheapest first.
-        reasons: for each other backend that cannot run them all, what it said to a candidate of these nodes
-        or of
-            some of them, by name.
+        alternatives: other backends' cheapest ways to run the same nodes, the cheapest first; where one
+            cannot run them all, with the chosen backend's smaller parts for the rest.
+        reasons: for each other backend without a way, what it said to a candidate of these nodes or of some
+            of them, by name.
         margin_us: how much slower the first alternative is; None where there is none.
     """
 

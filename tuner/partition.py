@@ -299,7 +299,7 @@ class _Problem:
             without=offer.candidate.backend,
             launch_penalty_us=self._launch_penalty_us,
         )
-        return RunnerUp(alternatives[0].backend, alternatives[0].latency_us) if alternatives else None
+        return RunnerUp(alternatives[0].runners, alternatives[0].latency_us) if alternatives else None
 
     def _option(self, offer: Offer) -> Option:
         sub_graph, backend = offer.candidate.sub_graph, offer.candidate.backend

@@ -1,5 +1,6 @@
 """Who else could run a part: the cheapest way of each other backend, in as many parts as that takes.
 
+A backend that cannot run all of a part does what it can, and the chosen backend, in smaller parts, does the rest.
 This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked
 in tests/tuner/test_runner_up.py.
 """
@@ -20,7 +21,7 @@ _BEAM = 512
 
 
 class RunnerUp(NamedTuple):
-    """The next best backend for a chosen sub-graph, alone, and the latency it would take (microseconds)."""
+    """Who is next best for a chosen sub-graph (`Alternative.runners`), and the latency in microseconds."""
 
     backend: str
     latency_us: float
@@ -39,7 +40,7 @@ class Alternative:
     """One backend's cheapest way to run the nodes of a part.
 
     Attributes:
-        backend: who runs all of it.
+        backend: who runs all of it, or what it can with the chosen backend's help.
         parts: one candidate, or several that cover the nodes exactly.
         latency_us: their latencies, and a launch penalty between them.
     """
@@ -47,6 +48,12 @@ class Alternative:
     backend: str
     parts: tuple[CandidatePartition, ...]
     latency_us: float
+
+    @property
+    def runners(self) -> str:
+        """Everyone who runs some of it, such as `blas + tvm`; the backend itself comes first."""
+        helpers = sorted({part.backend for part in self.parts} - {self.backend})
+        return " + ".join((self.backend, *helpers))
 
 
 class OfferIndex:
@@ -74,6 +81,7 @@ class OfferIndex:
                     by_backend[offer.candidate.backend].append(offer)
         found = [
             _cheapest(backend, inside, offers, launch_penalty_us)
+            or _cheapest(backend, inside, [*offers, *by_backend[without]], launch_penalty_us)
             for backend, offers in sorted(by_backend.items())
             if backend not in (HOST, without)
         ]
@@ -83,10 +91,12 @@ class OfferIndex:
 def _cheapest(
     backend: str, inside: IndexSet, offers: Sequence[Offer], launch_penalty_us: float
 ) -> Alternative | None:
-    """Return the cheapest exact cover by dynamic programming over covered sets; None where there is none.
+    """Return the cheapest exact cover that the backend has a share in; None where there is none.
 
-    Of a part with many nodes only the `_BEAM` states with the least time a node are followed.
+    Dynamic programming over covered sets; a bit above all nodes says that the backend has its share. Of a part
+    with many nodes only the `_BEAM` states with the least time a node are followed.
     """
+    has_share = 1 << inside.bits.bit_length()
     holding: dict[int, list[Offer]] = defaultdict(list)
     for offer in offers:
         for index in offer.candidate.sub_graph.inside:
@@ -101,14 +111,15 @@ def _cheapest(
                 bits = offer.candidate.sub_graph.inside.bits
                 if bits & covered:
                     continue
+                after = covered | bits | (has_share if offer.candidate.backend == backend else 0)
                 total_us = latency_us + offer.figure.latency_us + launch_penalty_us
-                if covered | bits not in reached or total_us < reached[covered | bits][0]:
-                    reached[covered | bits] = total_us, (*parts, offer.candidate)
+                if after not in reached or total_us < reached[after][0]:
+                    reached[after] = total_us, (*parts, offer.candidate)
         best = reached
         if len(best) > _BEAM:
             kept = sorted(best, key=lambda covered: best[covered][0] / covered.bit_count())
             best = {covered: best[covered] for covered in kept[:_BEAM]}
-    if inside.bits not in best:
+    if inside.bits | has_share not in best:
         return None
-    latency_us, parts = best[inside.bits]
+    latency_us, parts = best[inside.bits | has_share]
     return Alternative(backend, parts, latency_us)

@@ -42,3 +42,27 @@ def test_each_backend_is_listed_once_the_cheapest_first() -> None:
 def test_nobody_else_is_an_empty_answer() -> None:
     index = OfferIndex([offer("chosen", 1.0, 0)])
     assert index.alternatives(IndexSet.of([0]), without="chosen", launch_penalty_us=0.0) == ()
+
+
+def test_the_chosen_backend_helps_where_another_cannot_run_all() -> None:
+    index = OfferIndex(
+        [
+            offer("chosen", 1.0, 0, 1, 2),
+            offer("chosen", 0.5, 1),
+            offer("chosen", 3.0, 2),
+            offer("chosen", 2.0, 1, 2),
+            offer("partial", 1.5, 0),
+            offer("slower", 1.5, 0, 1),
+        ]
+    )
+    found = index.alternatives(IndexSet.of([0, 1, 2]), without="chosen", launch_penalty_us=0.25)
+    assert [(each.runners, each.latency_us) for each in found] == [
+        ("partial + chosen", 3.75),
+        ("slower + chosen", 4.75),
+    ]
+    assert [sorted(part.sub_graph.inside) for part in found[0].parts] == [[0], [1, 2]]
+
+
+def test_help_alone_is_no_alternative() -> None:
+    index = OfferIndex([offer("chosen", 1.0, 0, 1), offer("chosen", 1.0, 0), offer("chosen", 1.0, 1)])
+    assert index.alternatives(IndexSet.of([0, 1]), without="chosen", launch_penalty_us=0.0) == ()

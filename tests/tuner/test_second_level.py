@@ -56,9 +56,11 @@ def test_equal_layers_are_one_group() -> None:
     partition, groups = groups_of(graph)
     assert chosen_parts(groups, (0,) * len(groups)) == partition.chosen
     layer = groups[0]
-    assert layer.choices == ("tvm", "other")  # BLAS alone cannot run the activation
+    assert layer.choices == ("tvm", "blas", "other")
     assert [len(part.sub_graph.inside) for part in layer.parts[0]] == [2] * (len(layer.parts[0]))
-    assert len(layer.parts[1]) == 2 * len(layer.parts[0])
+    # BLAS cannot run the activation: TVM does.
+    assert [part.backend for part in layer.parts[1]] == ["blas", "tvm"] * len(layer.parts[0])
+    assert [part.backend for part in layer.parts[2]] == ["other"] * 2 * len(layer.parts[0])
 
 
 def test_every_choice_is_a_partition() -> None:

@@ -87,7 +87,10 @@ def test_every_distinct_part_is_explained(whole: PartitionedModel) -> None:
     assert {(each.operators, each.backend) for each in whole.explanations} == {
         (part.operators, part.backend) for part in whole.partition
     }
-    assert any(each.alternatives for each in whole.explanations)
+    # Whoever won a product, the other backend runs it too, alone or with the rest left to the winner.
+    products = [each for each in whole.explanations if any("matmul" in name for name in each.operators)]
+    assert products
+    assert all(each.alternatives for each in products)
 
 
 def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
