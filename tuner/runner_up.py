@@ -1,6 +1,6 @@
 """Who else could run a part: the cheapest way of each other backend, in as many parts as that takes.
 
-A backend that cannot run all of a part does what it can, and the chosen backend, in smaller parts, does the rest.
+A backend that cannot run all of a part does what it can, and the chosen one, in smaller parts, does the rest.
 This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked
 in tests/tuner/test_runner_up.py.
 """
@@ -93,8 +93,8 @@ def _cheapest(
 ) -> Alternative | None:
     """Return the cheapest exact cover that the backend has a share in; None where there is none.
 
-    Dynamic programming over covered sets; a bit above all nodes says that the backend has its share. Of a part
-    with many nodes only the `_BEAM` states with the least time a node are followed.
+    Dynamic programming over covered sets; a bit above all nodes says that the backend has its share. Of
+    a part with many nodes only the `_BEAM` states with the least time a node are followed.
     """
     has_share = 1 << inside.bits.bit_length()
     holding: dict[int, list[Offer]] = defaultdict(list)
