@@ -8,7 +8,7 @@ tests/tuner/test_tune.py.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -131,17 +131,24 @@ def price_function(
     )
 
 
-def choose_partition(priced: PricedFunction, *, only: str | None = None) -> PartitionedFunction:
-    """Return the cheapest partition, of all backends or of a single one.
+def choose_partition(
+    priced: PricedFunction, *, only: str | None = None, without: Set[str] = frozenset()
+) -> PartitionedFunction:
+    """Return the cheapest partition, of all backends, of all but some, or of a single one.
 
     Args:
         priced: the candidates and their prices.
         only: use this backend wherever it can run something, and `REFERENCE_BACKEND` for the rest.
+        without: use none of these backends.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
     """
-    chosen_from = list(zip(priced.candidates, priced.prices, strict=True))
+    chosen_from = [
+        (candidate, price)
+        for candidate, price in zip(priced.candidates, priced.prices, strict=True)
+        if candidate.backend not in without
+    ]
     if only is not None:
         chosen_from = _prefer(chosen_from, only)
     partition = find_partition(

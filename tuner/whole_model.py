@@ -2,15 +2,16 @@
 
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the fastest of what was
-measured: the search's first answer, each single backend, and what an evolutionary search finds from there.
-Results are checked against the unpartitioned model on random inputs. Checked in tests/tuner/test_tune.py.
+measured: the search's first answer, coarser ones, answers that leave backends out, each single backend, and
+what an evolutionary search finds from there. Results are checked against the unpartitioned model on random
+inputs. Checked in tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from tuner.price_measured import MeasuredPricer, price_of
 from tuner.second_level import chosen_parts, evolve_partition, find_groups
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.structure import Structure
+from tuner.whole_variants import Variant, Wholes, fastest, find_coarser, find_without
 
 MAX_RELATIVE_ERROR = 1e-3
 """Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
@@ -48,15 +50,6 @@ MAX_RELATIVE_ERROR = 1e-3
 _MERGE_SLACK = 0.02
 """Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
 the whole is measured before it is used."""
-
-_DEARER_LAUNCHES = (0.002, 0.02, 1.0)
-"""Shares of a partition's cost that a part may have to save to be worth a border; the last leaves the fewest
-parts there can be."""
-
-_Variant: TypeAlias = tuple[PartitionedFunction, Figure]
-
-_OURS = ("searched", "coarser", "coalesced", "evolved")
-"""Variants that are not a single backend's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +60,8 @@ class PartitionedModel:
         model: the model's name.
         fingerprint: names its structure and shapes.
         function: the model's function with its chosen partition.
-        chosen_by: whose answer it is: `searched`, `coarser`, `coalesced`,
-            `evolved`, or the single backend.
+        chosen_by: whose answer it is: `searched`, `coarser`, `coalesced`, `without` and the backends left
+            out by commas, `evolved`, or the single backend.
         alone: each single backend's partition, with the reference backend for what it cannot run.
         partition: the distinct sub-graphs and their backends.
         end_to_end: measured latency of the whole function: `mix`, and each single backend (with the
@@ -110,15 +103,17 @@ def partition_model(
     """Choose who runs which part of a model's function, and measure the choice end to end.
 
     The sum of parts leaves out what parts do to each other, so the answer is the fastest of what was measured
-    end to end: the search's partition, coarser ones, each single backend, and what the second level finds.
+    end to end: the search's partition, coarser ones, those without some of the backends, each single backend,
+    and what the second level finds.
 
     Args:
         model: what is partitioned.
         session: what measures.
         second_level: whole programs that an evolutionary search may measure, from the first answer on.
         coarser: whether fewer and larger parts are measured too, which pay where crossing a border costs more
-            than parts alone show: partitions found with dearer launches, and the first answer with
-            neighbouring parts of one backend merged (`tuner.coalesce`).
+            than parts alone show: partitions found with dearer launches, the first answer with neighbouring
+            parts of one backend merged (`tuner.coalesce`), and partitions that leave out a backend which the
+            first answer uses.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
@@ -128,15 +123,16 @@ def partition_model(
     priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
     )
+    wholes = Wholes(lambda function, label: measure_partitioned(session, function, label=label))
     first = choose_partition(priced)
-    variants = {"searched": (first, measure_partitioned(session, first))}
-    variants |= _measure_alone(session, priced, variants["searched"], coarser=coarser)
+    ours = {"searched": wholes.measure(first, label="mix")}
+    alone = _alone(wholes, session, priced, coarser=coarser)
     if coarser:
-        variants |= _coarser(session, priced, variants["searched"])
-        variants |= _coalesce(session, first) if session.pricing.mode == "measured" else {}
+        ours |= _coarser(wholes, session, ours["searched"], alone.values())
     if second_level:
-        variants["evolved"] = _evolve(session, first, second_level)
+        ours["evolved"] = _evolve(session, first, second_level)
     # Ties go to the search: its answer is the one that is explained.
+    variants = ours | alone
     chosen_by = min(variants, key=lambda name: variants[name][1].latency_us)
     mix, figure = variants[chosen_by]
     error = _check(session, model, mix)
@@ -146,10 +142,9 @@ def partition_model(
         fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=chosen_by,
-        alone={name: function for name, (function, _) in variants.items() if name not in _OURS},
+        alone={name: function for name, (function, _) in alone.items()},
         partition=partition_plans([mix]),
-        end_to_end={"mix": figure}
-        | {name: found for name, (_, found) in variants.items() if name not in _OURS},
+        end_to_end={"mix": figure} | {name: found for name, (_, found) in alone.items()},
         sum_of_parts=mix.sum_of_parts,
         explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
@@ -208,49 +203,37 @@ def _binding(priced: PricedFunction) -> str:
     return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
 
 
-def _measure_alone(
-    session: Session, priced: PricedFunction, searched: _Variant, *, coarser: bool
-) -> dict[str, _Variant]:
+def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool) -> dict[str, Variant]:
     """Measure each backend wherever it can run something, with the reference backend for the rest."""
     variants = {}
     for backend in session.backends:
+        search = partial(choose_partition, only=backend.name)
+        label = f"{backend.name}-alone"
         try:
-            alone = choose_partition(priced, only=backend.name)
+            variant = wholes.try_measure(search(priced), label=label)
         except UnpriceableError:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
-        if alone.fingerprint == searched[0].fingerprint:
-            # One program has one latency: a second measurement would only show noise.
-            variants[backend.name] = searched
-        else:
-            label = f"{backend.name}-alone"
-            variants[backend.name] = alone, measure_partitioned(session, alone, label=label)
-        if coarser:
-            found = _coarser(session, priced, variants[backend.name], only=backend.name)
-            variants[backend.name] = _fastest([variants[backend.name], *found.values()])
+        if variant is not None:
+            more = find_coarser(wholes, search, variant, label=label) if coarser else None
+            variants[backend.name] = fastest(variant, more)
     return variants
 
 
 def _coarser(
-    session: Session, priced: PricedFunction, first: _Variant, *, only: str | None = None
-) -> dict[str, _Variant]:
-    """Search again with dearer launches, and measure each other answer as a whole."""
-    label = "mix" if only is None else f"{only}-alone"
-    found = [first]
-    for share in _DEARER_LAUNCHES:
-        penalty_us = priced.launch_penalty_us + share * first[0].partition.cost_us
-        chosen = choose_partition(replace(priced, launch_penalty_us=penalty_us), only=only).partition.chosen
-        function = of_parts(priced, chosen)
-        if all(function.fingerprint != other.fingerprint for other, _ in found):
-            found.append((function, measure_partitioned(session, function, label=label)))
-    return {"coarser": _fastest(found[1:])} if len(found) > 1 else {}
+    wholes: Wholes, session: Session, searched: Variant, alone: Iterable[Variant]
+) -> dict[str, Variant]:
+    """Measure what may be faster as a whole than the search's answer, though its parts cost more."""
+    found = {"coarser": find_coarser(wholes, choose_partition, searched, label="mix")}
+    if session.pricing.mode == "measured":
+        found["coalesced"] = _coalesced(wholes, session, searched[0])
+    best = fastest(searched, *alone, *found.values())
+    return {name: each for name, each in found.items() if each is not None} | find_without(
+        wholes, searched[0], best
+    )
 
 
-def _fastest(variants: Sequence[_Variant]) -> _Variant:
-    return min(variants, key=lambda variant: variant[1].latency_us)
-
-
-def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Variant]:
+def _coalesced(wholes: Wholes, session: Session, first: PartitionedFunction) -> Variant | None:
     """Merge neighbours of one backend, and measure the whole where anything was merged."""
     priced = first.priced
     session.on_progress(TuningProgress(text=f"{priced.name}: merging neighbours"))
@@ -265,9 +248,8 @@ def _coalesce(session: Session, first: PartitionedFunction) -> dict[str, _Varian
         slack=_MERGE_SLACK,
     )
     if not merged.num_merged:
-        return {}
-    function = of_partition(priced, merged.partition)
-    return {"coalesced": (function, measure_partitioned(session, function, label="mix"))}
+        return None
+    return wholes.try_measure(of_partition(priced, merged.partition), label="mix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +269,7 @@ class _LongCallsPricer:
         return tuple(found.get(each, Invalid("its own rule joins its parts")) for each in candidates)
 
 
-def _evolve(session: Session, first: PartitionedFunction, budget: int) -> _Variant:
+def _evolve(session: Session, first: PartitionedFunction, budget: int) -> Variant:
     """Search on measured end-to-end latency, from the first level's answer on."""
     priced = first.priced
     groups = find_groups(

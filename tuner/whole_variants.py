@@ -1,0 +1,134 @@
+"""Other partitions of a function, each measured as a whole: coarser ones, and ones that leave backends out.
+
+Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
+be faster as a whole. Which partitions are worth a measurement is decided here; each is measured once, however
+it is found, and what cannot be built or run is left out with a warning. Checked in
+tests/tuner/test_whole_variants.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from tuner.candidate import HOST
+from tuner.errors import TunerError, UnpriceableError
+from tuner.partitioned_function import PartitionedFunction, PricedFunction, choose_partition, of_parts
+from tuner.plan import Figure
+
+logger = logging.getLogger(__name__)
+
+_DEARER_LAUNCHES = (0.002, 0.02, 1.0)
+"""Shares of a partition's cost that a part may have to save to be worth a border; the last leaves the fewest
+parts there can be."""
+
+_NEARLY_AS_FAST = 1.1
+"""Ratio to the fastest whole so far up to which an answer is worth coarser ones; those seldom gain more."""
+
+Variant: TypeAlias = tuple[PartitionedFunction, Figure]
+"""A partition and the latency of the whole function by it."""
+
+Search: TypeAlias = Callable[[PricedFunction], PartitionedFunction]
+"""Searches with the launch penalty that it is given: of all backends, without some, or of one alone."""
+
+
+@dataclass(slots=True)
+class Wholes:
+    """Whole functions measured so far: one program has one latency, and a second would only show noise.
+
+    Attributes:
+        measure_function: measures a partitioned function end to end under a label; raises `TunerError` where
+            it cannot be built or run.
+    """
+
+    measure_function: Callable[[PartitionedFunction, str], Figure]
+    _by_fingerprint: dict[str, Variant] = field(default_factory=dict)
+
+    def measure(self, function: PartitionedFunction, *, label: str) -> Variant:
+        """Return the function with its latency, or an equal one that was measured before.
+
+        Raises:
+            TunerError: it cannot be built or run; says why.
+        """
+        if function.fingerprint not in self._by_fingerprint:
+            self._by_fingerprint[function.fingerprint] = function, self.measure_function(function, label)
+        return self._by_fingerprint[function.fingerprint]
+
+    def try_measure(self, function: PartitionedFunction, *, label: str) -> Variant | None:
+        """Return what `measure` does, or None, with a warning, where that cannot be built or run."""
+        try:
+            return self.measure(function, label=label)
+        except TunerError as error:
+            logger.warning("%s; the others are compared without it", error)
+            return None
+
+
+def fastest(first: Variant, *others: Variant | None) -> Variant:
+    """Return the variant of least latency; of equal ones the first. None stands for one that there is not."""
+    return min((first, *(each for each in others if each is not None)), key=lambda found: found[1].latency_us)
+
+
+def find_coarser(wholes: Wholes, search: Search, first: Variant, *, label: str) -> Variant | None:
+    """Search again with dearer launches, and return the fastest other whole; None where there is no other.
+
+    Args:
+        wholes: measures.
+        search: what found the first answer.
+        first: its answer, measured.
+        label: what records of these wholes are called.
+    """
+    priced = first[0].priced
+    functions = {}
+    for share in _DEARER_LAUNCHES:
+        penalty_us = priced.launch_penalty_us + share * first[0].partition.cost_us
+        chosen = search(replace(priced, launch_penalty_us=penalty_us)).partition.chosen
+        function = of_parts(priced, chosen)
+        functions[function.fingerprint] = function
+    functions.pop(first[0].fingerprint, None)
+    found = [wholes.try_measure(function, label=label) for function in functions.values()]
+    measured = [each for each in found if each is not None]
+    return fastest(*measured) if measured else None
+
+
+def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -> dict[str, Variant]:
+    """Leave out one backend after the other, for as long as that makes the fastest whole so far faster.
+
+    Prices of parts alone can favour a backend whose parts cost more among others' than they do alone. Leaving
+    out a backend that an answer does not use would only find that answer again, so it is not tried. At most
+    one more round is measured than backends are left out, with one whole a backend, and coarser ones of those
+    that are nearly as fast as the fastest.
+
+    Args:
+        wholes: measures.
+        searched: the answer of the search among all backends.
+        best: the fastest whole so far, by whatever partition.
+
+    Returns:
+        The fastest whole by the names of the backends left out, such as `without blas,torch`.
+    """
+    variants: dict[str, Variant] = {}
+    left_out: tuple[str, ...] = ()
+    answer = searched
+    while True:
+        answers: dict[str, PartitionedFunction] = {}
+        found: dict[str, Variant] = {}
+        for backend in sorted({part.backend for part in answer.partition.chosen} - {HOST}):
+            search = partial(choose_partition, without={*left_out, backend})
+            try:
+                answers[backend] = search(answer.priced)
+            except UnpriceableError:
+                continue  # Nobody else can run what it runs.
+            variant = wholes.try_measure(answers[backend], label="mix")
+            if variant is None:
+                continue
+            near = variant[1].latency_us <= _NEARLY_AS_FAST * best[1].latency_us
+            coarser = find_coarser(wholes, search, variant, label="mix") if near else None
+            found[backend] = fastest(variant, coarser)
+        variants |= {f"without {','.join([*left_out, name])}": each for name, each in found.items()}
+        helpful = min(found, key=lambda name: found[name][1].latency_us, default=None)
+        if helpful is None or found[helpful][1].latency_us >= best[1].latency_us:
+            return variants
+        left_out, answer, best = (*left_out, helpful), answers[helpful], found[helpful]
