@@ -107,7 +107,7 @@ CoalesceOption = Annotated[
     bool,
     typer.Option(
         "--coalesce",
-        help="Try fewer, larger sub-graphs and fewer backends too; used where the whole model is measured faster.",
+        help="Try larger sub-graphs, and fewer backends; used where the whole model is measured faster.",
         rich_help_panel=_TUNING,
     ),
 ]
