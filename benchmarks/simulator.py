@@ -167,7 +167,8 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
     """Return the report as Markdown."""
     overheads = "; ".join(
         f"{own.action_us / 1000:.2f} ms an action, {own.gap_us / 1000:.2f} ms between actions, "
-        f"{own.hop_us / 1000:.2f} ms a hop where stages take {duration_us / 1000:.0f} ms"
+        f"{own.hop_us / 1000:.2f} ms a hop, {own.meeting_us / 1000:.2f} ms a block on all ranks, "
+        f"where stages take {duration_us / 1000:.0f} ms"
         for duration_us, own in zip(*found.calibration, strict=True)
     )
     plain = [row.median_ms / row.plain_ms - 1 for row in rows]

@@ -1,28 +1,32 @@
 """What real ranks take beyond what is simulated: measured once for a machine and a number of ranks.
 
 In a schedule an action takes as long as its block, and the next begins at once, or after the lag of an edge.
-A process also needs time to notice that its turn has come. Three figures say how much:
+A process also needs time to notice that its turn has come. Four figures say how much:
 
     action   what an action takes beyond its block's duration
     gap      from the end of an action to the start of the next, where that has not to wait
     hop      from the end of an action to the start of the one on another rank that waits for it
+    meeting  what a block on all ranks takes beyond its duration, from the last rank's start to the last
+             rank's end: the ranks wait for each other first, and wake one after the other
 
-They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, short and long ones: the longer a
-rank has slept, the colder its core and caches are, and the longer it takes to go on (8 ranks alone on a core
-took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond one of 10 ms). The mean of a step, because a
-makespan adds up many, is one sample of a measurement of role `device`, kept in the records under the number
-of ranks and the environment; the median of the samples counts, so that a step in which the machine was busy
-does not. What the model leaves out: large tensors (the lag of an edge says what those take) and other work on
-the machine. Checked in tests/tessel/engine/test_overheads.py, and against real makespans by
-benchmarks/simulator.py.
+They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, and for meetings 1F1B on an m shape;
+short stages and long ones: the longer a rank has slept, the colder its core and caches are, and the longer it
+takes to go on (8 ranks alone on a core took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond one of
+10 ms). The mean of a step, because a makespan adds up many, is one sample of a measurement of role `device`,
+kept in the records under the number of ranks and the environment; the median of the samples counts, so that
+a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge says
+what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against
+real makespans by benchmarks/simulator.py.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import platform
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -36,7 +40,8 @@ from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event
 from tessel.engine.sleeping_run import run_sleeping, sleep_spec
 from tessel.handwritten import HANDWRITTEN
-from tessel.placement import Edge, Placement
+from tessel.placement import Block, Edge, Placement
+from tessel.placement_builder import ShapeOptions
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
 
@@ -55,6 +60,7 @@ class Overheads(NamedTuple):
     action_us: float
     gap_us: float
     hop_us: float
+    meeting_us: float
 
 
 class Calibration(NamedTuple):
@@ -75,7 +81,8 @@ class Calibration(NamedTuple):
 
     def without_actions(self) -> Calibration:
         """Return those for blocks whose durations already hold what an action takes beyond its own work."""
-        return self._replace(overheads=tuple(each._replace(action_us=0.0) for each in self.overheads))
+        bare = (each._replace(action_us=0.0, meeting_us=0.0) for each in self.overheads)
+        return self._replace(overheads=tuple(bare))
 
 
 class Found(NamedTuple):
@@ -177,7 +184,7 @@ def makespan_with_overheads_ms(schedule: Schedule, calibration: Calibration, *, 
         devices=placement.devices,
         blocks=tuple(
             msgspec.structs.replace(
-                block, span=round(block.span * step_us) + round(own.action_us + own.gap_us)
+                block, span=round(block.span * step_us) + round(_longer_us(block, own) + own.gap_us)
             )
             for block, own in zip(placement.blocks, by_block, strict=True)
         ),
@@ -194,8 +201,8 @@ def makespan_with_overheads_ms(schedule: Schedule, calibration: Calibration, *, 
     return schedule_of_actions(slow, actions_of(schedule)).makespan / 1000
 
 
-def overheads_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> Overheads:
-    """Return the means over one real step.
+def overheads_of_chain(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> Overheads:
+    """Return the means over one real step of stages on one rank each; nobody meets.
 
     Args:
         step: the events of each rank; some rank waits for another, and some action does not wait.
@@ -208,7 +215,27 @@ def overheads_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str,
             action.append(event.end_s - event.start_s - seconds[stage][kind])
             if position and event.start_s - event.ready_s < _READY_S:
                 gap.append(event.start_s - events[position - 1].end_s)
-    return Overheads(*(1e6 * statistics.mean(values) for values in (action, gap, list(_hops(step)))))
+    action_us, gap_us, hop_us = (1e6 * statistics.mean(values) for values in (action, gap, list(_hops(step))))
+    return Overheads(action_us, gap_us, hop_us, meeting_us=0.0)
+
+
+def meeting_us_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> float:
+    """Return what a block on all ranks takes beyond its duration, in the mean over one real step.
+
+    Args:
+        step: the events of each rank; some action is on all of them.
+        seconds: how long each stage takes by the letter of the action.
+    """
+    by_action: dict[Action, list[Event]] = defaultdict(list)
+    for event in itertools.chain.from_iterable(step):
+        by_action[_parse(event)].append(event)
+    return 1e6 * statistics.mean(
+        max(event.end_s for event in events)
+        - max(event.start_s for event in events)
+        - seconds[action.stage][action.kind]
+        for action, events in by_action.items()
+        if len(events) == len(step)
+    )
 
 
 def _environment(machine: Environment) -> Environment:
@@ -237,32 +264,50 @@ def _workloads(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[Workloa
 
 def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
     """Return the samples of each overhead, one a step."""
-    step_us = 1000.0
-    # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
-    placement = make_shape(
-        "vshape",
-        num_ranks,
+    spans = ShapeOptions(
         choose_backward=True,
         forward_span=stage_ms,
+        # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
         backward_span=2 * stage_ms,
         backward_input_span=stage_ms,
         backward_weight_span=stage_ms,
+        tensor_parallel_span=stage_ms,
     )
+    chain = make_shape("vshape", num_ranks, **spans)
+    steps = [
+        overheads_of_chain(step, seconds)
+        for step, seconds in _run(chain, ("1f1b", "zb-h1"), num_ranks, devices)
+    ]
+    action_us, gap_us, hop_us, _ = zip(*steps, strict=True)
+    meeting = make_shape("mshape", num_ranks, **spans)
+    meeting_us = tuple(
+        meeting_us_of(step, seconds) for step, seconds in _run(meeting, ("1f1b",), num_ranks, devices)
+    )
+    return action_us, gap_us, hop_us, meeting_us
+
+
+def _run(
+    placement: Placement, names: Sequence[str], num_ranks: int, devices: Devices
+) -> Iterator[tuple[list[tuple[Event, ...]], tuple[dict[str, float], ...]]]:
+    """Yield the events of every counted step by rank, and how long each stage was to take."""
+    step_us = 1000.0
     schedules = {
         rule.name: rule.build(placement, micro_batches=2 * num_ranks)
         for rule in HANDWRITTEN
-        if rule.name in ("1f1b", "zb-h1")
+        if rule.name in names
     }
     results = run_sleeping(
         schedules, step_us=step_us, repeats=_REPEATS, timeout_s=_TIMEOUT_S, devices=devices
     )
     seconds = sleep_spec(placement, step_us=step_us).seconds
-    samples = [
-        overheads_of([result.events[name][step] for result in results], seconds)
-        for name in schedules
-        for step in range(_REPEATS)
-    ]
-    return tuple(zip(*samples, strict=True))
+    for name in schedules:
+        for step in range(_REPEATS):
+            yield [result.events[name][step] for result in results], seconds
+
+
+def _longer_us(block: Block, own: Overheads) -> float:
+    """Return what a block takes beyond its duration, by whether its devices have to meet."""
+    return own.meeting_us if len(block.devices) > 1 else own.action_us
 
 
 def _hops(step: Sequence[Sequence[Event]]) -> Iterator[float]:

@@ -14,7 +14,8 @@ from tessel.engine.overheads import (
     Overheads,
     known_overheads,
     makespan_with_overheads_ms,
-    overheads_of,
+    meeting_us_of,
+    overheads_of_chain,
 )
 from tessel.engine.run import makespan_ms
 from tessel.engine.sleeping_run import run_sleeping
@@ -33,8 +34,8 @@ def one_f_one_b(shape: str, num_devices: int, micro_batches: int) -> Schedule:
 
 
 def always(*overheads_us: float) -> Calibration:
-    """Return overheads that do not depend on how long a block takes."""
-    return Calibration((1.0,), (Overheads(*overheads_us),))
+    """Return overheads that do not depend on how long a block takes; the fourth may be left out."""
+    return Calibration((1.0,), (Overheads(*(*overheads_us, 0.0)[:4]),))
 
 
 def test_overheads_of_a_step_drawn_by_hand() -> None:
@@ -46,8 +47,29 @@ def test_overheads_of_a_step_drawn_by_hand() -> None:
         ),
         (Event(action="1F0", ready_s=0.0, start_s=1.75, end_s=3.25),),
     ]
-    found = overheads_of(step, [{"F": 1.0}, {"F": 1.0}])
-    assert found == pytest.approx(Overheads(action_us=5e5, gap_us=0.0, hop_us=2.5e5))
+    found = overheads_of_chain(step, [{"F": 1.0}, {"F": 1.0}])
+    assert found == pytest.approx(Overheads(action_us=5e5, gap_us=0.0, hop_us=2.5e5, meeting_us=0.0))
+
+
+def test_a_meeting_lasts_from_the_last_start_to_the_last_end() -> None:
+    """The rank that comes first waits: that is no overhead. The block of one rank alone does not count."""
+    step = [
+        (
+            Event(action="0F0", ready_s=0.0, start_s=0.0, end_s=3.0),
+            Event(action="1F0", ready_s=3.0, start_s=3.0, end_s=9.0),
+        ),
+        (Event(action="0F0", ready_s=0.0, start_s=1.5, end_s=3.25),),
+    ]
+    assert meeting_us_of(step, [{"F": 1.0}, {"F": 1.0}]) == pytest.approx(0.75e6)
+
+
+def test_blocks_on_all_ranks_are_longer_by_their_meeting() -> None:
+    """The m on two devices with one micro-batch is a chain, with a forward and a backward on both."""
+    schedule = one_f_one_b("mshape", 2, 1)
+    shared = [block for block in schedule.placement.blocks if len(block.devices) > 1]
+    assert len(shared) == 2
+    found_ms = makespan_with_overheads_ms(schedule, always(100.0, 0.0, 0.0, 700.0), step_us=1000.0)
+    assert found_ms == pytest.approx(schedule.makespan + 4 * 0.1 + 2 * 0.7)
 
 
 def test_a_simulation_with_overheads_adds_them_along_the_longest_way() -> None:
@@ -60,10 +82,12 @@ def test_a_simulation_with_overheads_adds_them_along_the_longest_way() -> None:
 
 def test_overheads_are_those_of_each_blocks_own_duration() -> None:
     """The forward takes a step, the backward three: a tenth and three tenths of a millisecond more."""
-    calibration = Calibration((1000.0, 5000.0), (Overheads(100.0, 0.0, 0.0), Overheads(500.0, 0.0, 0.0)))
-    assert calibration.at(2000.0) == pytest.approx(Overheads(200.0, 0.0, 0.0))
+    calibration = Calibration(
+        (1000.0, 5000.0), (Overheads(100.0, 0.0, 0.0, 0.0), Overheads(500.0, 0.0, 0.0, 800.0))
+    )
+    assert calibration.at(2000.0) == pytest.approx(Overheads(200.0, 0.0, 0.0, 200.0))
     assert [calibration.at(duration_us).action_us for duration_us in (0.0, 1e6)] == [100.0, 500.0]
-    assert calibration.without_actions().at(3000.0) == Overheads(0.0, 0.0, 0.0)
+    assert calibration.without_actions().at(3000.0) == Overheads(0.0, 0.0, 0.0, 0.0)
     rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
     schedule = rule.build(make_shape("vshape", 2, backward_span=3), micro_batches=1)
     found_ms = makespan_with_overheads_ms(schedule, calibration, step_us=1000.0)
@@ -88,7 +112,7 @@ def test_real_ranks_are_measured_once_and_then_found_in_the_records(
         assert first.is_new
         assert all(min(own) > 0 for own in first.calibration.overheads)
         kept = list(store.iterate(role="device"))
-        assert len(kept) == 6
+        assert len(kept) == 8
         assert kept[0].measurement.environment.num_threads == 1
         assert "torch" in dict(kept[0].measurement.environment.versions)
         monkeypatch.setattr(module, "run_sleeping", None)  # Nothing may run from here on.

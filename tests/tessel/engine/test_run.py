@@ -109,7 +109,7 @@ def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch
         reference=None,
         repeats=1,
         timeout_s=240,
-        overheads=Calibration((1.0,), (Overheads(action_us=1e9, gap_us=0.0, hop_us=1000.0),)),
+        overheads=Calibration((1.0,), (Overheads(action_us=1e9, gap_us=0.0, hop_us=1000.0, meeting_us=1e9),)),
     )
     assert (report.max_gradient_error, report.loss_error) == (None, None)
     for figures in report.figures.values():
