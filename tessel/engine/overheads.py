@@ -14,8 +14,8 @@ short stages and long ones: the longer a rank has slept, the colder its core and
 takes to go on (8 ranks alone on a core took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond one of
 10 ms). The mean of a step, because a makespan adds up many, is one sample of a measurement of role `device`,
 kept in the records under the number of ranks and the environment; the median of the samples counts, so that
-a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge says
-what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against
+a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge
+says what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against
 real makespans by benchmarks/simulator.py.
 """
 
