@@ -15,8 +15,8 @@ takes to go on (8 ranks alone on a core took 0.25 ms beyond an action of 2.5 ms 
 10 ms). The mean of a step, because a makespan adds up many, is one sample of a measurement of role `device`,
 kept in the records under the number of ranks and the environment; the median of the samples counts, so that
 a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge
-says what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and against
-real makespans by benchmarks/simulator.py.
+says what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and
+against real makespans by benchmarks/simulator.py.
 """
 
 from __future__ import annotations
