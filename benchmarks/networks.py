@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -114,6 +116,14 @@ def _progress(name: str) -> Callable[[TuningProgress], None]:
             print(f"{name}: {progress.text}{share}", file=sys.stderr, flush=True)
 
     return show
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Say on SIGTERM, which a time limit sends, that nothing went wrong, and what to do."""
+    sys.exit(
+        f"stopped by {signal.Signals(number).name} before the figures were complete; what was measured is in "
+        "the records: run the same command again, and it goes on from there"
+    )
 
 
 def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -321,6 +331,7 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no network {unknown[0]}; choose {', '.join(NETWORKS)}")
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, _stop)
     path = Path(arguments.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}

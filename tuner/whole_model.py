@@ -42,7 +42,7 @@ from tuner.price_measured import MeasuredPricer, price_of
 from tuner.second_level import chosen_parts, evolve_partition, find_groups
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.structure import Structure
-from tuner.whole_variants import Variant, Wholes, fastest, find_coarser, find_without
+from tuner.whole_variants import Variant, Wholes, compare_again, fastest, find_coarser, find_without
 
 MAX_RELATIVE_ERROR = 1e-3
 """Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
@@ -113,7 +113,7 @@ def partition_model(
         coarser: whether fewer and larger parts are measured too, which pay where crossing a border costs more
             than parts alone show: partitions found with dearer launches, the first answer with neighbouring
             parts of one backend merged (`tuner.coalesce`), and partitions that leave out a backend which the
-            first answer uses.
+            first answer uses. The fastest of all are then measured again, in turn.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
@@ -123,7 +123,8 @@ def partition_model(
     priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
     )
-    wholes = Wholes(lambda function, label: measure_partitioned(session, function, label=label))
+    measure = partial(measure_partitioned, session)
+    wholes = Wholes(measure)
     first = choose_partition(priced)
     ours = {"searched": wholes.measure(first, label="mix")}
     alone = _alone(wholes, session, priced, coarser=coarser)
@@ -133,6 +134,8 @@ def partition_model(
         ours["evolved"] = _evolve(session, first, second_level)
     # Ties go to the search: its answer is the one that is explained.
     variants = ours | alone
+    if coarser and session.pricing.mode != "model":
+        variants = compare_again(measure, variants)
     chosen_by = min(variants, key=lambda name: variants[name][1].latency_us)
     mix, figure = variants[chosen_by]
     error = _check(session, model, mix)
@@ -142,9 +145,9 @@ def partition_model(
         fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=chosen_by,
-        alone={name: function for name, (function, _) in alone.items()},
+        alone={name: variants[name][0] for name in alone},
         partition=partition_plans([mix]),
-        end_to_end={"mix": figure} | {name: found for name, (_, found) in alone.items()},
+        end_to_end={"mix": figure} | {name: variants[name][1] for name in alone},
         sum_of_parts=mix.sum_of_parts,
         explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
@@ -173,8 +176,16 @@ def prepared_module(model: Model) -> IRModule:
     return fold_batch_norms(marked)
 
 
-def measure_partitioned(session: Session, function: PartitionedFunction, *, label: str = "mix") -> Figure:
+def measure_partitioned(
+    session: Session, function: PartitionedFunction, *, label: str = "mix", repetition: int = 0
+) -> Figure:
     """Measure a partitioned function end to end, through the records; where nothing is measured, add up.
+
+    Args:
+        session: what measures.
+        function: what is built and run.
+        label: what its record has for a backend.
+        repetition: measurements of one function have one record each.
 
     Raises:
         TunerError: it cannot be built or run; says why.
@@ -186,7 +197,8 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
         function.priced.workload,
         function.module,
         label,
-        settings=f"partition={function.fingerprint}{_binding(function.priced)}",
+        settings=f"partition={function.fingerprint}{_binding(function.priced)}"
+        + (f";repetition={repetition}" if repetition else ""),
     )
     price = price_of(record)
     if isinstance(price, Invalid):

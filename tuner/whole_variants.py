@@ -1,18 +1,18 @@
 """Other partitions of a function, each measured as a whole: coarser ones, and ones that leave backends out.
 
 Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
-be faster as a whole. Which partitions are worth a measurement is decided here; each is measured once, however
-it is found, and what cannot be built or run is left out with a warning. Checked in
-tests/tuner/test_whole_variants.py.
+be faster as a whole. Which partitions are worth a measurement is decided here. Each is measured once, however
+it is found; what cannot be built or run is left out with a warning. The fastest are then measured again, in
+turn, because two measurements of one program differ too. Checked in tests/tuner/test_whole_variants.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from tuner.candidate import HOST
 from tuner.errors import TunerError, UnpriceableError
@@ -28,6 +28,16 @@ parts there can be."""
 _NEARLY_AS_FAST = 1.1
 """Ratio to the fastest whole so far up to which an answer is worth coarser ones; those seldom gain more."""
 
+_CLOSE = 1.06
+"""Ratio to the fastest whole up to which others are measured again; measurements differ by about so much on a
+machine that does other things too."""
+
+_MAX_CLOSE = 4
+"""Wholes that are measured again: each takes seconds to build."""
+
+_AGAIN = 2
+"""How often they are, which with the first time makes a median of three."""
+
 Variant: TypeAlias = tuple[PartitionedFunction, Figure]
 """A partition and the latency of the whole function by it."""
 
@@ -35,16 +45,19 @@ Search: TypeAlias = Callable[[PricedFunction], PartitionedFunction]
 """Searches with the launch penalty that it is given: of all backends, without some, or of one alone."""
 
 
+class MeasureFunction(Protocol):
+    """Measures a partitioned function end to end; raises `TunerError` where it cannot be built or run."""
+
+    def __call__(self, function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
+        """Return its latency, measured anew for each repetition."""
+        ...
+
+
 @dataclass(slots=True)
 class Wholes:
-    """Whole functions measured so far: one program has one latency, and a second would only show noise.
+    """Whole functions measured so far: equal programs are measured once, however they are found."""
 
-    Attributes:
-        measure_function: measures a partitioned function end to end under a label; raises `TunerError` where
-            it cannot be built or run.
-    """
-
-    measure_function: Callable[[PartitionedFunction, str], Figure]
+    measure_function: MeasureFunction
     _by_fingerprint: dict[str, Variant] = field(default_factory=dict)
 
     def measure(self, function: PartitionedFunction, *, label: str) -> Variant:
@@ -54,7 +67,8 @@ class Wholes:
             TunerError: it cannot be built or run; says why.
         """
         if function.fingerprint not in self._by_fingerprint:
-            self._by_fingerprint[function.fingerprint] = function, self.measure_function(function, label)
+            figure = self.measure_function(function, label=label, repetition=0)
+            self._by_fingerprint[function.fingerprint] = function, figure
         return self._by_fingerprint[function.fingerprint]
 
     def try_measure(self, function: PartitionedFunction, *, label: str) -> Variant | None:
@@ -132,3 +146,41 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
         if helpful is None or found[helpful][1].latency_us >= best[1].latency_us:
             return variants
         left_out, answer, best = (*left_out, helpful), answers[helpful], found[helpful]
+
+
+def compare_again(measure: MeasureFunction, variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """Measure the fastest wholes again, in turn, and return all variants, those with their medians.
+
+    The least of many measurements is mostly one that was lucky: whatever else the machine does meets programs
+    that are measured minutes apart unequally.
+
+    Args:
+        measure: measures a whole.
+        variants: what was measured so far, by name.
+    """
+    ranked = sorted(variants.values(), key=lambda variant: variant[1].latency_us)
+    limit_us = _CLOSE * ranked[0][1].latency_us
+    close: dict[str, Variant] = {}
+    for function, figure in ranked:
+        if figure.latency_us <= limit_us:
+            close.setdefault(function.fingerprint, (function, figure))
+    contenders = [function for function, _ in close.values()][:_MAX_CLOSE]
+    if len(contenders) == 1:
+        return dict(variants)
+    figures = {function.fingerprint: [close[function.fingerprint][1]] for function in contenders}
+    for repetition in range(1, _AGAIN + 1):
+        for function in contenders:
+            try:
+                figure = measure(function, label="mix", repetition=repetition)
+            except TunerError as error:
+                logger.warning("%s; what was measured before counts", error)
+            else:
+                figures[function.fingerprint].append(figure)
+    medians = {
+        fingerprint: sorted(found, key=lambda figure: figure.latency_us)[len(found) // 2]
+        for fingerprint, found in figures.items()
+    }
+    return {
+        name: (function, medians.get(function.fingerprint, figure))
+        for name, (function, figure) in variants.items()
+    }

@@ -19,7 +19,7 @@ from tuner.partition import find_candidates
 from tuner.partitioned_function import PartitionedFunction, PricedFunction, choose_partition
 from tuner.plan import Figure
 from tuner.rules import OperatorByKind, OperatorByPredicate, PartitionSpec, tvm_native_rule
-from tuner.whole_variants import Variant, Wholes, fastest, find_coarser, find_without
+from tuner.whole_variants import Variant, Wholes, compare_again, fastest, find_coarser, find_without
 
 pytestmark = pytest.mark.tvm
 
@@ -64,8 +64,8 @@ class Machine:
     broken: str = ""
     measured: list[dict[str, int]] = field(default_factory=list)
 
-    def measure(self, function: PartitionedFunction, label: str) -> Figure:
-        assert label == "mix"
+    def measure(self, function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
+        assert (label, repetition) == ("mix", 0)
         parts = count_parts(function)
         self.measured.append(parts)
         if self.broken in parts:
@@ -138,3 +138,31 @@ def test_coarser_wholes_have_fewer_parts() -> None:
     # TVM alone has nothing coarser than what it fuses.
     alone = partial(choose_partition, only="tvm")
     assert find_coarser(wholes, alone, wholes.measure(alone(priced), label="mix"), label="mix") is None
+
+
+def named_variants(wholes: Wholes) -> dict[str, Variant]:
+    priced = two_layers({"tvm": 3.0, "products": 3.0, "singles": 2.0})
+    chosen = {name: choose_partition(priced, only=name) for name in ("tvm", "products", "singles")}
+    return {name: wholes.measure(function, label="mix") for name, function in chosen.items()}
+
+
+def test_the_fastest_are_measured_again_and_their_medians_compared() -> None:
+    latencies_us = {"singles": [10.0, 12.0, 11.5], "products": [10.2, 10.1, 10.4], "tvm": [20.0]}
+
+    def measure(function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
+        (name,) = count_parts(function).keys() & latencies_us.keys() - {"tvm"} or {"tvm"}
+        return Figure(latency_us=latencies_us[name][repetition], source="given")
+
+    compared = compare_again(measure, named_variants(Wholes(measure)))
+    assert {name: figure.latency_us for name, (_, figure) in compared.items()} == {
+        "tvm": 20.0,
+        "products": 10.2,
+        "singles": 11.5,
+    }
+
+
+def test_one_that_is_far_ahead_is_not_measured_again() -> None:
+    machine = Machine({"tvm": 5.0, "products": 40.0, "singles": 100.0})
+    variants = named_variants(Wholes(machine.measure))
+    assert compare_again(machine.measure, variants) == variants
+    assert len(machine.measured) == len(variants)
