@@ -9,19 +9,12 @@ import typer
 
 from scripts import console, tuning_options
 from scripts.arguments import parse_duration, parse_names
-from scripts.tuning_options import (
-    BackendsOption,
-    JobsOption,
-    JsonOption,
-    RecordsOption,
-    SeedOption,
-    TargetOption,
-    ThreadsOption,
-    TrialsOption,
-)
+from scripts.tuning_options import JsonOption, MeasuringOptions
 
 
+@tuning_options.shares_options
 def collect(
+    options: MeasuringOptions,
     networks: Annotated[
         str | None,
         typer.Option(help="Models to take kernels from, by commas; small ones of the zoo if left out."),
@@ -44,13 +37,6 @@ def collect(
     save_networks: Annotated[
         Path, typer.Option(help="Where to write which workloads belong to which network.")
     ] = Path("out/networks.json"),
-    target: TargetOption = "cpu",
-    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
-    backends: BackendsOption = None,
-    trials: TrialsOption = 0,
-    threads: ThreadsOption = None,
-    jobs: JobsOption = 1,
-    seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Measure kernels of many networks, shapes and backends; stop and go on at any time.
@@ -67,15 +53,7 @@ def collect(
     sizes = _parse_numbers("--batches", batches)
     tokens = [] if lengths is None else _parse_numbers("--lengths", lengths)
     limit_s = None if time_limit is None else parse_duration(time_limit)
-    with tuning_options.open_session(
-        target=target,
-        records=records,
-        backends=backends,
-        trials=trials,
-        threads=threads,
-        jobs=jobs,
-        seed=seed,
-    ) as session:
+    with tuning_options.open_session(options) as session:
         found = collect(
             session,
             networks=names,

@@ -9,29 +9,15 @@ import typer
 
 from scripts import console, tuning_options
 from scripts.arguments import check_folder
-from scripts.report import format_error, format_figure, print_partitions
+from scripts.report import format_figure, print_end_to_end, print_partitions
 from scripts.tuning_options import (
-    BackendsOption,
     BatchOption,
-    BudgetOption,
     CoalesceOption,
-    CostModelOption,
-    DatabaseOption,
-    JobsOption,
     JsonOption,
-    MatchOption,
     ModelArgument,
-    PriceOption,
-    PruneOption,
-    RecordsOption,
-    RegretOption,
-    ScheduleCostModelOption,
     SecondLevelOption,
-    SeedOption,
     ShapeOption,
-    TargetOption,
-    ThreadsOption,
-    TrialsOption,
+    TuningOptions,
 )
 
 if TYPE_CHECKING:
@@ -40,36 +26,23 @@ if TYPE_CHECKING:
     from tuner.whole_model import PartitionedModel
 
 
+@tuning_options.shares_options
 def partition(
     model: ModelArgument,
-    target: TargetOption = "cpu",
+    options: TuningOptions,
     train: Annotated[
         bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
     ] = False,
-    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
     batch: BatchOption = 1,
     shape: ShapeOption = None,
-    backends: BackendsOption = None,
-    trials: TrialsOption = 0,
-    threads: ThreadsOption = None,
-    jobs: JobsOption = 1,
-    price: PriceOption = "measured",
-    budget: BudgetOption = None,
-    regret: RegretOption = 0.02,
-    cost_model: CostModelOption = None,
-    prune: PruneOption = False,
-    match: MatchOption = "exact",
     second_level: SecondLevelOption = 0,
     coalesce: CoalesceOption = False,
-    database: DatabaseOption = None,
-    schedule_cost_model: ScheduleCostModelOption = "tvm",
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
     ] = False,
-    seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Choose, by measured latency, which backend runs which part of a model.
@@ -84,23 +57,7 @@ def partition(
 
     check_folder("--picture", picture)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
-    with tuning_options.open_session(
-        target=target,
-        records=records,
-        backends=backends,
-        trials=trials,
-        threads=threads,
-        jobs=jobs,
-        seed=seed,
-        price=price,
-        budget=budget,
-        regret=regret,
-        cost_model=cost_model,
-        prune=prune,
-        match=match,
-        database=database,
-        schedule_cost_model=schedule_cost_model,
-    ) as session:
+    with tuning_options.open_session(options) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
     if picture is not None:
         from tessel.picture import partition_figure, save_figure
@@ -170,18 +127,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
         f"{result.new_measurements} new measurements, {result.reused_measurements} found in the records\n"
     )
     print_partitions(f"Partition of {result.model}", result.partition)
-    mix = result.end_to_end["mix"].latency_us
-    rows = [
-        [name, format_figure(figure), f"{figure.latency_us / mix:.2f}"]
-        for name, figure in sorted(result.end_to_end.items(), key=lambda item: item[1].latency_us)
-    ]
-    console.print_table("Whole model", ["backends", "latency", "ratio to mix"], rows)
-    error = result.sum_of_parts.latency_us / mix - 1
-    console.print_line(
-        f"sum of parts {console.format_us(result.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{result.launch_penalty_us:.2f} us\n"
-        f"largest error against the unpartitioned model {format_error(result.max_relative_error)}"
-    )
+    print_end_to_end("Whole model", result)
     if result.chosen_by != "searched":
         console.print_line(
             f"the mix is another partition ({result.chosen_by}): measured faster than the search's first"

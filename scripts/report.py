@@ -9,6 +9,7 @@ from scripts import console
 
 if TYPE_CHECKING:
     from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
+    from tuner.whole_model import PartitionedModel
 
 _MAX_ROWS = 12
 _LAYERS_WIDTH = 24
@@ -50,25 +51,20 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
     console.print_line()
 
 
-def print_end_to_end(plan: ModelPlan) -> None:
+def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
     """Print the mix of backends against each single one, and how far the sum of parts is off."""
-    mix = plan.end_to_end["mix"].latency_us
+    mix = found.end_to_end["mix"].latency_us
     rows = [
         [name, format_figure(figure), f"{figure.latency_us / mix:.2f}"]
-        for name, figure in sorted(plan.end_to_end.items(), key=lambda item: item[1].latency_us)
+        for name, figure in sorted(found.end_to_end.items(), key=lambda item: item[1].latency_us)
     ]
-    console.print_table("Whole forward function", ["backends", "latency", "ratio to mix"], rows)
-    error = plan.sum_of_parts.latency_us / mix - 1
+    console.print_table(title, ["backends", "latency", "ratio to mix"], rows)
+    error = found.sum_of_parts.latency_us / mix - 1
     console.print_line(
-        f"sum of parts {console.format_us(plan.sum_of_parts.latency_us)} ({error:+.1%}); launch penalty "
-        f"{plan.launch_penalty_us:.2f} us\n"
-        f"largest error against the unpartitioned model {format_error(plan.max_relative_error)}"
+        f"sum of parts {console.format_us(found.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
+        f"{found.launch_penalty_us:.2f} us\n"
+        f"largest error against the unpartitioned model {format_error(found.max_relative_error)}"
     )
-    if plan.max_gradient_error is not None:
-        console.print_line(
-            f"largest error of the stages' gradients against the uncut model's {plan.max_gradient_error:.1e}"
-        )
-    console.print_line()
 
 
 def print_stages(stages: Sequence[StagePlan]) -> None:

@@ -10,32 +10,16 @@ import typer
 from scripts import console, tuning_options
 from scripts.arguments import check_folder
 from scripts.report import print_stages
-from scripts.tuning_options import (
-    BackendsOption,
-    BatchOption,
-    BudgetOption,
-    CostModelOption,
-    JobsOption,
-    JsonOption,
-    MatchOption,
-    ModelArgument,
-    PriceOption,
-    PruneOption,
-    RecordsOption,
-    RegretOption,
-    SeedOption,
-    ShapeOption,
-    TargetOption,
-    ThreadsOption,
-    TrialsOption,
-)
+from scripts.tuning_options import BatchOption, JsonOption, ModelArgument, ShapeOption, TuningOptions
 
 if TYPE_CHECKING:
     from tuner.plan import Figure, StagePlan, TiedParameter
 
 
+@tuning_options.shares_options
 def stages(
     model: ModelArgument,
+    options: TuningOptions,
     cut: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,23 +30,10 @@ def stages(
     devices: Annotated[
         int | None, typer.Option(help="Number of stages, where the cuts are to be found.")
     ] = None,
-    target: TargetOption = "cpu",
     train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True,
-    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
     batch: BatchOption = 1,
     shape: ShapeOption = None,
-    backends: BackendsOption = None,
-    trials: TrialsOption = 0,
-    threads: ThreadsOption = None,
-    jobs: JobsOption = 1,
-    price: PriceOption = "measured",
-    budget: BudgetOption = None,
-    regret: RegretOption = 0.02,
-    cost_model: CostModelOption = None,
-    prune: PruneOption = False,
-    match: MatchOption = "exact",
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
-    seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Cut a model into stages; show what each takes, makes, passes on, holds and costs.
@@ -85,21 +56,7 @@ def stages(
         raise typer.BadParameter(
             f"{model} marks no cuts of its own; give --cut, once for each, or --devices, the number of stages"
         )
-    with tuning_options.open_session(
-        target=target,
-        records=records,
-        backends=backends,
-        trials=trials,
-        threads=threads,
-        jobs=jobs,
-        seed=seed,
-        price=price,
-        budget=budget,
-        regret=regret,
-        cost_model=cost_model,
-        prune=prune,
-        match=match,
-    ) as session:
+    with tuning_options.open_session(options) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
     document = {
         "stages": [_stage_document(stage) for stage in found.stages],

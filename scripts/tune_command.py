@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,25 +14,12 @@ from scripts.compare_command import build_comparison, print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
 from scripts.tuning_options import (
-    BackendsOption,
     BatchOption,
-    BudgetOption,
-    CostModelOption,
-    JobsOption,
     JsonOption,
-    MatchOption,
     ModelArgument,
-    PriceOption,
-    PruneOption,
-    RecordsOption,
-    RegretOption,
-    ScheduleCostModelOption,
     SecondLevelOption,
-    SeedOption,
     ShapeOption,
-    TargetOption,
-    ThreadsOption,
-    TrialsOption,
+    TuningOptions,
 )
 
 if TYPE_CHECKING:
@@ -41,9 +29,10 @@ _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 
 
+@tuning_options.shares_options
 def tune(
     model: ModelArgument,
-    target: TargetOption = "cpu",
+    options: TuningOptions,
     devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4,
     micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16,
     memory: Annotated[
@@ -51,7 +40,6 @@ def tune(
     ] = None,
     train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True,
     out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out"),
-    records: RecordsOption = tuning_options.DEFAULT_RECORDS,
     batch: BatchOption = 1,
     shape: ShapeOption = None,
     cut: Annotated[
@@ -76,19 +64,7 @@ def tune(
     time_limit: Annotated[
         str, typer.Option(help="Time for the schedule search.", rich_help_panel=_PIPELINE)
     ] = "10s",
-    backends: BackendsOption = None,
-    trials: TrialsOption = 0,
-    threads: ThreadsOption = None,
-    jobs: JobsOption = 1,
-    price: PriceOption = "measured",
-    budget: BudgetOption = None,
-    regret: RegretOption = 0.02,
-    cost_model: CostModelOption = None,
-    prune: PruneOption = False,
-    match: MatchOption = "exact",
-    schedule_cost_model: ScheduleCostModelOption = "tvm",
     second_level: SecondLevelOption = 0,
-    seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Find how to run a model on several devices, and compare that with hand-written schedules.
@@ -108,26 +84,11 @@ def tune(
     from tessel.plan import save_plan
     from tuner.tune import tune_model
 
-    if threads is None and target == "cpu":
+    if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.
-        threads = tuning_options.threads_of_device(devices)
+        options = replace(options, threads=tuning_options.threads_of_device(devices))
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
-    with tuning_options.open_session(
-        target=target,
-        records=records,
-        backends=backends,
-        trials=trials,
-        threads=threads,
-        jobs=jobs,
-        seed=seed,
-        price=price,
-        budget=budget,
-        regret=regret,
-        cost_model=cost_model,
-        prune=prune,
-        match=match,
-        schedule_cost_model=schedule_cost_model,
-    ) as session:
+    with tuning_options.open_session(options) as session:
         tuned = tune_model(
             loaded,
             session,
@@ -146,7 +107,7 @@ def tune(
             memory_limit_bytes=memory_bytes,
             optimizer=optimizer,
             time_limit_s=time_limit_s,
-            seed=seed,
+            seed=options.seed,
             on_progress=lambda progress: update(f"best makespan {progress.makespan} steps"),
         )
     plan_path = out / "plan.json"
@@ -157,7 +118,7 @@ def tune(
         console.print_json(_document(plan, plan_path))
         return
     _print_plan(plan)
-    console.print_line(f"\nwritten: {plan_path}, {out / 'schedule.svg'}; records in {records}")
+    console.print_line(f"\nwritten: {plan_path}, {out / 'schedule.svg'}; records in {options.records}")
 
 
 def _check(*, devices: int, micro_batches: int, optimizer: str, hop_us: float | None) -> None:
@@ -192,7 +153,12 @@ def _print_plan(plan: Plan) -> None:
         f"{plan.new_measurements} new measurements, {plan.reused_measurements} found in the records\n"
     )
     print_partition(plan)
-    print_end_to_end(plan)
+    print_end_to_end("Whole forward function", plan)
+    if plan.max_gradient_error is not None:
+        console.print_line(
+            f"largest error of the stages' gradients against the uncut model's {plan.max_gradient_error:.1e}"
+        )
+    console.print_line()
     print_stages(plan.stages)
     print_schedule(plan)
 

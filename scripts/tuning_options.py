@@ -1,11 +1,16 @@
-"""The options that `tune`, `partition` and `stages` share, and the tuner's session they turn into."""
+"""The options that commands share which measure, and the tuner's session they turn into.
+
+They are fields of one class, so that a new one is declared once; `shares_options` makes them a command's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
@@ -15,7 +20,7 @@ from scripts.arguments import check_choice, parse_names, parse_shapes
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
-    from tuner.pricing import PriceMode
+    from tuner.pricing import PriceMode, Pricing
     from tuner.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
@@ -156,61 +161,111 @@ def threads_of_device(devices: int) -> int:
     return max(1, cores // devices)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuringOptions:
+    """What any command takes that measures."""
+
+    target: TargetOption = "cpu"
+    records: RecordsOption = DEFAULT_RECORDS
+    backends: BackendsOption = None
+    trials: TrialsOption = 0
+    threads: ThreadsOption = None
+    jobs: JobsOption = 1
+    seed: SeedOption = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions(MeasuringOptions):
+    """What a command takes besides that chooses among backends."""
+
+    price: PriceOption = "measured"
+    budget: BudgetOption = None
+    regret: RegretOption = 0.02
+    cost_model: CostModelOption = None
+    prune: PruneOption = False
+    match: MatchOption = "exact"
+    database: DatabaseOption = None
+    schedule_cost_model: ScheduleCostModelOption = "tvm"
+
+
+def shares_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the fields of its parameter `options`, a dataclass, as parameters of its own.
+
+    Typer reads a command's options from its signature; the fields stand where `options` stood.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shared = get_type_hints(hints["options"], include_extras=True)
+    parameters = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name == "options":
+            parameters += [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=shared[field.name],
+                )
+                for field in fields(hints["options"])
+            ]
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
+
+    def with_fields(**arguments: Any) -> None:
+        options = hints["options"](**{name: arguments.pop(name) for name in shared})
+        command(options=options, **arguments)
+
+    with_fields.__name__, with_fields.__doc__ = command.__name__, command.__doc__
+    with_fields.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(with_fields)["__signature__"] = inspect.Signature(parameters)
+    return with_fields
+
+
 @contextmanager
-def open_session(
-    *,
-    target: str,
-    records: str,
-    backends: str | None,
-    trials: int,
-    threads: int | None,
-    jobs: int,
-    seed: int,
-    match: MatchName = "exact",
-    price: str = "measured",
-    budget: int | None = None,
-    regret: float = 0.02,
-    cost_model: Path | None = None,
-    prune: bool = False,
-    database: Path | None = None,
-    schedule_cost_model: str = "tvm",
-) -> Iterator[Session]:
+def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
-    from cost_model import load_kernel_model
     from records import Match
-    from tuner.pricing import Pricing
     from tuner.session import start_session
 
-    if not 0 <= regret < 1 or (budget is not None and budget < 0):
-        raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
-    for name, value, least in (("--trials", trials, 0), ("--jobs", jobs, 1), ("--threads", threads, 1)):
+    tuning = options if isinstance(options, TuningOptions) else TuningOptions(**asdict(options))
+    for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
+        value = getattr(tuning, name)
         if value is not None and value < least:
-            raise typer.BadParameter(f"{name} is {value}; it is at least {least}")
+            raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
     with (
         console.progress_bar("starting") as update,
         start_session(
-            target,
-            records_url=records,
-            backend_names=parse_names(backends),
-            trials=trials,
-            database=None if database is None else str(database),
-            schedule_cost_model=schedule_cost_model,
-            num_threads=threads,
-            jobs=jobs,
-            seed=seed,
-            match=Match(match),
-            pricing=Pricing(
-                mode=cast("PriceMode", price),  # checked above
-                budget=budget,
-                regret=regret,
-                prune=prune,
-                model=None if cost_model is None else load_kernel_model(cost_model),
-                stage_model=_stage_model(cost_model),
-            ),
+            tuning.target,
+            records_url=tuning.records,
+            backend_names=parse_names(tuning.backends),
+            trials=tuning.trials,
+            database=None if tuning.database is None else str(tuning.database),
+            schedule_cost_model=tuning.schedule_cost_model,
+            num_threads=tuning.threads,
+            jobs=tuning.jobs,
+            seed=tuning.seed,
+            match=Match(tuning.match),
+            pricing=_pricing(tuning),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
         ) as session,
     ):
         yield session
+
+
+def _pricing(options: TuningOptions) -> Pricing:
+    from cost_model import load_kernel_model
+    from tuner.pricing import Pricing
+
+    if not 0 <= options.regret < 1 or (options.budget is not None and options.budget < 0):
+        raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
+    return Pricing(
+        mode=cast("PriceMode", options.price),  # its option's callback checked it
+        budget=options.budget,
+        regret=options.regret,
+        prune=options.prune,
+        model=None if options.cost_model is None else load_kernel_model(options.cost_model),
+        stage_model=_stage_model(options.cost_model),
+    )
 
 
 def _stage_model(folder: Path | None) -> StageModel | None:
