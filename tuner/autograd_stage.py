@@ -96,8 +96,10 @@ class AutogradStage:
         self._stage = stage
         self._inputs = inputs
         self._loss = loss
-        self._sent_gradients = tuple(info for info in stage.received if info.name in differentiable)
-        self._received_gradients = tuple(info for info in stage.sent if info.name in differentiable)
+        self.received = stage.received
+        self.sent = stage.sent
+        self.sent_gradients = tuple(info for info in stage.received if info.name in differentiable)
+        self.received_gradients = tuple(info for info in stage.sent if info.name in differentiable)
         self._weights = {
             name: weight for name, weight in stage.module.named_parameters() if weight.requires_grad
         }
@@ -105,26 +107,6 @@ class AutogradStage:
         self._gradients: Tensors = {}
         self._losses: dict[int, float] = {}
         self._num_micro_batches = 0
-
-    @property
-    def received(self) -> tuple[TensorInfo, ...]:
-        """What comes from the stage before."""
-        return self._stage.received
-
-    @property
-    def sent(self) -> tuple[TensorInfo, ...]:
-        """What goes to the stage after."""
-        return self._stage.sent
-
-    @property
-    def received_gradients(self) -> tuple[TensorInfo, ...]:
-        """Gradients that come back, under the names of what was sent."""
-        return self._received_gradients
-
-    @property
-    def sent_gradients(self) -> tuple[TensorInfo, ...]:
-        """Gradients that go back, under the names of what was received."""
-        return self._sent_gradients
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
@@ -160,9 +142,9 @@ class AutogradStage:
         return dict(self._losses)
 
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
-        leaves = {info.name: given[info.name].detach().requires_grad_() for info in self._sent_gradients}
+        leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
         known = {**self._inputs(micro_batch), **given, **leaves}
-        roots = [LOSS] if self._loss is not None else [info.name for info in self._received_gradients]
+        roots = [LOSS] if self._loss is not None else [info.name for info in self.received_gradients]
         with torch.set_grad_enabled(bool(roots)):
             made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
             known.update(zip((info.name for info in self._stage.outputs), made, strict=True))

@@ -186,32 +186,14 @@ class CompiledStage:
         self._machines = machines
         self._weights = weights
         self._inputs = inputs
-        self._sent_gradients = _chosen(stage.received, sent_gradients)
-        self._received_gradients = _chosen(stage.sent, received_gradients)
+        self.received = stage.received
+        self.sent = stage.sent
+        self.sent_gradients = _chosen(stage.received, sent_gradients)
+        self.received_gradients = _chosen(stage.sent, received_gradients)
         self._kept: dict[int, Tensors] = {}
         self._gradients: Tensors = {}
         self._losses: dict[int, float] = {}
         self._num_micro_batches = 0
-
-    @property
-    def received(self) -> tuple[TensorInfo, ...]:
-        """What comes from the stage before."""
-        return self._stage.received
-
-    @property
-    def sent(self) -> tuple[TensorInfo, ...]:
-        """What goes to the stage after."""
-        return self._stage.sent
-
-    @property
-    def received_gradients(self) -> tuple[TensorInfo, ...]:
-        """Gradients that come back, under the names of what was sent."""
-        return self._received_gradients
-
-    @property
-    def sent_gradients(self) -> tuple[TensorInfo, ...]:
-        """Gradients that go back, under the names of what was received."""
-        return self._sent_gradients
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
@@ -273,7 +255,7 @@ class CompiledStage:
         self._add(made)
         if function == "backward_weight":
             return {}
-        return {info.name: self._returned(info.name, made, given) for info in self._sent_gradients}
+        return {info.name: self._returned(info.name, made, given) for info in self.sent_gradients}
 
     def _add(self, made: Tensors) -> None:
         for name in self._stage.parameters:
