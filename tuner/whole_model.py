@@ -131,7 +131,7 @@ def partition_model(
     if coarser:
         ours |= _coarser(wholes, session, ours["searched"], alone.values())
     if second_level:
-        ours["evolved"] = _evolve(session, first, second_level)
+        ours["evolved"] = wholes.known(_evolve(session, first, second_level))
     # Ties go to the search: its answer is the one that is explained.
     variants = ours | alone
     if coarser and session.pricing.mode != "model":

@@ -71,6 +71,10 @@ class Wholes:
             self._by_fingerprint[function.fingerprint] = function, figure
         return self._by_fingerprint[function.fingerprint]
 
+    def known(self, variant: Variant) -> Variant:
+        """Return the variant as it was measured here, or itself: one program has one latency."""
+        return self._by_fingerprint.get(variant[0].fingerprint, variant)
+
     def try_measure(self, function: PartitionedFunction, *, label: str) -> Variant | None:
         """Return what `measure` does, or None, with a warning, where that cannot be built or run."""
         try:

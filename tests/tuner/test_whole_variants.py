@@ -112,6 +112,16 @@ def test_equal_programs_are_measured_once() -> None:
     assert len(machine.measured) == len({tuple(sorted(parts.items())) for parts in machine.measured})
 
 
+def test_a_program_keeps_its_first_latency() -> None:
+    wholes = Wholes(Machine({"tvm": 5.0}).measure)
+    priced = two_layers({"tvm": 1.0})
+    function = choose_partition(priced)
+    lucky = function, Figure(latency_us=1.0, source="given")
+    assert wholes.known(lucky) == lucky
+    measured = wholes.measure(function, label="mix")
+    assert wholes.known(lucky) == measured != lucky
+
+
 def test_the_only_backend_is_not_left_out() -> None:
     machine = Machine({"tvm": 1.0})
     _, found = without({"tvm": 1.0}, machine)
