@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -73,12 +73,25 @@ def print_note(text: str) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text_columns: int = 1,
+    folded: Collection[str] = (),
 ) -> None:
-    """Print a table on stdout: the first `text_columns` columns left-aligned, figures right-aligned."""
+    """Print a table on stdout: text left-aligned and folded where there is no room, figures right-aligned.
+
+    Args:
+        title: above the table; nothing if empty.
+        columns: their headings.
+        rows: a cell a column.
+        text_columns: how many columns from the left hold text.
+        folded: headings of others that do.
+    """
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        is_text = index < text_columns
+        is_text = index < text_columns or column in folded
         table.add_column(
             column,
             justify="left" if is_text else "right",

@@ -157,7 +157,13 @@ def _explain(result: PartitionedModel) -> None:
     ]
     columns = ["operators", "backend", "latency", "runner-up", "its latency", "others", "rule"]
     console.print_line()
-    console.print_table("Why each sub-graph went where it did", columns, rows, text_columns=2)
+    console.print_table(
+        "Why each sub-graph went where it did",
+        columns,
+        rows,
+        text_columns=2,
+        folded=("runner-up", "others", "rule"),
+    )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
 

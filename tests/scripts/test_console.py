@@ -85,5 +85,15 @@ def test_names_stay_in_tables_with_wide_figures(capsys: pytest.CaptureFixture[st
     assert "".join(line[:8] for line in lines[1:]).strip() == "early-recompute-1f1b"
 
 
+def test_long_text_is_folded_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    others = [f"backend{number}" for number in range(30)]
+    rows = [["matmul", "12.0 us", "; ".join(others), "rule"]]
+    print_table("", ["operators", "latency", "others", "rule"], rows, folded=("others", "rule"))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert all(other in out for other in others)
+    assert "rule" in out.splitlines()[1]
+
+
 def test_tracked_items_are_those_given() -> None:
     assert list(track(iter("abc"), "letters", 3)) == ["a", "b", "c"]
