@@ -1,8 +1,9 @@
 """Workloads as numbers: what a sub-graph does, on what shapes, by which backend, on how fast a device.
 
-Groups: work (operations, bytes, roofline times), the anchor's canonical shape, structure, and the system.
-Everything comes from records, so a change here needs no new measurement, only a higher `FEATURES_VERSION`.
-The model leaves out values of tensors and memory alignment. Checked in tests/cost_model/test_features.py.
+Groups: work (operations, bytes, roofline times), the anchor's canonical shape, its layout (which operands are
+transposed, which vectors and tiles its extents allow), structure, and the system. Everything comes from
+records, so a change here needs no new measurement, only a higher `FEATURES_VERSION`. The model leaves out
+values of tensors and memory alignment. Checked in tests/cost_model/test_features.py.
 
 Source: the groups follow TenSet (Zheng et al., NeurIPS 2021, section 4) and nn-Meter (Zhang et al., MobiSys
 2021, section 5), with the anchor's shape and the roofline bound in place of per-loop statistics.
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_model.product_tile import ProductTile, largest_divisor, product_tile, transpositions
 from cost_model.roofline import DeviceSpeed, roofline_us
 from records import Operator, Tensor, Workload
 
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 
 BACKENDS = ("tvm", "metaschedule", "blas", "torch", "onnxruntime", "cublas", "cudnn", "mix")
 """Backends with a column of their own; others share one."""
@@ -45,6 +47,7 @@ TRANSCENDENTAL = frozenset(
 _KINDS = 9
 _ELEMENTWISE_KINDS, _INJECTIVE_KIND, _REDUCTION_KIND = (0, 1), 2, 3
 _REMAINDERS = (8, 16, 64)
+_VECTOR = 16
 
 _WORK = (
     "log_flops",
@@ -91,6 +94,25 @@ _ANCHOR = (
     "log_group_channels",
     "padding",
     "is_transposed",
+    "out_width_mod_16",
+    "in_channels_mod_16",
+    "group_channels_mod_16",
+    "is_depthwise",
+)
+_LAYOUT = (
+    "left_is_transposed",
+    "right_is_transposed",
+    "right_is_shared",
+    "log_rows",
+    "log_products",
+    *(f"twos_in_{axis}" for axis in ("rows", "n", "k")),
+    "log_smaller_extent",
+    *(f"tile_{name}" for name in ProductTile._fields),
+    "tile_registers",
+    "output_lanes",
+    "input_lanes",
+    "log_output_row",
+    "twos_in_output_row",
 )
 _STRUCTURE = (
     "num_operators",
@@ -111,11 +133,12 @@ _SYSTEM = (
     "log_call_us",
 )
 
-FEATURE_NAMES: tuple[str, ...] = (*_WORK, *_ANCHOR, *_STRUCTURE, *_SYSTEM)
+FEATURE_NAMES: tuple[str, ...] = (*_WORK, *_ANCHOR, *_LAYOUT, *_STRUCTURE, *_SYSTEM)
 
 FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
     "work": _WORK,
     "anchor": _ANCHOR,
+    "layout": _LAYOUT,
     "structure": _STRUCTURE,
     "system": _SYSTEM,
 }
@@ -205,6 +228,7 @@ def _workload_features(workload: Workload, speed: DeviceSpeed) -> list[float]:
     return [
         *_work_features(workload, speed, anchor),
         *_anchor_features(workload, values, anchor),
+        *_layout_features(workload, values, anchor),
         *_structure_features(workload),
     ]
 
@@ -325,7 +349,7 @@ def _convolution_features(
 ) -> list[float]:
     output = anchor.outputs[0].shape
     if "conv" not in anchor.name or len(inputs) < 2 or len(output) < 3 or len(inputs[0].shape) < 3:
-        return [0.0] * 7
+        return [0.0] * 11
     channels = inputs[0].shape[1]
     groups = max(_first_number(attributes.get("groups", "")), 1.0)
     return [
@@ -336,7 +360,48 @@ def _convolution_features(
         _log(channels / groups),
         _first_number(attributes.get("padding", "")),
         float("transpose" in anchor.name),
+        float(output[-1] % 16),
+        float(channels % 16),
+        float(channels // int(groups) % 16),
+        float(groups == channels > 1),
     ]
+
+
+def _layout_features(workload: Workload, values: Sequence[Tensor], anchor: Operator | None) -> list[float]:
+    """Say how the anchor's operands lie in memory, and what its extents allow loops and vectors to be."""
+    if anchor is None or not anchor.inputs:
+        return [0.0] * len(_LAYOUT)
+    inputs = [values[number] for number in anchor.inputs]
+    m, n, k, batch = _canonical_extents(anchor, inputs)
+    left, right, shared = False, False, False
+    if anchor.name == "matmul" and len(inputs) == 2:
+        left, right = transpositions(workload, anchor)
+        shared = len(inputs[1].shape) == 2
+    # One operand for a whole batch makes the batch rows of a single product, as an image's pixels are.
+    is_one = shared or "conv" in anchor.name
+    rows, products = (m * batch, 1) if is_one else (m, batch)
+    tile = product_tile(workload, anchor)
+    given, made = (tensor.shape[-1] if tensor.shape else 1 for tensor in (inputs[0], anchor.outputs[0]))
+    return [
+        float(left),
+        float(right),
+        float(shared),
+        _log(rows),
+        _log(products),
+        *(float(_twos(extent)) for extent in (rows, n, k)),
+        _log(min(rows, n)),
+        *map(float, tile),
+        float(tile.rows * tile.vectors),
+        float(largest_divisor(made, _VECTOR)),
+        float(largest_divisor(given, _VECTOR)),
+        _log(made),
+        float(_twos(made)),
+    ]
+
+
+def _twos(extent: int) -> int:
+    """Return how often two divides an extent: rows a power of two apart share lines of a cache."""
+    return min((extent & -extent).bit_length() - 1, 12) if extent else 0
 
 
 def _canonical_extents(anchor: Operator, inputs: Sequence[Tensor]) -> tuple[int, int, int, int]:

@@ -85,3 +85,26 @@ def test_a_transpose_reads_with_a_stride_only_where_the_last_axis_moves():
 
     moved, kept = column("log_strided_bytes", transposed("[0, 1, 3, 2]"), transposed("[0, 2, 1, 3]"))
     assert moved > 0 == kept
+
+
+def test_a_transposed_operand_and_its_tile_have_columns():
+    left, right = Tensor((128, 64), "float32"), Tensor((768, 64), "float32", constant=True)
+    turned, made = Tensor((64, 768), "float32"), Tensor((128, 768), "float32")
+    operators = [
+        Operator(name="permute_dims", kind=2, inputs=(1,), outputs=(turned,), attributes=(("axes", "None"),)),
+        Operator(name="matmul", kind=4, inputs=(0, 2), outputs=(made,), flops=2 * 128 * 64 * 768),
+    ]
+    transposed, plain = query(describe("kernel", [left, right], operators, [3])), query(product(128, 768, 64))
+    assert column("left_is_transposed", transposed, plain) == [0, 0]
+    assert column("right_is_transposed", transposed, plain) == [1, 0]
+    assert column("tile_lanes", transposed, plain) == [16, 16]
+    assert column("tile_packs", transposed, plain) == [1, 0]
+    # Four rows of six vectors are all 24 registers.
+    assert column("tile_registers", transposed, plain) == [24, 24]
+    assert column("twos_in_rows", plain) == [7]
+
+
+def test_extents_that_no_vector_divides_have_no_tile():
+    (lanes,) = column("tile_lanes", query(product(7, 13, 64)))
+    assert lanes == 0
+    assert column("output_lanes", query(product(7, 13, 64)), query(product(7, 24, 64))) == [13, 12]

@@ -62,7 +62,7 @@ def test_few_samples_and_unseen_backends_are_refused(dataset, model):
     ("name", "content", "message"),
     [
         ("manifest.json", b"{", "not a cost model's manifest"),
-        ("manifest.json", b'{"features_version": 3, "surprise": 2}', "not a cost model's manifest"),
+        ("manifest.json", b'{"features_version": 4, "surprise": 2}', "not a cost model's manifest"),
         ("mean.json", b"not json", "cannot be read as a model"),
         ("mean.json", None, "cannot be read as a model"),
         ("manifest.json", None, "holds no cost model"),
@@ -81,7 +81,7 @@ def test_damaged_model_is_refused(model, tmp_path, name, content, message):
 def test_model_of_other_features_is_refused(model, tmp_path):
     model.save(tmp_path)
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"features_version": 3', '"features_version": 99'))
+    manifest.write_text(manifest.read_text().replace('"features_version": 4', '"features_version": 99'))
     with pytest.raises(CostModelError, match="version 99"):
         load_kernel_model(tmp_path)
 
