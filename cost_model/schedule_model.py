@@ -79,9 +79,10 @@ class ScheduleModel:
         Args:
             features: of each schedule, shape (num_stores, num_features).
         """
-        if not features:
-            return np.zeros(0)
-        rows = _rows(features)
+        return self.score_rows(rows_of(features)) if features else np.zeros(0)
+
+    def score_rows(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Return the same for schedules as `rows_of` puts them, one at least."""
         ratio = self.ratio.inplace_predict(rows).astype(np.float64)
         from_log = np.exp(self.log_ratio.inplace_predict(rows).astype(np.float64))
         return np.asarray((np.maximum(ratio, 0.0) + from_log) / 2)
@@ -107,7 +108,7 @@ def train_schedule_model(
             f"the records hold {num_trials} trials of schedules, an order of them needs at least "
             f"{MIN_TRIALS}; tune more kernels first"
         )
-    features = _rows([each for task in tasks for each in task.features])
+    features = rows_of([each for task in tasks for each in task.features])
     ratios = np.concatenate([_ratios(task) for task in tasks])
     weights = np.concatenate([_weights(task, current, num_trials) for task in tasks])
     forests = []
@@ -119,7 +120,7 @@ def train_schedule_model(
     return ScheduleModel(ratio=forests[0], log_ratio=forests[1], num_trials=num_trials)
 
 
-def _rows(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+def rows_of(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
     """Return one row a schedule, shape (num_schedules, 4 × num_features + 1)."""
     return np.stack([_row(each) for each in features])
 

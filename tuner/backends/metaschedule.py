@@ -221,6 +221,8 @@ def tune_kernel(
     database: Any,
     cost_model: Any | None = None,
     callbacks: Sequence[Any] = (),
+    builder: Any | None = None,
+    runner: Any | None = None,
     seed: int = 1,
 ) -> None:
     """Measure schedules of one kernel; the database has them afterwards.
@@ -234,6 +236,8 @@ def tune_kernel(
         cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.
+        builder: builds a batch of trials; if None, a process of its own does.
+        runner: measures what was built; if None, a process of its own does.
         seed: at least 1; TVM takes 0 for a random one.
     """
     if "cpu" in map(str, tuned_for.keys):
@@ -246,10 +250,11 @@ def tune_kernel(
         work_dir=str(work_dir),
         max_trials_global=trials,
         num_trials_per_iter=min(trials, _BATCH),
-        builder=meta_schedule.builder.LocalBuilder(
-            max_workers=1, f_build=_build_trial, timeout_sec=_BUILD_TIMEOUT_S
+        builder=builder
+        or meta_schedule.builder.LocalBuilder(
+            max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
         ),
-        runner=meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        runner=runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
         database=database,
         cost_model=cost_model or ("random" if is_blind else "xgb"),
         measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
@@ -301,7 +306,7 @@ def tuning_target(target: Target) -> Any:
     return tvm.target.Target({**dict(device.export()), "num-cores": target.num_threads})
 
 
-def _build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
+def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
     """Build one trial in a builder's process.
 
     TVM's own function for this imports every tensor intrinsic first, which takes 18 s of its 30.

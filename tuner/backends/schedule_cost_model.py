@@ -2,8 +2,10 @@
 
 TVM's own model knows the kernel at hand alone, and answers at random until a hundred of its trials are
 measured. This one orders schedules from the first trial on where the records hold trials of any kernels, and
-is trained again with each batch of the current kernel's. Where they hold too few, it answers at random as
-TVM's does. Checked in tests/tuner/backends/test_schedule_cost_model.py.
+is trained again with each batch of the current kernel's. Of candidates that are alike, all but the best get
+less than they are worth alone, because TVM measures those with the highest scores together. Where the records
+hold too few trials, it answers at random as TVM's does. Checked in
+tests/tuner/backends/test_schedule_cost_model.py.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
+from tvm_ffi import structural_hash
 
-from cost_model.schedule_model import MIN_TRIALS, ScheduleModel, Trials, train_schedule_model
+from cost_model.schedule_batch import ScheduleBatch
+from cost_model.schedule_model import MIN_TRIALS, ScheduleModel, Trials, rows_of, train_schedule_model
 from tuner.backends.schedule_trials import features_of
 
 
@@ -40,6 +44,7 @@ class RecordsCostModel(meta_schedule.cost_model.PyCostModel):
         own = [trials for trials in known if trials.task == task]
         self.features = [each for trials in own for each in trials.features]
         self.latencies_us = [each for trials in own for each in trials.latencies_us]
+        self.batch = ScheduleBatch()
         self.model = self.train()
 
     def train(self) -> ScheduleModel | None:
@@ -55,6 +60,7 @@ class RecordsCostModel(meta_schedule.cost_model.PyCostModel):
             if len(features) and result.run_secs:
                 self.features.append(features)
                 self.latencies_us.append(float(np.median([float(each) for each in result.run_secs])) * 1e6)
+        self.batch = ScheduleBatch()
         self.model = self.train()
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> npt.NDArray[np.float64]:
@@ -64,7 +70,9 @@ class RecordsCostModel(meta_schedule.cost_model.PyCostModel):
         features = features_of(context, candidates)
         scores = np.full(len(candidates), -np.inf)  # a program without stores computes nothing
         scored = [index for index, each in enumerate(features) if len(each)]
-        scores[scored] = self.model.score([features[index] for index in scored])
+        rows = rows_of([features[index] for index in scored])
+        names = [str(structural_hash(candidates[index].sch.mod)) for index in scored]
+        scores[scored] = self.batch.lower(names, rows, self.model.score_rows(rows))
         return scores
 
     def load(self, path: str) -> None:
