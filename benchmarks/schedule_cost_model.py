@@ -1,6 +1,6 @@
 """How fast a kernel gets with so many trials of MetaSchedule, by who orders the schedules.
 
-    python -m benchmarks.schedule_cost_model --folder out/schedules --trials 64 --seeds 1 2 3
+    python -m benchmarks.schedule_cost_model --folder out/schedules --seeds 1 2 3
     python -m benchmarks.schedule_cost_model --folder out/schedules --print-only
     python -m benchmarks.schedule_cost_model --folder out/schedules --replay
 
@@ -9,33 +9,39 @@ Contestants, each with the same builder, runner, batches of 16 and evolutionary 
 - `random`: every candidate gets a random score.
 - `tvm`: TVM's model as it ships, which answers at random until it has 100 trials.
 - `tvm-16`: TVM's model, told to begin with the first 16.
-- `records`: the model of the records' trials. Those of the kernel at hand are left out: it has learnt from
-  what `random` measured on the other kernels with one seed, and learns on as trials of its own arrive.
+- `records`: the model of the records' trials. It has learnt from what `random` measured with one seed on
+  kernels of its own, on which its form was chosen too, and learns on as trials of the kernel at hand arrive.
 
-Every trial is kept in a store of its run under `--folder`, so that a run that was stopped goes on
-(`--time-limit` seconds at most), and the table can be printed again. The table gives the median over seeds of
-the best latency after so many trials, as a multiple of the best that anybody found for the kernel.
+They are compared on other kernels, of which nobody has seen a trial. Every trial is kept in a store of its
+run under `--folder`, so that a run that was stopped goes on (`--time-limit` seconds at most). At the end the
+best schedules of all runs after so many trials are measured again in turn, so that neither a lucky
+measurement nor a slower hour decides; that is what the table is made of: medians over seeds, with the range
+over seeds, as a multiple of the best that anybody found for the kernel.
 
-`--replay` measures nothing: of the trials that are there for a kernel, each contestant chooses eight at a
-time, as if they were not measured yet. It leaves out the evolution of schedules, and whose scores steer it.
+`--replay` measures nothing: see `benchmarks.schedule_replay`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tvm import relax
-from tvm.s_tir import meta_schedule
+from tvm.s_tir import Schedule, meta_schedule
+from tvm.s_tir.schedule import Trace
 
-from cost_model.schedule_model import MIN_TRIALS, Trials, train_schedule_model
-from records import Status, open_store
+from benchmarks.schedule_replay import merged, replay_table
+from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
+from cost_model.schedule_model import Trials
+from records import Measurement, Status, open_store
 from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target, tuning_tasks
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule
 from tuner.backends.schedule_cost_model import RecordsCostModel
@@ -48,8 +54,10 @@ op = relax.op
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1
-_REPLAYED = 8
-"""Trials that a replay chooses at once."""
+_COUNTS = (1, 8, 16, 32, 48, 64, 96, 128)
+
+Settled = dict[str, dict[str, dict[str, float]]]
+"""By kernel, run and number of trials: the latency in microseconds of the best schedule so far."""
 
 FAILED_US = float("inf")
 
@@ -86,7 +94,7 @@ def kernel_of(shapes: Sequence[tuple[int, ...]], body: Callable[..., Any]) -> IR
     return task
 
 
-TASKS: dict[str, Callable[[], IRModule]] = {
+KNOWN_TASKS: dict[str, Callable[[], IRModule]] = {
     "dense 64×256×256, relu": lambda: dense(64, 256, 256, op.nn.relu),
     "dense 128×512×128, gelu": lambda: dense(128, 512, 128, op.nn.gelu),
     "batched product 8×64×64×64": lambda: kernel_of([(8, 64, 64), (8, 64, 64)], op.matmul),
@@ -95,12 +103,27 @@ TASKS: dict[str, Callable[[], IRModule]] = {
     "depthwise 3×3, 96, 28²": lambda: convolution(96, 28, 96, kernel=3, groups=96),
 }
 
+"""Kernels whose random trials `records` has learnt from, and on which its form was chosen."""
+
+FRESH_TASKS: dict[str, Callable[[], IRModule]] = {
+    "dense 196×192×192, gelu": lambda: dense(196, 192, 192, op.nn.gelu),
+    "dense 32×512×512, relu": lambda: dense(32, 512, 512, op.nn.relu),
+    "batched product 12×128×32×128": lambda: kernel_of([(12, 128, 32), (12, 32, 128)], op.matmul),
+    "convolution 3×3 by 2, 32→64, 28²": lambda: convolution(32, 28, 64, kernel=3, stride=2),
+    "convolution 1×1, 160→160, 14²": lambda: convolution(160, 14, 160, kernel=1),
+    "depthwise 5×5, 120, 28²": lambda: convolution(120, 28, 120, kernel=5, groups=120),
+}
+"""Kernels that contestants are compared on."""
+
+TASKS = KNOWN_TASKS | FRESH_TASKS
+
 
 def run(folder: Path, name: str, contestant: str, seed: int, trials: int, target: Target) -> None:
     """Tune one kernel once; what the store of the run holds already is done."""
     task, tuned_for = TASKS[name](), tuning_target(target)
     environment = environment_of(target, MetaSchedule())
     url = str(path_of(folder, name, contestant, seed))
+    builder, runner = builder_and_runner()
     tune_kernel(
         task,
         tuned_for,
@@ -109,6 +132,8 @@ def run(folder: Path, name: str, contestant: str, seed: int, trials: int, target
         database=meta_schedule.database.MemoryDatabase(),
         cost_model=model_of(folder, name, contestant, seed, task, tuned_for, target),
         callbacks=[KeepTrials(url, task, tuned_for, target, environment)],
+        builder=builder,
+        runner=runner,
         seed=seed,
     )
 
@@ -130,11 +155,11 @@ def model_of(
 
 
 def history(folder: Path, name: str, seed: int, tuned_for: Any, target: Target) -> list[Trials]:
-    """Return what `random` measured on every other kernel with a seed."""
+    """Return what `random` measured on every other known kernel with a seed."""
     environment = environment_of(target, MetaSchedule())
     return [
         trials
-        for other in TASKS
+        for other in KNOWN_TASKS
         if other != name
         for trials in load_trials(str(path_of(folder, other, "random", seed)), tuned_for, target, environment)
     ]
@@ -154,13 +179,12 @@ def latencies_of(path: Path) -> list[float]:
         ]
 
 
-def run_all(arguments: argparse.Namespace) -> bool:
+def run_all(arguments: argparse.Namespace, named: Sequence[str]) -> bool:
     """Do what is not done yet; say whether everything is."""
     deadline = time.monotonic() + arguments.time_limit
     target = resolve_target("cpu", num_threads=1)
     # What `random` measures first is what `records` learns from; after that, contestants take turns.
-    order = [("random", name, HISTORY_SEED) for name in TASKS]
-    named = [name for name in TASKS if any(name.startswith(each) for each in arguments.tasks)]
+    order = [("random", name, HISTORY_SEED) for name in KNOWN_TASKS]
     order += [
         (each, name, seed) for seed in arguments.seeds for name in named for each in arguments.contestants
     ]
@@ -180,112 +204,119 @@ def run_all(arguments: argparse.Namespace) -> bool:
     return True
 
 
-def table(folder: Path, seeds: Sequence[int], counts: Sequence[int]) -> str:
-    found = {
-        (name, contestant): runs
-        for name in TASKS
-        for contestant in CONTESTANTS
-        if (runs := [latencies_of(p) for s in seeds if (p := path_of(folder, name, contestant, s)).exists()])
-    }
-    present = {contestant for _, contestant in found}
-    common = {name for name in TASKS if all((name, contestant) in found for contestant in present)}
-    best = {
-        name: min(min(each) for (task, _), runs in found.items() if task == name for each in runs)
-        for name in {task for task, _ in found}
-    }
+def settle(folder: Path, tasks: Sequence[str], seeds: Sequence[int], counts: Sequence[int]) -> None:
+    """Measure the best of the first trials of each run again, all of a kernel in turn, and keep that."""
+    tuned_for = tuning_target(resolve_target("cpu", num_threads=1))
+    settled = read_settled(folder)
+    for name in tasks:
+        best = {
+            f"{contestant}-{seed}": best_traces(path, counts)
+            for contestant in CONTESTANTS
+            for seed in seeds
+            if (path := path_of(folder, name, contestant, seed)).exists()
+        }
+        traces = sorted({trace for each in best.values() for trace in each})
+        modules = [replayed(TASKS[name](), trace) for trace in traces]
+        latency_us = dict(zip(traces, measure_in_turn(modules, tuned_for), strict=True))
+        settled[name] = {
+            run: {str(n): latency_us[trace] for n, trace in zip(counts, each, strict=True)}
+            for run, each in best.items()
+        }
+        path_of_settled(folder).write_text(json.dumps(settled, indent=1, sort_keys=True), encoding="utf-8")
+        print(f"{name}: {len(traces)} schedules measured in turn", flush=True)
+
+
+def best_traces(path: Path, counts: Sequence[int]) -> list[str]:
+    """Return the trace of the best of the first trials of a run, for each count."""
+    with open_store(str(path)) as store:
+        kept = [record.measurement for record in store.iterate(role="task")]
+    done = [each for each in kept if each.status is Status.OK]
+    return [
+        min([each for each in kept[:count] if each.status is Status.OK] or done[:1], key=_latency_us).settings
+        for count in counts
+    ]
+
+
+def _latency_us(measurement: Measurement) -> float:
+    return measurement.latency_us
+
+
+def replayed(task: IRModule, trace: str) -> Any:
+    """Return a kernel as a trace schedules it."""
+    schedule = Schedule(task)
+    Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    return schedule.mod
+
+
+def path_of_settled(folder: Path) -> Path:
+    return folder / "settled.json"
+
+
+def read_settled(folder: Path) -> Settled:
+    path = path_of_settled(folder)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def table(settled: Settled, tasks: Sequence[str], contestants: Sequence[str], counts: Sequence[int]) -> str:
+    """Return medians over seeds of the latency over the kernel's best, with the range over seeds."""
     lines = [
         "| kernel | best of all | ordered by | " + " | ".join(f"after {n}" for n in counts) + " | seeds |",
         "|---|---|---|" + "---|" * (len(counts) + 1),
     ]
-    ratios: dict[tuple[str, int], list[float]] = {}
-    for (name, contestant), runs in found.items():
-        cells = []
-        for count in counts:
-            ratio = statistics.median(min(each[:count]) for each in runs) / best[name]
-            if name in common:
-                ratios.setdefault((contestant, count), []).append(ratio)
-            cells.append(f"{ratio:.2f}")
-        lines.append(f"| {name} | {best[name]:.1f} µs | {contestant} | {' | '.join(cells)} | {len(runs)} |")
-    for contestant in CONTESTANTS:
-        if (contestant, counts[0]) in ratios:
-            means = [statistics.geometric_mean(ratios[contestant, count]) for count in counts]
-            number = len(ratios[contestant, counts[0]])
-            lines.append(
-                f"| geometric mean of {number} | | {contestant} | "
-                + " | ".join(f"**{mean:.2f}**" for mean in means)
-                + " | |"
-            )
+    medians: dict[tuple[str, int], list[float]] = {}
+    for name in tasks:
+        runs = settled.get(name, {})
+        best = min((us for run in runs.values() for us in run.values()), default=0.0)
+        for contestant in contestants:
+            found = [run for key, run in runs.items() if key.rpartition("-")[0] == contestant]
+            if not found:
+                continue
+            cells = []
+            for count in counts:
+                ratios = [run[str(count)] / best for run in found]
+                medians.setdefault((contestant, count), []).append(statistics.median(ratios))
+                cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+            lines.append(f"| {name} | {best:.1f} µs | {contestant} | {' | '.join(cells)} | {len(found)} |")
+    for contestant in contestants:
+        columns = [medians.get((contestant, count), []) for count in counts]
+        if columns[0]:
+            cells = " | ".join(f"**{statistics.geometric_mean(column):.2f}**" for column in columns)
+            lines.append(f"| geometric mean of {len(columns[0])} | | {contestant} | {cells} | |")
     return "\n".join(lines)
 
 
-def replay_table(folder: Path, seeds: Sequence[int]) -> str:
+def duels(settled: Settled, tasks: Sequence[str], counts: Sequence[int], first: str, second: str) -> str:
+    """Return how often one contestant's best is the faster one, of the pairs of equal kernel and seed."""
+    said = []
+    for count in counts:
+        pairs = [
+            (us[str(count)], other[str(count)])
+            for name in tasks
+            for key, us in settled.get(name, {}).items()
+            if key.rpartition("-")[0] == first
+            and (other := settled[name].get(f"{second}-{key.rpartition('-')[2]}")) is not None
+        ]
+        wins = sum(us < other_us for us, other_us in pairs)
+        said.append(f"{wins} of {len(pairs)} after {count}")
+    return f"`{first}` is faster than `{second}` in " + ", ".join(said) + " trials."
+
+
+def replays(folder: Path, seeds: Sequence[int]) -> Iterator[str]:
     target = resolve_target("cpu", num_threads=1)
     tuned_for, environment = tuning_target(target), environment_of(target, MetaSchedule())
-    counts = [_REPLAYED * number for number in (1, 2, 3, 4, 5, 6)]
-    lines = [
-        "| kernel | trials | chosen by | " + " | ".join(f"after {n}" for n in counts) + " |",
-        "|---|---|---|" + "---|" * len(counts),
-    ]
-    ratios: dict[str, list[list[float]]] = {"random": [], "own trials": [], "records": []}
-    for name in TASKS:
-        pool = merged(
-            [
-                trials
-                for path in sorted(folder.glob(path_of(folder, name, "*", 0).name.replace("-0.db", "-*.db")))
-                for trials in load_trials(str(path), tuned_for, target, environment)
-            ]
-        )
-        others = history(folder, name, HISTORY_SEED, tuned_for, target)
-        for contestant, known in (("random", None), ("own trials", []), ("records", others)):
-            runs = [replay(pool, known, seed, len(counts)) for seed in seeds]
-            curve = [statistics.median(each) for each in zip(*runs, strict=True)]
-            ratios[contestant].append(curve)
-            cells = " | ".join(f"{ratio:.2f}" for ratio in curve)
-            lines.append(f"| {name} | {len(pool.latencies_us)} | {contestant} | {cells} |")
-    for contestant, curves in ratios.items():
-        means = (statistics.geometric_mean(column) for column in zip(*curves, strict=True))
-        cells = " | ".join(f"**{mean:.2f}**" for mean in means)
-        lines.append(f"| geometric mean of {len(curves)} | | {contestant} | {cells} |")
-    return "\n".join(lines)
-
-
-def replay(pool: Trials, known: Sequence[Trials] | None, seed: int, rounds: int) -> list[float]:
-    """Return best of what was chosen over best of all, after each round.
-
-    Args:
-        pool: trials to choose among.
-        known: trials of other kernels; None to choose at random always.
-        seed: of random choices, and of the model.
-        rounds: how many.
-    """
-    rng = np.random.default_rng(seed)
-    chosen: list[int] = []
-    curve = []
-    for _ in range(rounds):
-        rest = [index for index in range(len(pool.latencies_us)) if index not in chosen]
-        own = Trials(
-            pool.task,
-            tuple(pool.features[index] for index in chosen),
-            tuple(pool.latencies_us[index] for index in chosen),
-        )
-        num_known = len(chosen) + sum(len(each.latencies_us) for each in known or ())
-        if known is None or num_known < MIN_TRIALS:
-            scores = rng.random(len(rest))
-        else:
-            model = train_schedule_model([*known, own], current=pool.task, seed=seed)
-            scores = model.score([pool.features[index] for index in rest])
-        chosen += [rest[index] for index in np.argsort(-scores)[:_REPLAYED]]
-        curve.append(min(pool.latencies_us[index] for index in chosen) / min(pool.latencies_us))
-    return curve
-
-
-def merged(found: Sequence[Trials]) -> Trials:
-    """Return the trials of one kernel by several runs as one."""
-    return Trials(
-        found[0].task,
-        tuple(each for trials in found for each in trials.features),
-        tuple(each for trials in found for each in trials.latencies_us),
-    )
+    known: dict[str, Trials] = {}
+    pools: dict[str, Trials] = {}
+    for name in KNOWN_TASKS:
+        runs = {}
+        for contestant in CONTESTANTS:
+            for seed in seeds:
+                path = path_of(folder, name, contestant, seed)
+                if path.exists():
+                    runs[path] = load_trials(str(path), tuned_for, target, environment)
+        known[name] = merged(runs[path_of(folder, name, "random", HISTORY_SEED)])
+        pools[name] = merged([trials for found in runs.values() for trials in found])
+        print(f"{name}: {len(pools[name].latencies_us)} trials read", file=sys.stderr, flush=True)
+    return replay_table(pools, known, seeds)
 
 
 def main() -> None:
@@ -293,10 +324,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=Path("out/schedules"))
-    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--tasks", nargs="+", default=[""], help="beginnings of names; all if left out")
-    parser.add_argument("--contestants", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
+    parser.add_argument("--tasks", nargs="+", default=list(FRESH_TASKS), help="beginnings of names")
+    parser.add_argument(
+        "--contestants", nargs="+", default=("random", "tvm-16", "records"), choices=CONTESTANTS
+    )
     parser.add_argument(
         "--time-limit", type=float, default=float("inf"), help="seconds after which none starts"
     )
@@ -306,13 +339,20 @@ def main() -> None:
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.replay:
-        print(replay_table(arguments.folder, arguments.seeds))
+        for line in replays(arguments.folder, arguments.seeds):
+            print(line, flush=True)
         return
-    if not arguments.print_only and not run_all(arguments):
-        print("not everything is done; run it again")
-        return
-    counts = [count for count in (1, 8, 16, 32, 48, 64, 96, 128) if count <= arguments.trials]
-    print(table(arguments.folder, arguments.seeds, counts))
+    named = [name for name in TASKS if name.startswith(tuple(arguments.tasks))]
+    counts = [count for count in _COUNTS if count <= arguments.trials]
+    if not arguments.print_only:
+        if not run_all(arguments, named):
+            print("not everything is done; run it again")
+            return
+        settle(arguments.folder, named, arguments.seeds, counts)
+    settled = read_settled(arguments.folder)
+    print(table(settled, named, arguments.contestants, counts))
+    if {"records", "tvm-16"} <= set(arguments.contestants):
+        print(duels(settled, named, counts, "records", "tvm-16"))
 
 
 if __name__ == "__main__":
