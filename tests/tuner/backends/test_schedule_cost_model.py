@@ -93,9 +93,12 @@ def test_trials_are_records_and_are_replayed_into_features(tmp_path: Path, targe
     model = RecordsCostModel("a new kernel", [often])
     scores = model.predict(context, candidates)
     assert np.argmax(scores) == np.argmin(ok)
+    assert np.array_equal(model.predict(context, candidates), scores), "asked again, it says the same"
+    assert model.batch.leaders
     seconds = [[tvm.tirx.FloatImm("float32", latency * 1e-6)] for latency in ok]
     model.update(context, candidates, [meta_schedule.runner.RunnerResult(each, None) for each in seconds])
     assert model.latencies_us == pytest.approx(ok)
+    assert not model.batch.leaders, "the next batch begins anew"
 
 
 def replayed(task: Any, trial: Trial) -> Any:
