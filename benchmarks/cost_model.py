@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 
 from cost_model import Dataset, Query, SplitFigures, evaluate, load_dataset, train_kernel_model
-from cost_model.dataset import combination_groups, shape_groups, split_folds
-from cost_model.evaluation import predict_held_out
+from cost_model.dataset import combination_groups, network_groups, shape_groups
+from cost_model.evaluation import HeldOut, figures_of, folds_by_split, predict_held_out
 from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES, anchor_of, feature_matrix, roofline_vector
 from cost_model.stage_model import MIN_STAGES, held_out_corrections, load_stages, train_stage_model
 from records import Record, open_store
@@ -37,12 +37,13 @@ SAMPLE = Path(__file__).parents[1] / "tests" / "cost_model" / "kernels_amd-epyc.
 COUNTED_US = 100.0
 ABLATED_KEYS = 4000
 """Keys of an ablation, which trains some sixty models."""
+SPLITS = ("shape", "combination", "network")
 TARGETS = (
     ("shape", "median_ape", 0.08, "at most"),
     ("shape", "mape", 0.15, "at most"),
     ("network", "mape", 0.25, "at most"),
-    ("shape", "regret", 0.03, "at most"),
-    ("shape", "choice_accuracy", 0.90, "at least"),
+    *((split, "regret", 0.03, "at most") for split in SPLITS),
+    *((split, "choice_accuracy", 0.90, "at least") for split in SPLITS),
 )
 
 
@@ -110,6 +111,7 @@ def split_table(figures: Mapping[str, SplitFigures]) -> str:
         ("within_10", "within 10 %"),
         ("within_20", "within 20 %"),
         ("spearman", "Spearman"),
+        ("num_choices", "workloads of several backends"),
         ("regret", "decision regret"),
         ("choice_accuracy", "choice right where the gap is over 10 %"),
         ("coverage_90", "90 % intervals hold"),
@@ -120,7 +122,7 @@ def split_table(figures: Mapping[str, SplitFigures]) -> str:
         cells = []
         for split in figures.values():
             value = getattr(split, name)
-            plain = name in ("num_samples", "spearman")
+            plain = name in ("num_samples", "num_choices", "spearman")
             cells.append(
                 "–"
                 if value is None
@@ -151,11 +153,34 @@ def verdicts(figures: Mapping[str, SplitFigures]) -> str:
     return "\n".join(lines)
 
 
-def errors_by_kind(dataset: Dataset, seed: int) -> str:
-    """Say where the errors on unseen shapes are: by backend and anchor, most keys first."""
-    folds = split_folds(shape_groups(dataset), num_folds=5, rng=np.random.default_rng(seed))
-    predicted, low, high = predict_held_out(dataset, folds, seed=seed)
-    counted = (dataset.latencies_us >= COUNTED_US) & ~np.isnan(predicted)
+def errors_by_group(
+    dataset: Dataset, held_out: HeldOut, counted: np.ndarray, title: str, groups: Sequence[str]
+) -> str:
+    """Give the figures of each group of held-out samples."""
+    lines = [
+        f"| {title} | keys | median error | MAPE | choices | regret | right where the gap is over 10 % "
+        "| 90 % intervals hold |",
+        "|---" * 8 + "|",
+    ]
+    names = np.array(groups)
+    for name in sorted(set(names[counted])):
+        found = figures_of(dataset, held_out, counted=counted & (names == name))
+        lines.append(
+            f"| {name} | {found.num_samples} | {found.median_ape:.1%} | {found.mape:.1%} "
+            f"| {found.num_choices} | {percent(found.regret)} | {percent(found.choice_accuracy)} "
+            f"| {found.coverage_90:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def sizes_of_combinations(dataset: Dataset) -> list[str]:
+    """Tell a lone operator, which is held out as an operator never seen, from a combination of several."""
+    return ["several" if len(query.workload.operators) > 1 else "one" for query in dataset.queries]
+
+
+def errors_by_kind(dataset: Dataset, held_out: HeldOut, counted: np.ndarray) -> str:
+    """Say where the errors are: by backend and anchor, most keys first."""
+    predicted, low, high = held_out
     ratio = predicted / dataset.latencies_us
     inside = (low <= dataset.latencies_us) & (dataset.latencies_us <= high)
     groups: dict[tuple[str, str], list[int]] = {}
@@ -290,6 +315,27 @@ def speed(dataset: Dataset, seed: int) -> str:
     )
 
 
+def print_splits(
+    dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, splits: Sequence[str], seed: int
+) -> None:
+    folds = folds_by_split(dataset, networks=networks, seed=seed)
+    figures = {}
+    for split in splits:
+        if split not in folds:
+            continue
+        held_out = predict_held_out(dataset, folds[split], seed=seed)
+        counted = (folds[split] >= 0) & (dataset.latencies_us >= COUNTED_US)
+        figures[split] = figures_of(dataset, held_out, counted=counted)
+        if split == "network" and networks:
+            groups, title = network_groups(dataset, networks), "network"
+        else:
+            groups, title = sizes_of_combinations(dataset), "operators"
+        print(f"### Unseen {split}s\n\n{split_table({split: figures[split]})}\n")
+        print(errors_by_group(dataset, held_out, counted, title, groups) + "\n")
+        print(errors_by_kind(dataset, held_out, counted) + "\n", flush=True)
+    print("### All splits\n\n" + split_table(figures) + "\n\n" + verdicts(figures) + "\n", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -298,6 +344,10 @@ def main() -> None:
     parser.add_argument("--networks", type=Path, help="JSON of network -> fingerprints")
     parser.add_argument("--again", help="records of a second measurement of some keys")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--splits", nargs="+", choices=SPLITS, default=SPLITS, help="what is held out in turn"
+    )
+    parser.add_argument("--splits-only", action="store_true")
     parser.add_argument("--no-ablations", action="store_true")
     parser.add_argument("--ablations-only", action="store_true")
     arguments = parser.parse_args()
@@ -308,17 +358,15 @@ def main() -> None:
     if arguments.ablations_only:
         print("### Ablations\n\n" + ablations(dataset, networks, arguments.seed) + "\n")
         return
-    print("### Data\n\n" + summary(dataset) + "\n", flush=True)
-    if networks:
-        print(network_table(dataset, networks) + "\n")
-    if arguments.again:
-        print("### Noise floor\n\n" + noise_floor(dataset, load(arguments.again)) + "\n")
-    figures = evaluate(dataset, networks=networks, min_latency_us=COUNTED_US, seed=arguments.seed)
-    print("### Unseen\n\n" + split_table(figures) + "\n\n" + verdicts(figures) + "\n", flush=True)
-    print(
-        "### Where the errors are, on unseen shapes\n\n" + errors_by_kind(dataset, arguments.seed) + "\n",
-        flush=True,
-    )
+    if not arguments.splits_only:
+        print("### Data\n\n" + summary(dataset) + "\n", flush=True)
+        if networks:
+            print(network_table(dataset, networks) + "\n")
+        if arguments.again:
+            print("### Noise floor\n\n" + noise_floor(dataset, load(arguments.again)) + "\n")
+    print_splits(dataset, networks, arguments.splits, arguments.seed)
+    if arguments.splits_only:
+        return
     if arguments.records:
         print("### Stages\n\n" + stage_table(arguments.records, arguments.seed) + "\n", flush=True)
     print("### Speed\n\n" + speed(dataset, arguments.seed) + "\n", flush=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cost_model.errors import CostModelError
-from cost_model.features import Query, anchor_key, shape_key
+from cost_model.features import Query, anchor_key, anchor_of, shape_key
 from cost_model.roofline import DeviceSpeed, device_speed
-from records import Environment, Record, Status
+from records import Environment, Record, Status, Workload
 
 GENERIC_PREFIX = "generic:"
 """What the name of a collection of operators begins with that is no network."""
@@ -139,6 +139,15 @@ def combination_groups(dataset: Dataset) -> list[str]:
     return [shape_key(sample.query.workload) for sample in dataset.samples]
 
 
+def extent_groups(dataset: Dataset) -> list[str]:
+    """Group samples by their most expensive operator and its largest extent.
+
+    A network brings few widths, and runs each of them in many kernels: what a new network draws anew is
+    such a group rather than a kernel.
+    """
+    return [_largest_extent(sample.query.workload) for sample in dataset.samples]
+
+
 def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> list[str]:
     """Group samples by the network they come from; those of several networks are named `shared`.
 
@@ -182,6 +191,15 @@ def device_speeds(probes: Mapping[str, Sequence[Record]]) -> dict[str, DeviceSpe
             "the records hold no device probe, which every prediction starts from; run `tessel tune` once"
         )
     return speeds
+
+
+def _largest_extent(workload: Workload) -> str:
+    anchor = anchor_of(workload)
+    if anchor is None:
+        return "none"
+    values = workload.values
+    tensors = (*(values[number] for number in anchor.inputs), *anchor.outputs)
+    return f"{anchor.name}:{max((extent for tensor in tensors for extent in tensor.shape), default=1)}"
 
 
 def _sample(group: Sequence[Record], speed: DeviceSpeed) -> Sample:

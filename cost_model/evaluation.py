@@ -41,7 +41,8 @@ class SplitFigures(msgspec.Struct, frozen=True, kw_only=True):
         within_10: share of predictions within 10 %.
         within_20: share within 20 %.
         spearman: rank correlation of predicted and measured latency.
-        regret: latency(chosen backend) / latency(best backend) - 1, mean over workloads with a choice.
+        num_choices: workloads that several backends ran.
+        regret: latency(chosen backend) / latency(best backend) - 1, mean over these.
         choice_accuracy: share of workloads whose best backend was chosen, where the gap is over 10 %.
         coverage_90: share of measured latencies inside their interval.
         noise_floor: median relative interquartile range of the measurements themselves.
@@ -54,6 +55,7 @@ class SplitFigures(msgspec.Struct, frozen=True, kw_only=True):
     within_10: float
     within_20: float
     spearman: float
+    num_choices: int
     regret: float | None
     choice_accuracy: float | None
     coverage_90: float
@@ -96,23 +98,12 @@ def evaluate(
     Raises:
         CostModelError: too few samples, or none long enough to count.
     """
-    rng = np.random.default_rng(seed)
-    groups = {
-        "workload": workload_groups(dataset),
-        "shape": shape_groups(dataset),
-        "combination": combination_groups(dataset),
-    }
-    folds = {name: split_folds(group, num_folds=_NUM_FOLDS, rng=rng) for name, group in groups.items()}
-    if networks:
-        names = network_groups(dataset, networks)
-        order = {name: index for index, name in enumerate(sorted(set(names) - {"shared"}))}
-        # What several networks share is never held out: it has been seen whichever network is new.
-        folds["network"] = np.array([order.get(name, -1) for name in names])
+    folds = folds_by_split(dataset, networks=networks, seed=seed)
     folds = {name: fold for name, fold in folds.items() if splits is None or name in splits}
     total = sum(int(fold.max()) + 1 for fold in folds.values())
     ended = itertools.count(1)
     return {
-        name: _figures(
+        name: figures_of(
             dataset,
             predict_held_out(
                 dataset,
@@ -127,6 +118,31 @@ def evaluate(
         )
         for name, fold in folds.items()
     }
+
+
+def folds_by_split(
+    dataset: Dataset, *, networks: Mapping[str, Sequence[str]] | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Return the fold of each sample in each split, shape (num_samples,); -1 is never held out.
+
+    Args:
+        dataset: the samples.
+        networks: fingerprints of each network's workloads; without them there is no split `network`.
+        seed: seed of the folds.
+    """
+    rng = np.random.default_rng(seed)
+    groups = {
+        "workload": workload_groups(dataset),
+        "shape": shape_groups(dataset),
+        "combination": combination_groups(dataset),
+    }
+    folds = {name: split_folds(group, num_folds=_NUM_FOLDS, rng=rng) for name, group in groups.items()}
+    if networks:
+        names = network_groups(dataset, networks)
+        order = {name: index for index, name in enumerate(sorted(set(names) - {"shared"}))}
+        # What several networks share is never held out: it has been seen whichever network is new.
+        folds["network"] = np.array([order.get(name, -1) for name in names])
+    return folds
 
 
 def predict_held_out(
@@ -167,7 +183,12 @@ def predict_held_out(
     return held_out
 
 
-def _figures(dataset: Dataset, held_out: HeldOut, *, counted: np.ndarray) -> SplitFigures:
+def figures_of(dataset: Dataset, held_out: HeldOut, *, counted: np.ndarray) -> SplitFigures:
+    """Return figures of the samples that count, a mask of shape (num_samples,).
+
+    Raises:
+        CostModelError: none counts.
+    """
     counted = counted & ~np.isnan(held_out.latency)
     if not counted.any():
         raise CostModelError(
@@ -186,6 +207,7 @@ def _figures(dataset: Dataset, held_out: HeldOut, *, counted: np.ndarray) -> Spl
         within_10=float((errors <= 0.1).mean()),
         within_20=float((errors <= 0.2).mean()),
         spearman=_spearman(truth, predicted),
+        num_choices=len(regrets),
         regret=float(np.mean(regrets)) if regrets else None,
         choice_accuracy=float(np.mean(right)) if right else None,
         coverage_90=float(inside.mean()),

@@ -3,14 +3,16 @@
 Gradient-boosted trees learn log(latency / roofline bound): an analytic bound carries over to shapes never
 seen, and the trees correct it. A second, smaller forest learns how large the first one's error is likely to
 be; its scale is calibrated on out-of-fold residuals (normalised conformal prediction), so that a share
-`coverage` of intervals holds the truth. How far a program is from what was measured decides how large its
-error is, so residuals are taken, and intervals calibrated, for each *novelty* apart: a known combination of
-operators around a known shape, a known combination around a new shape, and a new combination. Checked in
+`coverage` of intervals holds the truth. All kernels of one width count as much as all of another, because a
+new network brings widths rather than kernels. How far a program is from what was measured decides how large
+its error is, so residuals are taken, and intervals calibrated, for each *novelty* apart: a known combination
+of operators around a known shape, a known combination around a new shape, and a new combination. Checked in
 tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for
 regression", JASA 2018, section 5.2 (locally weighted conformal intervals); Vovk et al., "Algorithmic learning
-in a random world", 2005, section 4.5 (calibration by classes).
+in a random world", 2005, section 4.5 (calibration by classes); Dunn, Wasserman and Ramdas,
+"Distribution-free prediction sets for two-layer hierarchical models", JASA 2023 (calibration over groups).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from cost_model.dataset import (
     MIN_SAMPLES,
     Dataset,
     combination_groups,
+    extent_groups,
     shape_groups,
     split_folds,
     workload_groups,
@@ -57,7 +60,7 @@ _MEAN_PARAMETERS = {
     "objective": "reg:pseudohubererror",
     "huber_slope": 1.0,
     "eta": 0.06,
-    "max_depth": 8,
+    "max_depth": 10,
     "min_child_weight": 2.0,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
@@ -402,20 +405,30 @@ def _conformal_quantiles(
         )
         scores[tested] = held_out.errors[tested] / np.exp(model.inplace_predict(held_out.features[tested]))
     is_long = held_out.corrections + bases >= np.log(_LONG_US)
+    extents = np.tile(np.unique(extent_groups(dataset), return_inverse=True)[1], len(_NOVELTIES))
     quantiles = []
     for novelty in range(len(_NOVELTIES)):
         of_novelty = held_out.novelty == novelty
         pair = []
         for long in (False, True):
-            chosen = scores[of_novelty & (is_long == long)]
-            pair.append(_quantile(chosen if len(chosen) >= _FEW_SCORES else scores[of_novelty], coverage))
+            chosen = of_novelty & (is_long == long)
+            chosen = chosen if chosen.sum() >= _FEW_SCORES else of_novelty
+            pair.append(_group_quantile(scores[chosen], extents[chosen], coverage))
         quantiles.append((pair[0], pair[1]))
     return tuple(quantiles)
 
 
-def _quantile(scores: np.ndarray, coverage: float) -> float:
-    level = min(1.0, np.ceil((len(scores) + 1) * coverage) / len(scores))
-    return float(np.quantile(scores, level, method="higher"))
+def _group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> float:
+    """Return the score that a share `coverage` of scores stays within, all groups counting alike.
+
+    What a new network draws are groups, not rows: many rows of one group are hardly more than one.
+    """
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(scores)
+    share = np.cumsum(1 / counts[inverse[order]]) / len(counts)
+    # As with rows, one more group that scored infinitely high stands for the one to come.
+    level = coverage * (1 + 1 / len(counts))
+    return float(scores[order][min(int(np.searchsorted(share, level)), len(scores) - 1)])
 
 
 def _num_cores() -> int:

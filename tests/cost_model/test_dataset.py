@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernel_physics import many_records, measured, probes, product
 
 from cost_model import CostModelError, load_dataset
-from cost_model.dataset import network_groups, shape_groups, split_folds, workload_groups
+from cost_model.dataset import extent_groups, network_groups, shape_groups, split_folds, workload_groups
 from cost_model.features import anchor_key, roofline_vector
 from records import Record
 from records.exchange import read_records
@@ -35,6 +35,15 @@ def test_no_group_is_in_two_folds(groups, folds):
     assert len(found) == len(groups)
     fold_by_group = dict(zip(groups, found.tolist(), strict=True))
     assert all(fold_by_group[group] == fold for group, fold in zip(groups, found, strict=True))
+
+
+def test_kernels_of_one_width_are_one_group():
+    latency_us = 10.0
+    found = [
+        measured(product(*extents), "blas", latency_us, 4 + number)
+        for number, extents in enumerate([(8, 64, 16), (32, 16, 64), (8, 48, 16)])
+    ]
+    assert extent_groups(load_dataset([*probes(), *found])) == ["matmul:64", "matmul:64", "matmul:48"]
 
 
 def test_workloads_of_several_networks_are_shared():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xgboost
-from kernel_physics import ENVIRONMENT, measured, probes, product, true_latency_us
+from kernel_physics import product, stage_records
 
 from cost_model import CostModelError
 from cost_model.stage_model import (
@@ -21,35 +21,7 @@ from cost_model.stage_model import (
     stage_features,
     train_stage_model,
 )
-from records import Measurement, Record, Status
 from records.workload import describe
-
-
-def stage_records(count: int, *, factor: float = 1.2, noise: float = 0.02) -> list[Record]:
-    """Return stages of one to six products, each slower than its parts by a factor, with the parts."""
-    rng = np.random.default_rng(0)
-    found = probes()
-    for _ in range(count):
-        parts, total_us = [], 0.0
-        for _ in range(int(rng.integers(1, 7))):
-            kernel = product(*(int(2 ** rng.uniform(5, 9)) for _ in range(3)))
-            latency_us = true_latency_us(kernel, "blas")
-            found.append(measured(kernel, "blas", latency_us, len(found) + 1))
-            runs = int(rng.integers(1, 3))
-            parts.append(Part(kernel.fingerprint, "blas", "", runs))
-            total_us += runs * (latency_us + 1.0)
-        whole = product(64, 64, 64 + len(found), epilogue=len(found) % 4)
-        workload = describe("stage", whole.inputs, whole.operators, whole.results, [parts_parameter(parts)])
-        measurement = Measurement(
-            workload_fingerprint=workload.fingerprint,
-            backend="mix",
-            target="{}",
-            environment=ENVIRONMENT,
-            status=Status.OK,
-            samples_us=(total_us * factor * float(np.exp(noise * rng.normal())),),
-        )
-        found.append(Record(record_id=len(found) + 1, workload=workload, measurement=measurement))
-    return found
 
 
 def test_parts_are_named_and_read_back() -> None:

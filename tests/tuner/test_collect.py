@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 
 import pytest
+from kernel_physics import many_records
 
-from cost_model import load_dataset
+from cost_model import load_dataset, train_kernel_model
 from cost_model.dataset import network_groups
 from cost_model.stage_model import load_stages
 from records import open_store
+from tests.known_speed import keep_made_up_speed
 from tuner.collect import _round_robin, collect
 from tuner.collect_stages import collect_stages
+from tuner.pricing import Pricing
 from tuner.session import start_session
 
 pytestmark = pytest.mark.tvm
 
+MAX_GFLOPS = 20e-9
+"""A third of the programs of the two batches: enough to stop among, and fewer to build."""
+
 
 def test_collecting_goes_on_where_it_stopped(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/records.db"
-    with start_session("cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1) as session:
-        first = collect(session, networks=("mlp:tiny",), batches=(1, 2), max_samples=1)
+    keep_made_up_speed(url)
+    # Stages are cut into parts by predictions, whoever's.
+    pricing = Pricing(model=train_kernel_model(load_dataset(many_records(40)), calibrated=False))
+    with start_session(
+        "cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1, pricing=pricing
+    ) as session:
+        gather = functools.partial(
+            collect, session, networks=("mlp:tiny",), batches=(1, 2), max_gflops=MAX_GFLOPS
+        )
+        first = gather(max_samples=1)
         assert 0 < first.num_new < first.num_found
-        second = collect(session, networks=("mlp:tiny",), batches=(1, 2))
+        second = gather()
         assert first.num_new + second.num_new == second.num_found == second.num_done
-        assert collect(session, networks=("mlp:tiny",), batches=(1, 2)).num_new == 0
+        assert gather().num_new == 0
+        assert all(
+            record.workload.flops <= 1e9 * MAX_GFLOPS for record in session.store.iterate(role="kernel")
+        )
 
         # Stages of the kernels' network: two ticks of the clock are two functions.
         ticks = itertools.count()
