@@ -9,7 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm.s_tir import dlight
 
-from tuner.backends.cpu_schedule import schedule_for_cpu
+from tuner.backends.cpu_schedule import PrimFunc, schedule_for_cpu
 from tuner.backends.protocol import IRModule
 from tuner.backends.vector_math import vectorise_math
 from tuner.target import Target
@@ -32,9 +32,13 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
                 kernel = schedule_for_cpu(vectorise_math(function))
-            finished = kernel.with_attr("op_pattern", OPAQUE).with_attr(_SCHEDULED, True)
-            scheduled.update_func(variable, finished)
+            scheduled.update_func(variable, as_finished(kernel))
     return scheduled
+
+
+def as_finished(kernel: PrimFunc) -> PrimFunc:
+    """Return the kernel marked so that no later pass schedules or fuses it."""
+    return kernel.with_attr("op_pattern", OPAQUE).with_attr(_SCHEDULED, True)
 
 
 def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:

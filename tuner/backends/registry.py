@@ -22,6 +22,7 @@ from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_codegen import TvmCodegen
 from tuner.backends.tvm_native import TvmNative
+from tuner.backends.winograd import Winograd
 from tuner.errors import TunerError, UnknownNameError
 from tuner.rules.styles import FusionStyle
 from tuner.target import Target
@@ -32,6 +33,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "blas": Blas,
         "torch": TorchLibrary,
         "onnxruntime": OnnxRuntime,
+        "winograd": Winograd,
         "metaschedule": MetaSchedule,
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
         "cudnn": partial(TvmCodegen, "cudnn", "cuda"),
