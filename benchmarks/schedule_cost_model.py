@@ -190,8 +190,8 @@ def run_all(arguments: argparse.Namespace, named: Sequence[str]) -> bool:
     ]
     for contestant, name, seed in order:
         path = path_of(arguments.folder, name, contestant, seed)
-        if path.exists() and len(latencies_of(path)) >= arguments.trials * 0.9:
-            continue  # Small spaces run out of schedules before the trials do.
+        if is_done(path, arguments.trials):
+            continue
         if time.monotonic() > deadline:
             return False
         path.unlink(missing_ok=True)
@@ -204,6 +204,11 @@ def run_all(arguments: argparse.Namespace, named: Sequence[str]) -> bool:
     return True
 
 
+def is_done(path: Path, trials: int) -> bool:
+    """Say whether a run has its trials; small spaces run out of schedules before."""
+    return path.exists() and len(latencies_of(path)) >= 0.9 * trials
+
+
 def settle(folder: Path, tasks: Sequence[str], seeds: Sequence[int], counts: Sequence[int]) -> None:
     """Measure the best of the first trials of each run again, all of a kernel in turn, and keep that."""
     tuned_for = tuning_target(resolve_target("cpu", num_threads=1))
@@ -213,7 +218,7 @@ def settle(folder: Path, tasks: Sequence[str], seeds: Sequence[int], counts: Seq
             f"{contestant}-{seed}": best_traces(path, counts)
             for contestant in CONTESTANTS
             for seed in seeds
-            if (path := path_of(folder, name, contestant, seed)).exists()
+            if is_done(path := path_of(folder, name, contestant, seed), counts[-1])
         }
         traces = sorted({trace for each in best.values() for trace in each})
         modules = [replayed(TASKS[name](), trace) for trace in traces]
@@ -280,25 +285,25 @@ def table(settled: Settled, tasks: Sequence[str], contestants: Sequence[str], co
     for contestant in contestants:
         columns = [medians.get((contestant, count), []) for count in counts]
         if columns[0]:
-            cells = " | ".join(f"**{statistics.geometric_mean(column):.2f}**" for column in columns)
-            lines.append(f"| geometric mean of {len(columns[0])} | | {contestant} | {cells} | |")
+            means = " | ".join(f"**{statistics.geometric_mean(column):.2f}**" for column in columns)
+            lines.append(f"| geometric mean of {len(columns[0])} | | {contestant} | {means} | |")
     return "\n".join(lines)
 
 
 def duels(settled: Settled, tasks: Sequence[str], counts: Sequence[int], first: str, second: str) -> str:
-    """Return how often one contestant's best is the faster one, of the pairs of equal kernel and seed."""
+    """Return how often one contestant's best is faster by more than 1 %, over equal kernels and seeds."""
     said = []
     for count in counts:
-        pairs = [
-            (us[str(count)], other[str(count)])
+        ratios = [
+            us[str(count)] / other[str(count)]
             for name in tasks
             for key, us in settled.get(name, {}).items()
             if key.rpartition("-")[0] == first
             and (other := settled[name].get(f"{second}-{key.rpartition('-')[2]}")) is not None
         ]
-        wins = sum(us < other_us for us, other_us in pairs)
-        said.append(f"{wins} of {len(pairs)} after {count}")
-    return f"`{first}` is faster than `{second}` in " + ", ".join(said) + " trials."
+        ahead, behind = sum(each < 0.99 for each in ratios), sum(each > 1.01 for each in ratios)
+        said.append(f"after {count}: ahead in {ahead}, behind in {behind} of {len(ratios)}")
+    return f"`{first}` against `{second}`, by more than 1 %: " + "; ".join(said) + "."
 
 
 def replays(folder: Path, seeds: Sequence[int]) -> Iterator[str]:
