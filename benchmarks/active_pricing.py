@@ -40,7 +40,11 @@ def copy_without(source: str, target: Path, left_out: frozenset[str]) -> int:
 
 def session_of(path: Path, mode: PriceMode, arguments: argparse.Namespace) -> AbstractContextManager[Session]:
     return start_session(
-        "cpu", records_url=str(path), num_threads=arguments.threads, pricing=Pricing(mode=mode)
+        "cpu",
+        records_url=str(path),
+        backend_names=arguments.backends,
+        num_threads=arguments.threads,
+        pricing=Pricing(mode=mode),
     )
 
 
@@ -89,6 +93,7 @@ def main() -> None:
     parser.add_argument("--networks", type=Path, required=True)
     parser.add_argument("--models", nargs="+", default=["bert:tiny"])
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--backends", nargs="+", help="those of the records; all of this machine if left out")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     networks = msgspec.json.decode(arguments.networks.read_bytes(), type=dict[str, list[str]])
