@@ -238,7 +238,7 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
     matrix = _TRANSFORMS[shape.tile].weights
     lanes = lanes_of(shape.filters)
     num_panels = shape.filters // shape.panel
-    with IRBuilder() as builder, script.prim_func(s_tir=True):
+    with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("winograd_weights")
         weights = script.arg("weights", script.buffer((shape.filters, shape.channels, 3, 3), "float32"))
         packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
@@ -263,11 +263,22 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
     return builder.get()
 
 
-def convolution_kernel(shape: WinogradShape, bias_shape: Sequence[int] | None, *, has_relu: bool) -> PrimFunc:
-    """Return the kernel of data, transformed weights, the bias where there is one, and the result."""
+def convolution_kernel(
+    shape: WinogradShape, bias_shape: Sequence[int] | None, *, has_relu: bool, channels_last: bool = False
+) -> PrimFunc:
+    """Return the kernel of data, transformed weights, the bias where there is one, and the result.
+
+    Args:
+        shape: the convolution and how it is cut.
+        bias_shape: of a bias with one element a filter, or None.
+        has_relu: whether negative results become 0.
+        channels_last: whether data and result are NHWC in memory, not NCHW.
+    """
     data_shape = (shape.batch, shape.channels, shape.height, shape.width)
     result_shape = (shape.batch, shape.filters, shape.result_height, shape.result_width)
-    with IRBuilder() as builder, script.prim_func(s_tir=True):
+    if channels_last:
+        data_shape, result_shape = _moved_last(data_shape), _moved_last(result_shape)
+    with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("winograd_convolution")
         data = script.arg("data", script.buffer(data_shape, "float32"))
         packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
@@ -283,14 +294,17 @@ def convolution_kernel(shape: WinogradShape, bias_shape: Sequence[int] | None, *
             target = _flat(result, shape.batch * shape.filters * shape.result_height * shape.result_width)
             padded = script.alloc_buffer((shape.batch * _padded_size(shape) * shape.channels,), "float32")
             found = script.alloc_buffer((shape.num_tiles * shape.tile**2 * shape.filters,), "float32")
-            _emit_padding(shape, source, padded)
+            _emit_padding(shape, source, padded, channels_last=channels_last)
             with script.parallel(shape.num_blocks) as block:
                 patches = script.alloc_buffer((shape.points * shape.block * shape.channels,), "float32")
                 products = script.alloc_buffer((shape.points * shape.block * shape.filters,), "float32")
                 _emit_data_transform(shape, block, padded, patches)
                 _emit_products(shape, patches, weights, products)
                 _emit_result_transform(shape, block, products, bias, found, has_relu=has_relu)
-            _emit_channels_first(shape, found, target)
+            if channels_last:
+                _emit_cropped(shape, found, target)
+            else:
+                _emit_channels_first(shape, found, target)
     return builder.get()
 
 
@@ -299,7 +313,11 @@ def _padded_size(shape: WinogradShape) -> int:
     return (shape.tile_rows * shape.tile + 2) * (shape.tile_columns * shape.tile + 2)
 
 
-def _emit_padding(shape: WinogradShape, source: Any, padded: Any) -> None:
+def _moved_last(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    return (shape[0], shape[2], shape[3], shape[1])
+
+
+def _emit_padding(shape: WinogradShape, source: Any, padded: Any, *, channels_last: bool) -> None:
     """Copy images to channels last, within zeros."""
     channels, height, width = shape.channels, shape.height, shape.width
     above, left = shape.padding
@@ -320,8 +338,15 @@ def _emit_padding(shape: WinogradShape, source: Any, padded: Any) -> None:
                         at = start + column * channels + step * lanes
                         script.buffer_store(padded, zeros, [script.Ramp(at, 1, lanes)])
                 with script.serial(channels // lanes) as step, script.serial(last_column) as x:
-                    first = (row // rows * channels + step * lanes) * height * width + (y - above) * width + x
-                    value = source[script.Ramp(first, height * width, lanes)]
+                    if channels_last:
+                        first = (
+                            row // rows * height * width + (y - above) * width + x
+                        ) * channels + step * lanes
+                    else:
+                        first = (
+                            (row // rows * channels + step * lanes) * height * width + (y - above) * width + x
+                        )
+                    value = source[script.Ramp(first, 1 if channels_last else height * width, lanes)]
                     at = start + (left + x) * channels + step * lanes
                     script.buffer_store(padded, value, [script.Ramp(at, 1, lanes)])
 
@@ -422,6 +447,17 @@ def _emit_result_transform(
                         value = script.max(value, script.Broadcast(script.float32(0), lanes))
                     at = first + (place // tile * columns + place % tile) * filters + step * lanes
                     script.buffer_store(found, value, [script.Ramp(at, 1, lanes)])
+
+
+def _emit_cropped(shape: WinogradShape, found: Any, target: Any) -> None:
+    """Copy results, channels last, without what filled images up."""
+    height, run = shape.result_height, shape.result_width * shape.filters
+    rows, columns = shape.tile_rows * shape.tile, shape.tile_columns * shape.tile
+    lanes = lanes_of(shape.filters)
+    with script.parallel(shape.batch * height) as row, script.serial(run // lanes) as step:
+        first = (row // height * rows + row % height) * columns * shape.filters
+        value = found[script.Ramp(first + step * lanes, 1, lanes)]
+        script.buffer_store(target, value, [script.Ramp(row * run + step * lanes, 1, lanes)])
 
 
 def _emit_channels_first(shape: WinogradShape, found: Any, target: Any) -> None:

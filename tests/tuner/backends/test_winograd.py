@@ -14,9 +14,13 @@ from tests.partition_samples import function_module, part_of, partition_module
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.backends.winograd import Winograd
 from tuner.backends.winograd_kernel import choose_shape
+from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
+from tuner.graph.kinds import PatternKind
+from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, lower_module, run_module
-from tuner.rewrite import extract_function
+from tuner.rewrite import extract_function, outline_partitions
 from tuner.rules.spec import gather_specs
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import BIND_NAME
@@ -78,6 +82,28 @@ def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
 def test_many_weights_and_few_tiles_ask_for_small_tiles(tile_of: tuple[int, Sequence[int], int]) -> None:
     tile, data, filters = tile_of
     assert choose_shape(data, filters, (1, 1)).tile == tile
+
+
+def test_two_of_its_parts_run_in_one_program() -> None:
+    target = resolve_target("cpu", num_threads=1)
+    shapes = [(1, 8, 6, 6), (8, 8, 3, 3), (8, 8, 3, 3)]
+    module = function_module(
+        shapes, lambda x, v, w: op.nn.conv2d(op.nn.conv2d(x, v, padding=1), w, padding=1)
+    )
+    graph = DataflowGraph.from_function(module)
+    parts = [
+        CandidatePartition(
+            SubGraph.of(graph, IndexSet.of([index])), "winograd" if index in calls else HOST, ""
+        )
+        for calls in [[i for i, node in enumerate(graph.nodes) if node.kind is PatternKind.ANCHOR]]
+        for index in graph.all_indices
+    ]
+    inputs = [np.random.default_rng(0).standard_normal(shape).astype("float32") for shape in shapes]
+    lowered = lower_module(outline_partitions(graph, parts), [Winograd()], target)
+    (found,) = run_module(build_module(lowered, target), inputs, target)
+    first = _expected(inputs[0], inputs[1], None, (1, 1), has_relu=False)
+    expected = _expected(first, inputs[2], None, (1, 1), has_relu=False)
+    assert np.abs(found - expected).max() <= 3e-5 * np.abs(expected).max()
 
 
 def test_its_weights_are_transformed_once() -> None:
