@@ -14,8 +14,8 @@ from tuner.candidate import CandidatePartition
 from tuner.graph import DataflowGraph, IndexSet, SubGraph
 from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
-from tuner.price import Price
-from tuner.pricing import Pricing, _price_actively, is_predicted
+from tuner.price import Invalid, Price
+from tuner.pricing import Pricing, _corrected, _price_actively, is_predicted
 
 pytestmark = pytest.mark.tvm
 
@@ -80,6 +80,19 @@ def test_where_intervals_hold_the_regret_is_rarely_exceeded() -> None:
     assert sum(regret <= 0.05 / 0.95 for regret in regrets) >= 36
     num_candidates = len(candidates_of(chain(6)))
     assert sum(len(asked) for _, _, asked, _ in runs) < 0.5 * num_candidates * len(runs)
+
+
+def test_predictions_are_raised_by_what_the_measured_ones_took_longer() -> None:
+    slow, other, failed = predicted(10, 1.0, 2.0), predicted(40, 1.0, 1.5), predicted(5, 1.0, 1.5)
+    measured = Figure(latency_us=15, source="measured")
+    known = Figure(latency_us=7, source="measured")
+    estimates = [slow, slow, other, other, failed, known]
+    prices = _corrected(estimates, [measured, measured, other, other, Invalid("failed"), known])
+    # Equal programs count once, and what was known from the start says nothing about predictions.
+    assert prices[2] == predicted(60, 1.0, 1.5)
+    assert prices[2] is prices[3]
+    assert [prices[0], prices[5]] == [measured, known]
+    assert _corrected([other, known], [other, known]) == [other, known]
 
 
 def test_a_budget_ends_measuring_with_an_answer_that_is_measured() -> None:
