@@ -271,6 +271,7 @@ def table(settled: Settled, tasks: Sequence[str], contestants: Sequence[str], co
     medians: dict[tuple[str, int], list[float]] = {}
     for name in tasks:
         runs = settled.get(name, {})
+        is_common = {key.rpartition("-")[0] for key in runs} >= set(contestants)
         best = min((us for run in runs.values() for us in run.values()), default=0.0)
         for contestant in contestants:
             found = [run for key, run in runs.items() if key.rpartition("-")[0] == contestant]
@@ -279,7 +280,8 @@ def table(settled: Settled, tasks: Sequence[str], contestants: Sequence[str], co
             cells = []
             for count in counts:
                 ratios = [run[str(count)] / best for run in found]
-                medians.setdefault((contestant, count), []).append(statistics.median(ratios))
+                if is_common:
+                    medians.setdefault((contestant, count), []).append(statistics.median(ratios))
                 cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
             lines.append(f"| {name} | {best:.1f} µs | {contestant} | {' | '.join(cells)} | {len(found)} |")
     for contestant in contestants:
