@@ -36,6 +36,7 @@ from cost_model import (
 )
 from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_stage_model
 from records import Workload
+from tuner.backends.protocol import settings_for
 from tuner.candidate import HOST, CandidatePartition
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph
@@ -44,12 +45,16 @@ from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.price_measured import MeasuredPricer, price_of, workload_of_candidate
+from tuner.rewrite import extract_function
 
 logger = logging.getLogger(__name__)
 
 PriceMode = Literal["measured", "active", "model"]
 
 _Solve: TypeAlias = Callable[[Sequence[CandidatePartition], Sequence[Price]], Partition]
+
+_ProgramKey: TypeAlias = tuple[str, str, str]
+"""Workload, backend and the settings under which its record is kept."""
 
 _RETRAIN_GROWTH = 1.2
 """The model is trained again when there are this many times the records it was trained on."""
@@ -283,27 +288,28 @@ def _estimates(
     """Price what the records know by measurement, and predict the rest; equal programs are one query."""
     backends = {backend.name: backend for backend in measurer.backends}
     speed = measured_speed(measurer)
-    known: dict[tuple[str, str], Price] = {}
-    queries: dict[tuple[str, str], Query] = {}
-    keys: list[tuple[str, str] | None] = []
+    known: dict[_ProgramKey, Price] = {}
+    queries: dict[_ProgramKey, Query] = {}
+    keys: list[_ProgramKey | None] = []
     for candidate in candidates:
         if candidate.backend == HOST:
             keys.append(None)
             continue
         workload = workload_of_candidate(graph, candidate)
         backend = backends[candidate.backend]
-        key = workload.fingerprint, backend.name
+        settings = settings_for(backend, extract_function(graph, candidate.sub_graph, backend.name))
+        key = workload.fingerprint, backend.name, settings
         keys.append(key)
         if key in known or key in queries:
             continue
-        record = measurer.find(workload, backend.name, settings=backend.settings)
+        record = measurer.find(workload, backend.name, settings=settings)
         if record is not None:
             known[key] = price_of(record)
         elif backend.name in model.manifest.backends:
             queries[key] = Query(
                 workload=workload,
                 backend=backend.name,
-                settings=backend.settings,
+                settings=settings,
                 num_threads=measurer.target.num_threads,
                 speed=speed,
             )

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_physics import many_records, measured
+from tvm import relax
 
+from cost_model import load_dataset, train_kernel_model
 from tests.dataflow_samples import graph_of
+from tests.known_speed import keep_made_up_speed
+from tests.partition_samples import function_module
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.candidate import CandidatePartition
 from tuner.graph import DataflowGraph, IndexSet, SubGraph
 from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
-from tuner.pricing import Pricing, _corrected, _price_actively, is_predicted
+from tuner.price_measured import workload_of_candidate
+from tuner.pricing import Pricing, _corrected, _estimates, _price_actively, is_predicted
+from tuner.session import start_session
 
 pytestmark = pytest.mark.tvm
 
@@ -119,3 +129,30 @@ def test_a_budget_ends_measuring_with_an_answer_that_is_measured() -> None:
     )
     assert {figure.source for figure in solve(candidates, prices).figures} == {"measured"}
     assert len(asked) < len(candidates) / 2
+
+
+def test_a_program_with_bound_weights_is_priced_by_its_own_record(tmp_path: Path) -> None:
+    url = str(tmp_path / "records.db")
+    keep_made_up_speed(url)
+    module = function_module([(16, 32), (32, 48)], lambda x, w: relax.op.matmul(x, w))
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
+    graph = DataflowGraph.from_function(module)
+    candidate = CandidatePartition(SubGraph.of(graph, graph.all_indices), "blas", "product")
+    model = train_kernel_model(load_dataset(many_records(40)), calibrated=False)
+    with start_session("cpu", records_url=url, backend_names=("blas",), num_threads=1) as session:
+        workload = workload_of_candidate(graph, candidate)
+        kept = measured(workload, "blas", 5.0, 1).measurement
+        for settings, latency_us in (("", 5.0), ("bound=1", 3.0)):
+            before = _estimates(graph, [candidate], session.measurer, model)
+            assert [is_predicted(price) for price in before] == [True]
+            record = msgspec.structs.replace(
+                kept,
+                settings=settings,
+                samples_us=(latency_us,),
+                environment=session.measurer.environment("blas"),
+                target=session.measurer.target.text,
+            )
+            session.store.append(workload, record)
+        (price,) = _estimates(graph, [candidate], session.measurer, model)
+    assert isinstance(price, Figure)
+    assert (price.source, price.latency_us) == ("measured", 3.0)
