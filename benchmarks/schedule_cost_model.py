@@ -282,7 +282,8 @@ def table(settled: Settled, tasks: Sequence[str], contestants: Sequence[str], co
                 ratios = [run[str(count)] / best for run in found]
                 if is_common:
                     medians.setdefault((contestant, count), []).append(statistics.median(ratios))
-                cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+                spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
+                cells.append(f"{statistics.median(ratios):.2f}{spread}")
             lines.append(f"| {name} | {best:.1f} µs | {contestant} | {' | '.join(cells)} | {len(found)} |")
     for contestant in contestants:
         columns = [medians.get((contestant, count), []) for count in counts]
