@@ -26,6 +26,7 @@ from scripts import (
     cost_model_command,
     doctor_command,
     draw_command,
+    language_command,
     partition_command,
     records_command,
     run_command,
@@ -63,6 +64,7 @@ app.command("run")(run_command.run)
 records_command.app.command("collect")(collect_command.collect)
 app.add_typer(records_command.app, name="records")
 app.add_typer(cost_model_command.app, name="cost-model")
+app.add_typer(language_command.app, name="language")
 app.command("targets")(targets_command.targets)
 app.command("backends")(backends_command.backends)
 app.command("doctor")(doctor_command.doctor)

@@ -57,6 +57,11 @@ SLOW = {
     "stages": f"{SMALL} --devices 2",
     "tune": f"{SMALL} --devices 2 --micro-batches 2 --time-limit 1s --out {{folder}}/tuned",
     "records best": "mlp:tiny --threads 1 --records {folder}/measured.db",
+    "language train": "--records {folder}/measured.db --out {folder}/language --families dense --random 2 "
+    "--samples 4 --epochs 2 --layers 1 --width 32 --kernels dense:4x8x8 --trials 3",
+    "language generate": "dense:4x8x8 --model {folder}/language --count 2",
+    "language evaluate": "--model {folder}/language --kernels dense:4x8x8 --trials 2 "
+    "--records {folder}/evaluated.db",
     "records collect": "--networks mlp:tiny --batches 1 --max-samples 1 --threads 1 --backends tvm "
     "--records {folder}/measured.db --save-networks {folder}/networks.json",
 }

@@ -5,21 +5,32 @@ Checked in tests/tuner/language/test_trials.py.
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm.s_tir import meta_schedule
 
 from records import Environment, RecordStore, Status
-from records.metaschedule import BACKEND, trial_of
-from tuner.backends.schedule_trials import task_name
+from records.metaschedule import BACKEND, Trial, trial_of
+from tuner.backends.metaschedule import build_trial
+from tuner.errors import TunerError
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.target import Target
 
+logger = logging.getLogger(__name__)
+
 _BATCH = 16
+
+_BUILD_TIMEOUT_S, _TRIAL_TIMEOUT_S = 60.0, 10.0
+"""As the backend `metaschedule` has them: a build takes 0.3 s, and a kernel of a model milliseconds."""
+
+_DRAWS_A_SAMPLE = 8
+"""Draws for each sample that is wanted, after which a space holds no more that are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,18 @@ class MeasuredProposal:
 
     proposal: Proposal
     latency_us: float | None
+
+
+def new_builder() -> Any:
+    """Return TVM's builder with a process of its own, as MetaSchedule gets it."""
+    return meta_schedule.builder.LocalBuilder(
+        max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
+    )
+
+
+def new_runner() -> Any:
+    """Return TVM's runner with a process of its own, as MetaSchedule gets it."""
+    return meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S)
 
 
 def measure_proposals(
@@ -63,38 +86,69 @@ def measure_proposals(
     return found
 
 
-def known_trials(
-    store: RecordStore, spaces: Sequence[KernelSpace], target: Target, environment: Environment
-) -> Iterator[tuple[KernelSpace, MeasuredProposal]]:
-    """Yield the trials of these kernels that the records hold, of this device with so many threads.
+def recorded_trials(
+    store: RecordStore, tuned_for: Any, target: Target, environment: Environment
+) -> dict[str, tuple[KernelSpace, dict[Proposal, float | None]]]:
+    """Return the trials that the records hold of this device with so many threads, by kernel.
 
-    Trials that follow none of the kernel's sketches, such as those that evolution changed beyond their
-    decisions, are left out.
+    Left out are kernels without decisions, or with ones that the language cannot write, and trials that
+    follow none of a kernel's sketches, such as those that evolution changed beyond their decisions. Of a
+    proposal that was measured several times, the last latency counts; None is a failure.
 
     Raises:
         RecordError: the records cannot be read.
     """
-    space_by_name = {task_name(space.module): space for space in spaces}
+    found: dict[str, tuple[KernelSpace, dict[Proposal, float | None]]] = {}
+    unwritable: set[str] = set()
     for record in store.iterate(backend=BACKEND, target=target.text, role="task"):
         where = record.measurement.environment
         trial = trial_of(record)
-        same_device = (where.device_model, where.num_threads) == (
-            environment.device_model,
-            environment.num_threads,
-        )
-        if trial is None or trial.task not in space_by_name or not same_device:
+        if trial is None or trial.task in unwritable:
             continue
-        space = space_by_name[trial.task]
+        if (where.device_model, where.num_threads) != (environment.device_model, environment.num_threads):
+            continue
+        if trial.task not in found:
+            space = _space_of(trial, tuned_for)
+            if space is None:
+                unwritable.add(trial.task)
+                continue
+            found[trial.task] = space, {}
+        space, measured = found[trial.task]
         proposal = space.read_trace(trial.trace)
         if proposal is not None:
             is_ok = record.measurement.status is Status.OK
-            yield space, MeasuredProposal(proposal, record.measurement.latency_us if is_ok else None)
+            measured[proposal] = record.measurement.latency_us if is_ok else None
+    return found
+
+
+def new_samples(
+    space: KernelSpace, count: int, known: Collection[Proposal], rng: np.random.Generator
+) -> list[Proposal]:
+    """Return distinct schedules as TVM draws them, none of them known; fewer where a space is small."""
+    found: dict[Proposal, None] = {}
+    for _ in range(_DRAWS_A_SAMPLE * count):
+        if len(found) == count:
+            break
+        proposal = space.sample(rng)
+        if proposal not in known:
+            found[proposal] = None
+    return list(found)
 
 
 def best_so_far(measured: Sequence[MeasuredProposal], counts: Sequence[int]) -> list[float]:
     """Return the least latency after so many proposals; infinite where all of them failed."""
     latencies = [math.inf if each.latency_us is None else each.latency_us for each in measured]
     return [min(latencies[:count], default=math.inf) for count in counts]
+
+
+def _space_of(trial: Trial, tuned_for: Any) -> KernelSpace | None:
+    module = meta_schedule.database.Workload.from_json([trial.task, trial.module]).mod
+    try:
+        space = KernelSpace(trial.task, module, tuned_for)
+        return space if space.has_decisions else None
+    except TunerError as error:
+        logger.debug("kernel %s is left out: %s", trial.task, error)
+        return None
 
 
 def _measure_batch(
@@ -121,7 +175,8 @@ def _measure_batch(
 def _run(built: Any, tuned_for: Any, arguments: Any, runner: Any) -> Any:
     if built.error_msg is not None:
         return meta_schedule.runner.RunnerResult(None, built.error_msg)
-    given = meta_schedule.runner.RunnerInput(built.artifact_path, tuned_for.kind.name, arguments)
+    device = "cuda" if tuned_for.kind.name == "cuda" else "cpu"
+    given = meta_schedule.runner.RunnerInput(built.artifact_path, device, arguments)
     (future,) = runner.run([given])
     return future.result()
 

@@ -1,0 +1,572 @@
+"""`tessel language`: train the tensor language model, have it write schedules, and measure them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scripts import console
+from scripts.arguments import parse_names
+from scripts.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption, SeedOption, TargetOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from records import Environment
+    from scripts.progress import Reporter
+    from tuner.language.evaluation import Measuring, Run
+    from tuner.language.model_files import Manifest
+    from tuner.language.network import Network
+    from tuner.language.sketches import KernelSpace
+    from tuner.language.text import Text
+    from tuner.target import Target
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train the tensor language model, have it write schedules of kernels, and measure them.\n\n"
+    "Example: `tessel language train`",
+)
+
+DEFAULT_MODEL = Path("out/language")
+
+_KERNEL_HELP = (
+    "`dense:ROWSxINNERxCOLUMNS` (then `,relu` or `,gelu` if wanted), `product:BATCHxROWSxINNERxCOLUMNS`, "
+    "`convolution:CHANNELSxEXTENTxOUTPUTSxKERNELxSTRIDE` or `depthwise:CHANNELSxEXTENTxKERNELxSTRIDE`."
+)
+
+_CHECKPOINT_SECONDS = 20.0
+"""Between two checkpoints; writing one takes a tenth of a second."""
+
+ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
+ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
+TemperatureOption = Annotated[
+    float, typer.Option(help="Above 0; the lower, the more of what the model takes to be likely.")
+]
+
+
+@app.command("train")
+def train(
+    records: RecordsOption = DEFAULT_RECORDS,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
+    target: TargetOption = "cpu",
+    threads: ThreadsOption = 1,
+    families: Annotated[
+        str, typer.Option(help="Kernels to pre-train on, by commas.")
+    ] = "dense,product,convolution,depthwise",
+    random: Annotated[int, typer.Option(help="Random kernels of each family, to pre-train on.")] = 40,
+    samples: Annotated[int, typer.Option(help="Unmeasured schedules of each random kernel.")] = 16,
+    epochs: Annotated[int, typer.Option(help="Times that each unmeasured schedule is seen.")] = 4,
+    fine_tuning_epochs: Annotated[
+        int, typer.Option(help="Times that each of the best trials is seen; half as often the best one.")
+    ] = 20,
+    best: Annotated[float, typer.Option(help="Share of a kernel's trials that count as its best.")] = 0.05,
+    kernels: Annotated[
+        str | None, typer.Option(help="Kernels to measure first, by spaces, with --trials.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(help="Random schedules of each of --kernels that the records shall hold.")
+    ] = 0,
+    hold_out: Annotated[
+        str | None, typer.Option(help="Kernels whose trials are not to be learnt from, by spaces.")
+    ] = None,
+    layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3,
+    width: Annotated[int, typer.Option(help="Width of the network.")] = 128,
+    learning_rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 1e-3,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Start from the model in --out, and fine-tune it alone.")
+    ] = False,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train on unmeasured schedules of random kernels, then on the best trials that the records hold.
+
+    Checkpoints are whole models: Ctrl-C ends the training with the last state kept, and `--go-on` continues.
+
+    Examples:
+
+    `tessel language train --records sqlite:///out/records.db`
+
+    `tessel language train --kernels "dense:64x256x256,relu product:8x64x64x64" --trials 16`
+    """
+    _check_extra()
+    _check_numbers(
+        ("--random", random, 1), ("--samples", samples, 1), ("--epochs", epochs, 0), ("--trials", trials, 0),
+        ("--fine-tuning-epochs", fine_tuning_epochs, 0), ("--threads", threads, 1),
+    )  # fmt: skip
+    if not 0 < best <= 1 or not 0 < learning_rate < 1:
+        raise typer.BadParameter("--best is a share above 0 and at most 1, --learning-rate one below 1")
+    from tuner.language.kernels import FAMILIES
+    from tuner.language.network import NetworkShape
+
+    names = parse_names(families) or ()
+    unknown = [name for name in names if name not in FAMILIES]
+    if unknown:
+        raise typer.BadParameter(f"--families names {unknown[0]!r}; there are {', '.join(FAMILIES)}")
+    machine = _machine(target, threads)
+    if kernels is not None:
+        _measure_training_set(machine, records, _spaces(machine, kernels), trials, seed, out)
+    training = _Training(
+        machine=machine,
+        out=out,
+        shape=NetworkShape(layers=layers, width=width),
+        families=names,
+        seed=seed,
+        learning_rate=learning_rate,
+        go_on=go_on,
+    )
+    if not go_on:
+        training.pre_train(random, samples, epochs)
+    manifest = training.fine_tune(records, _spaces(machine, hold_out or ""), best, fine_tuning_epochs)
+    if json:
+        console.print_json({"model": str(out), "manifest": manifest})
+        return
+    console.print_line(
+        f"{training.network.num_parameters:,} parameters, pre-trained on {manifest.num_texts} schedules, "
+        f"fine-tuned on the best {manifest.num_best} of {manifest.num_trials} trials of "
+        f"{manifest.num_kernels} kernels; written to {out}"
+    )
+    if not manifest.num_trials:
+        console.print_note(
+            f"{records} holds no trials to learn from; give --kernels and --trials to make some"
+        )
+
+
+@app.command("generate")
+def generate(
+    kernel: Annotated[str, typer.Argument(help=_KERNEL_HELP, metavar="KERNEL")],
+    model: ModelOption = DEFAULT_MODEL,
+    count: Annotated[int, typer.Option(help="Distinct schedules to write.")] = 8,
+    temperature: TemperatureOption = 1.0,
+    target: TargetOption = "cpu",
+    threads: ThreadsOption = 1,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure them, and keep the trials in --records.")
+    ] = False,
+    records: RecordsOption = DEFAULT_RECORDS,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Write schedules of a kernel, the likeliest first, and say which of them TVM takes as they are.
+
+    Examples:
+
+    `tessel language generate dense:64x256x256,relu --count 16`
+
+    `tessel language generate convolution:32x28x64x3x1 --measure --records sqlite:///out/records.db`
+    """
+    _check_extra()
+    _check_numbers(("--count", count, 1), ("--threads", threads, 1))
+    _check_temperature(temperature)
+    from tuner.language.generation import generate as generate_proposals
+    from tuner.language.model_files import load_network
+    from tuner.language.trials import measure_proposals
+
+    machine = _machine(target, threads)
+    space = _space(machine, kernel)
+    network, _ = load_network(model, machine.target)
+    with console.progress_bar("writing schedules") as update:
+        written = generate_proposals(
+            network,
+            space,
+            count,
+            temperature=temperature,
+            seed=seed,
+            on_progress=lambda done, total: update("writing schedules", done, total),
+        )
+    latencies: list[float | None] = [None] * len(written.proposals)
+    if measure:
+        measuring = _measuring(machine, records, model)
+        assert measuring.keeper is not None
+        with console.progress_bar("measuring") as update:
+            measured = measure_proposals(
+                space,
+                written.proposals,
+                builder=measuring.builder,
+                runner=measuring.runner,
+                keep=measuring.keeper(space),
+                on_progress=lambda done, total: update("measuring", done, total),
+            )
+        latencies = [each.latency_us for each in measured]
+    legal = [space.schedule(proposal) is not None for proposal in written.proposals]
+    rows = [
+        {
+            "sketch": proposal.sketch,
+            "decisions": proposal.decisions,
+            "legal": is_legal,
+            "latency_us": latency_us,
+        }
+        for proposal, is_legal, latency_us in zip(written.proposals, legal, latencies, strict=True)
+    ]
+    legal_ratio = sum(legal) / max(1, len(legal))
+    if json:
+        ratios = {"legal_ratio": legal_ratio, "distinct_ratio": written.distinct_ratio}
+        console.print_json({"kernel": space.name, "proposals": rows, **ratios})
+        return
+    console.print_table(
+        f"{space.name}: {legal_ratio:.0%} legal, {written.distinct_ratio:.0%} of what was written distinct",
+        ["decisions", "sketch", "latency"],
+        [
+            [
+                " ".join(_decision_text(each) for each in proposal.decisions),
+                str(proposal.sketch),
+                "-" if latency is None else console.format_us(latency),
+            ]
+            for proposal, latency in zip(written.proposals, latencies, strict=True)
+        ],
+    )
+
+
+@app.command("evaluate")
+def evaluate(
+    kernels: Annotated[
+        str, typer.Option(help="Kernels to tune, by spaces; not ones that the model learnt from.")
+    ] = "dense:196x192x192,gelu convolution:32x28x64x3x2",
+    model: ModelOption = DEFAULT_MODEL,
+    trials: Annotated[int, typer.Option(help="Trials of each kernel by each proposer.")] = 64,
+    seeds: Annotated[int, typer.Option(help="Repetitions, each with a seed of its own.")] = 1,
+    temperature: TemperatureOption = 1.0,
+    target: TargetOption = "cpu",
+    threads: ThreadsOption = 1,
+    records: RecordsOption = DEFAULT_RECORDS,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Measure how fast kernels get after 1, 2, 4, … trials: by the model, by evolution, and at random.
+
+    All three are measured by the same builder and runner. Evolution is MetaSchedule's with its XGBoost model.
+    A trial takes about a second; all are kept in the records.
+
+    Example: `tessel language evaluate --kernels dense:196x192x192,gelu --trials 32`
+    """
+    _check_extra()
+    _check_numbers(("--trials", trials, 1), ("--seeds", seeds, 1), ("--threads", threads, 1))
+    _check_temperature(temperature)
+    from tuner.language.evaluation import PROPOSERS, mean_best_us, run_proposer, trial_counts
+    from tuner.language.model_files import load_network
+
+    machine = _machine(target, threads)
+    spaces = _spaces(machine, kernels)
+    if not spaces:
+        raise typer.BadParameter("--kernels names none; give at least one")
+    network, _ = load_network(model, machine.target)
+    measuring = _measuring(machine, records, model)
+    runs: list[Run] = []
+    total = len(spaces) * seeds * len(PROPOSERS) * trials
+    with console.progress_bar("measuring") as update:
+        for number in range(seeds):
+            for space in spaces:
+                for proposer in PROPOSERS:
+                    label, before = f"{space.name}, {proposer}", len(runs) * trials
+                    update(label, before, total)
+                    runs.append(
+                        run_proposer(
+                            proposer,
+                            network,
+                            space,
+                            trials=trials,
+                            seed=seed + number,
+                            measuring=measuring,
+                            temperature=temperature,
+                            on_progress=_progress(update, label, before, total),
+                        )
+                    )
+    counts = trial_counts(trials)
+    curves = {proposer: mean_best_us(runs, proposer, counts) for proposer in PROPOSERS}
+    written = [run for run in runs if run.proposer == "language"]
+    legal_ratio = sum(run.num_legal for run in written) / sum(len(run.latencies_us) for run in written)
+    distinct_ratio = sum(run.distinct_ratio for run in written) / len(written)
+    if json:
+        document = {
+            "trials": counts,
+            **{f"{proposer}_us": list(map(_finite, curve)) for proposer, curve in curves.items()},
+            "legal_ratio": legal_ratio,
+            "distinct_ratio": distinct_ratio,
+            "runs": [_run_document(run) for run in runs],
+        }
+        console.print_json(document)
+        return
+    console.print_table(
+        f"Best latency after so many trials, {len(spaces)} kernels, {seeds} seeds",
+        ["trials", *PROPOSERS],
+        [
+            [str(count), *(console.format_us(curves[proposer][index]) for proposer in PROPOSERS)]
+            for index, count in enumerate(counts)
+        ],
+    )
+    console.print_line(f"{legal_ratio:.0%} of the model's schedules legal, {distinct_ratio:.0%} distinct")
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What kernels are tuned for, and where from here."""
+
+    target: Target
+    tuned_for: Any
+    environment: Environment
+
+
+class _Training:
+    """A network that is trained, and saved now and then."""
+
+    def __init__(
+        self,
+        *,
+        machine: _Machine,
+        out: Path,
+        shape: Any,
+        families: Sequence[str],
+        seed: int,
+        learning_rate: float,
+        go_on: bool,
+    ) -> None:
+        from scripts.tuning_options import check_writable_folder
+        from tuner.language.model_files import Manifest, load_network
+        from tuner.language.network import Network
+
+        check_writable_folder(out)
+        self.machine = machine
+        self.out = out
+        self.families = families
+        self.seed = seed
+        self.learning_rate = learning_rate
+        self.network: Network
+        self.manifest: Manifest
+        if go_on:
+            self.network, self.manifest = load_network(out, machine.target)
+            return
+        self.network = Network(shape, seed=seed)
+        self.manifest = Manifest(
+            shape=shape,
+            target=machine.target.text,
+            device_model=machine.environment.device_model,
+            num_threads=machine.target.num_threads,
+            seed=seed,
+            families=tuple(families),
+            num_texts=0,
+        )
+
+    def pre_train(self, num_kernels: int, num_samples: int, epochs: int) -> None:
+        """Learn what schedules look like."""
+        import msgspec
+        import numpy as np
+
+        from tuner.language.training import random_spaces, sampled_texts
+
+        rng = np.random.default_rng(self.seed)
+        texts: dict[Text, float] = {}
+        spaces = random_spaces(self.families, num_kernels, self.machine.tuned_for, rng)
+        for space in console.track(spaces, "sampling schedules", num_kernels * len(self.families)):
+            texts.update(sampled_texts(space, num_samples, rng))
+        self.manifest = msgspec.structs.replace(self.manifest, num_texts=len(texts))
+        self._fit(texts, epochs=epochs, learning_rate=self.learning_rate, phase="pre-training")
+
+    def fine_tune(self, records: str, held_out: Sequence[KernelSpace], share: float, epochs: int) -> Manifest:
+        """Learn which schedules are fast, from the trials of the records."""
+        import msgspec
+
+        from records import open_store
+        from tuner.backends.schedule_trials import task_name
+        from tuner.language.trials import recorded_trials
+
+        left_out = {task_name(space.module) for space in held_out}
+        machine = self.machine
+        with console.progress_bar("reading trials"), open_store(records) as store:
+            found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
+        known = {name: each for name, each in sorted(found.items()) if name not in left_out and each[1]}
+        texts = _learnt_texts(known, share)
+        self.manifest = msgspec.structs.replace(
+            self.manifest,
+            num_kernels=len(known),
+            num_trials=sum(len(trials) for _, trials in known.values()),
+            num_best=len(texts[0]),
+        )
+        for (chosen, apart), times, title in zip(
+            ((texts[0], texts[1]), (texts[2], texts[1])),
+            (epochs, epochs // 2),
+            (f"learning the best {share:.0%}", "learning the best one"),
+            strict=True,
+        ):
+            self._fit(
+                chosen, epochs=times, learning_rate=self.learning_rate / 3, phase=title, kept_apart=apart
+            )
+        self.save()
+        return self.manifest
+
+    def save(self) -> None:
+        """Write a checkpoint, which is a whole model."""
+        from tuner.language.model_files import save_network
+
+        self.manifest = save_network(self.network, self.manifest, self.out)
+
+    def _fit(
+        self,
+        texts: dict[Text, float],
+        *,
+        epochs: int,
+        learning_rate: float,
+        phase: str,
+        kept_apart: dict[Text, float] | None = None,
+    ) -> None:
+        import time
+
+        from tuner.language.training import fit
+
+        saved = time.monotonic()
+        steps = fit(
+            self.network,
+            texts,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            seed=self.seed,
+            phase=phase,
+            kept_apart=kept_apart or None,
+        )
+        try:
+            with console.progress_bar(phase) as update:
+                for step in steps:
+                    update(f"{phase}, loss {step.loss:.2f}", step.completed, step.total)
+                    if time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                        self.save()
+                        saved = time.monotonic()
+        finally:
+            self.save()
+
+
+def _learnt_texts(
+    known: dict[str, tuple[KernelSpace, Any]], share: float
+) -> tuple[dict[Text, float], dict[Text, float], dict[Text, float]]:
+    """Return texts of the best share, of the best share of kernels kept apart, and of the best one."""
+    from tuner.language.training import best_texts, split_kernels
+
+    learnt, apart = split_kernels(tuple(known))
+
+    def texts(names: Iterable[str], part: float) -> dict[Text, float]:
+        found: dict[Text, float] = {}
+        for name in names:
+            found.update(best_texts(*known[name], part))
+        return found
+
+    return texts(learnt, share), texts(apart, share), texts(learnt, 0.0)
+
+
+def _measure_training_set(
+    machine: _Machine, records: str, spaces: Sequence[KernelSpace], trials: int, seed: int, out: Path
+) -> None:
+    """Measure random schedules of kernels until the records hold so many of each."""
+    import numpy as np
+
+    from records import open_store
+    from tuner.backends.schedule_trials import task_name
+    from tuner.language.trials import measure_proposals, new_samples, recorded_trials
+
+    if trials < 1:
+        raise typer.BadParameter("--kernels is given without --trials; say how many to measure of each")
+    measuring = _measuring(machine, records, out)
+    assert measuring.keeper is not None
+    with open_store(records) as store:
+        found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
+    with console.progress_bar("measuring trials") as update:
+        for number, space in enumerate(spaces):
+            known = found[task_name(space.module)][1] if task_name(space.module) in found else {}
+            rng = np.random.default_rng([seed, number, len(known)])
+            measure_proposals(
+                space,
+                new_samples(space, max(0, trials - len(known)), known, rng),
+                builder=measuring.builder,
+                runner=measuring.runner,
+                keep=measuring.keeper(space),
+                on_progress=_progress(
+                    update, f"measuring {space.name}", number * trials, len(spaces) * trials
+                ),
+            )
+
+
+def _machine(text: str, threads: int) -> _Machine:
+    from tuner.backends.metaschedule import MetaSchedule, tuning_target
+    from tuner.target_resolution import environment_of, resolve_target
+
+    with console.progress_bar("starting"):
+        target = resolve_target(text, num_threads=threads)
+        if target.kind != "cpu" or target.rpc:
+            raise typer.BadParameter(
+                f"--target {text} is not this machine's processor; the language model writes "
+                "schedules for cpu"
+            )
+        return _Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
+
+
+def _spaces(machine: _Machine, names: str) -> list[KernelSpace]:
+    return [_space(machine, name) for name in names.split()]
+
+
+def _space(machine: _Machine, name: str) -> KernelSpace:
+    from tuner.language.kernels import kernel_module, parse_kernel
+    from tuner.language.sketches import KernelSpace
+
+    kernel = parse_kernel(name)
+    return KernelSpace(kernel.name, kernel_module(kernel), machine.tuned_for)
+
+
+def _measuring(machine: _Machine, records: str, model: Path) -> Measuring:
+    from tuner.backends.schedule_trials import KeepTrials
+    from tuner.language.evaluation import Measuring
+    from tuner.language.trials import new_builder, new_runner
+
+    def keeper(space: KernelSpace) -> Any:
+        return KeepTrials(records, space.module, space.tuned_for, machine.target, machine.environment)
+
+    return Measuring(
+        builder=new_builder(),
+        runner=new_runner(),
+        work_dir=model / "logs",
+        keeper=keeper,
+    )
+
+
+def _progress(update: Reporter, text: str, before: int, total: int) -> Callable[[int, int], None]:
+    """Return what is told of a part, and shows the whole."""
+    return lambda done, _: update(text, before + done, total)
+
+
+def _check_extra() -> None:
+    """Refuse to go on without the extra `language`."""
+    import importlib.util
+
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise typer.BadParameter(
+            f"{missing[0]} is not installed, and the language model needs it; "
+            "python -m pip install -c constraints.txt -e '.[language]'"
+        )
+
+
+def _check_numbers(*options: tuple[str, int, int]) -> None:
+    for name, value, least in options:
+        if value < least:
+            raise typer.BadParameter(f"{name} is {value}; it is at least {least}")
+
+
+def _check_temperature(temperature: float) -> None:
+    if not 0 < temperature < math.inf:
+        raise typer.BadParameter(f"--temperature is {temperature}; it is above 0")
+
+
+def _decision_text(decision: Any) -> str:
+    return "×".join(map(str, decision)) if isinstance(decision, tuple) else str(decision)
+
+
+def _finite(latency_us: float) -> float | None:
+    return latency_us if math.isfinite(latency_us) else None
+
+
+def _run_document(run: Run) -> dict[str, object]:
+    return {
+        "kernel": run.kernel,
+        "proposer": run.proposer,
+        "seed": run.seed,
+        "latencies_us": list(map(_finite, run.latencies_us)),
+    }
