@@ -12,20 +12,17 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import IRModule, RelaxFunction, num_inputs_of, weights_of
+from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.torch_library import LIBRARY_PATTERNS
 from tuner.backends.tvm_native import replace_function
-from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.subgraph import SubGraph
 from tuner.rules.combinators import Union
 from tuner.rules.protocol import Rule
-from tuner.rules.segments import Segments
+from tuner.rules.segments import Segments, WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.target import Target
 
@@ -58,7 +55,7 @@ class OnnxRuntime:
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes library calls, and stretches of a model that is not trained."""
         calls = library_rule(LIBRARY_PATTERNS, name="calls")
-        return Union(self.name, (calls, _WithPackedWeights(Segments("stretches"))))
+        return Union(self.name, (calls, WithPackedWeights(Segments("stretches"))))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say which operator or type has no conversion to ONNX."""
@@ -80,23 +77,6 @@ class OnnxRuntime:
             )
             module = replace_function(module, name, _called(function, calls.encode_call(call)))
         return module
-
-
-@dataclass(frozen=True, slots=True)
-class _WithPackedWeights:
-    """Proposes what a rule does where weights can be packed; elsewhere a long call gains nothing."""
-
-    rule: Rule
-
-    @property
-    def name(self) -> str:
-        """The name of the rule inside."""
-        return self.rule.name
-
-    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
-        """Yield the rule's sub-graphs, or nothing."""
-        marked = graph.has_source and num_inputs_of(graph.source.function) is not None
-        return self.rule.find_candidates(graph) if marked else ()
 
 
 def _called(function: RelaxFunction, text: str) -> IRModule:

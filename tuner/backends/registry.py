@@ -16,6 +16,7 @@ from types import MappingProxyType
 from urllib.parse import parse_qsl
 
 from tuner.backends.blas import Blas
+from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.onnxruntime_library import OnnxRuntime
 from tuner.backends.protocol import Backend
@@ -34,6 +35,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "torch": TorchLibrary,
         "onnxruntime": OnnxRuntime,
         "winograd": Winograd,
+        "channels_last": ChannelsLast,
         "metaschedule": MetaSchedule,
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
         "cudnn": partial(TvmCodegen, "cudnn", "cuda"),

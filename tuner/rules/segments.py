@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tuner.backends.protocol import num_inputs_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.kinds import PatternKind
 from tuner.graph.subgraph import SubGraph
+from tuner.rules.protocol import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,23 @@ class Segments:
                 start = position
         if order:
             yield order[start:]
+
+
+@dataclass(frozen=True, slots=True)
+class WithPackedWeights:
+    """Proposes what a rule does where weights can be packed; elsewhere a long call gains nothing."""
+
+    rule: Rule
+
+    @property
+    def name(self) -> str:
+        """The name of the rule inside."""
+        return self.rule.name
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield the rule's sub-graphs, or nothing."""
+        marked = graph.has_source and num_inputs_of(graph.source.function) is not None
+        return self.rule.find_candidates(graph) if marked else ()
 
 
 def _crossing(graph: DataflowGraph, order: Sequence[int]) -> list[int]:

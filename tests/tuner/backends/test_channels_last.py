@@ -1,0 +1,133 @@
+"""Stretches with channels last compute what they did with channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.partition_samples import Body, function_module, part_of, partition_module
+from tuner.backends.channels_last import ChannelsLast
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
+from tuner.graph.dataflow import DataflowGraph
+from tuner.lower import build_module, build_reference, lower_module, run_module
+from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.rules.spec import gather_specs
+from tuner.target import Target
+from tuner.target_resolution import resolve_target
+
+pytestmark = pytest.mark.tvm
+
+op = relax.op
+
+
+def _residual(x: Any, wide: Any, narrow: Any, window: Any, bias: Any) -> Any:
+    """Two convolutions whose results are added, and one of them is read again."""
+    first = op.nn.conv2d(x, wide)
+    second = op.nn.conv2d(op.nn.relu(op.nn.conv2d(first, narrow)), window, padding=1)
+    return op.nn.relu(op.add(op.add(second, bias), first))
+
+
+def _normalised(x: Any, weights: Any, gamma: Any, beta: Any, mean: Any, variance: Any, after: Any) -> Any:
+    result = op.nn.conv2d(x, weights)
+    normalised = op.nn.batch_norm(result, gamma, beta, mean, op.exp(variance), axis=1, training=False)
+    return op.nn.conv2d(op.nn.relu(normalised[0]), after)
+
+
+PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
+    "strides, padding, bias and a batch": (
+        [(2, 12, 9, 11), (16, 12, 3, 3), (1, 16, 1, 1)],
+        lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, strides=2, padding=1), b)),
+    ),
+    "three channels, a wide window, and a pool": (
+        [(1, 3, 20, 20), (12, 3, 7, 7)],
+        lambda x, w: op.nn.max_pool2d(op.nn.conv2d(x, w, strides=2, padding=3), (3, 3), (2, 2), (1, 1)),
+    ),
+    "Winograd's method and a sum": (
+        [(1, 16, 9, 7), (32, 16, 1, 1), (16, 32, 1, 1), (32, 16, 3, 3), (1, 32, 1, 1)],
+        _residual,
+    ),
+    "a sum of two direct convolutions": (
+        [(1, 8, 5, 5), (24, 8, 1, 1), (24, 8, 1, 1)],
+        lambda x, v, w: op.nn.relu(op.add(op.nn.conv2d(x, v), op.nn.conv2d(x, w))),
+    ),
+    "a sum with itself": (
+        [(1, 8, 5, 5), (8, 8, 1, 1)],
+        lambda x, w: (lambda y: op.add(y, y))(op.nn.conv2d(x, w)),
+    ),
+    "joined channels, then their mean": (
+        [(1, 16, 6, 6), (8, 16, 1, 1), (16, 8, 1, 1), (16, 8, 3, 3)],
+        lambda x, squeeze, one, three: (
+            lambda y: op.mean(
+                op.concat([op.nn.conv2d(y, one), op.nn.relu(op.nn.conv2d(y, three, padding=1))], axis=1),
+                [2, 3],
+            )
+        )(op.nn.conv2d(x, squeeze)),
+    ),
+    "normalisation between convolutions": (
+        [(1, 8, 5, 5), (16, 8, 1, 1), (16,), (16,), (16,), (16,), (8, 16, 1, 1)],
+        _normalised,
+    ),
+    "pools and strides of pixels": (
+        [(1, 16, 9, 9), (32, 16, 1, 1)],
+        lambda x, w: op.nn.adaptive_avg_pool2d(
+            op.nn.avg_pool2d(op.nn.conv2d(x, w, strides=2), (2, 2), (2, 2)), (1, 1)
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return resolve_target("cpu", num_threads=1)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_stretch_computes_what_it_did(program: str, target: Target) -> None:
+    module = partition_module("channels_last", *PROGRAMS[program])
+    assert ChannelsLast().refusal(part_of(module), target) is None
+    inputs = random_inputs(input_specs(module), seed=1)
+    results = run_module(build_module(lower_module(module, [ChannelsLast()], target), target), inputs, target)
+    expected = run_module(build_reference(module, target), inputs, target)
+    assert np.abs(expected[0]).max() > 0.1
+    assert relative_error(results, expected) < 1e-5
+
+
+def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(target: Target) -> None:
+    shapes = [(1, 8, 5, 5), (16, 8, 1, 1), (1, 16, 1, 1), (1, 16, 5, 5)]
+    module = partition_module(
+        "channels_last",
+        shapes,
+        lambda x, w, b, y: op.nn.relu(op.add(op.add(op.nn.conv2d(x, w), b), y)),
+    )
+    lowered = ChannelsLast().lower(module, ["part"], target)
+    names = [variable.name_hint for variable, _ in lowered.functions_items()]
+    kernels = [name for name in names if name not in ("main", "part")]
+    # What else there is turns x and y, and the result.
+    assert sorted("transpose" in name for name in kernels) == [False, False, *[True] * (len(kernels) - 2)]
+
+
+def test_it_refuses_what_has_no_convolution_of_its_own(target: Target) -> None:
+    grouped = partition_module(
+        "channels_last", [(1, 8, 5, 5), (8, 1, 3, 3)], lambda x, w: op.nn.conv2d(x, w, groups=8)
+    )
+    assert "groups" in (ChannelsLast().refusal(part_of(grouped), target) or "")
+
+
+def test_its_rule_proposes_stretches_where_weights_are_known(target: Target) -> None:
+    module = function_module([(1, 8, 5, 5), (8, 8, 1, 1)], _four_convolutions)
+    spec, _ = gather_specs([ChannelsLast()], target)
+    assert not list(spec.rule.find_candidates(DataflowGraph.from_function(module)))
+    module.update_func(module.get_global_var("main"), module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1))
+    graph = DataflowGraph.from_function(module)
+    found = list(spec.rule.find_candidates(graph))
+    assert {sub_graph.inside for sub_graph in found} > {graph.all_indices}
+
+
+def _four_convolutions(x: Any, weights: Any) -> Any:
+    for _ in range(4):
+        x = op.nn.conv2d(x, weights)
+    return x

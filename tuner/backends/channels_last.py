@@ -1,0 +1,356 @@
+"""Stretches of convolutional networks with channels last inside, as TVM kernels that cost no tuning.
+
+A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
+with stride 1 go by Winograd's method, others without groups by direct kernels, each with its bias, a tensor
+that is added, and ReLU in one kernel; batch normalisation becomes one product and one sum, which TVM fuses
+with what follows. Operators with axes of their own that are not listed here get their data as it was. Weights
+are packed once where they never change. Checked in tests/tuner/backends/test_channels_last.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax
+
+from tuner.backends import direct_kernel, winograd_kernel
+from tuner.backends.direct_kernel import DirectShape
+from tuner.backends.kernel_schedule import as_finished, schedule_kernels
+from tuner.backends.library_call import shape_of
+from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.tvm_native import fuse_as_tvm_does, replace_function
+from tuner.backends.winograd_kernel import choose_shape, lanes_of
+from tuner.rules.protocol import Rule
+from tuner.rules.segments import Segments, WithPackedWeights
+from tuner.target import Target
+
+Expression: TypeAlias = Any
+"""A Relax expression; TVM ships no types."""
+
+_LAST = (0, 2, 3, 1)
+_FIRST = (0, 3, 1, 2)
+"""Axes of NCHW data in the order of NHWC, and back."""
+
+_POOLS: Mapping[str, Callable[..., Expression]] = {
+    "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
+    "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
+}
+
+_ELEMENTWISE = frozenset(
+    f"relax.{name}"
+    for name in (
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "clip", "sigmoid", "tanh",
+        "nn.relu", "nn.gelu", "nn.silu",
+    )
+)  # fmt: skip
+
+
+class ChannelsLast:
+    """Runs stretches of convolutional networks with channels last inside, 3 x 3 by Winograd's method."""
+
+    name = "channels_last"
+    settings = ""
+    reference = "channels_last"
+    packs_weights = True
+    takes_stretches = True
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Return nothing: TVM's own version is in every environment."""
+        return ()
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        """Say that its kernels are written for a CPU's vectors."""
+        return None if target.kind == "cpu" else "its kernels are for a CPU"
+
+    def rule(self, target: Target) -> Rule:
+        """Return the rule that proposes stretches of a model that is not trained."""
+        return WithPackedWeights(Segments(self.name))
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        """Say that the function has no convolution that its kernels are for."""
+        if any(_is_ours(binding.value) for binding in _bindings(function)):
+            return None
+        return "it has no convolution of float32 without groups whose filters fill vectors of 4"
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        """Return the module with each function as kernels on tensors with channels last."""
+        for name in functions:
+            turned = _Turned(module[name], target).lowered()
+            kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
+            module = replace_function(module, name, schedule_kernels(kernels, target))
+        return module
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A convolution and what its kernel does besides.
+
+    Attributes:
+        call: the convolution.
+        last: the variable of the last operator.
+        bias: what is added to each channel.
+        other: a tensor that is added.
+        has_relu: whether negative results become 0.
+    """
+
+    call: Expression
+    last: Expression
+    bias: Expression | None = None
+    other: Expression | None = None
+    has_relu: bool = False
+
+
+class _Turned:
+    """Writes a function again with channels last."""
+
+    def __init__(self, function: RelaxFunction, target: Target) -> None:
+        self.function = function
+        self.target = target
+        self.builder = relax.BlockBuilder()
+        self.first: dict[Expression, Expression] = {}
+        self.last: dict[Expression, Expression] = {}
+        self.normalised: dict[Expression, Expression] = {}
+
+    def lowered(self) -> IRModule:
+        """Return a module whose `main` does what the function does, with finished kernels of convolutions."""
+        parameters = [relax.Var(parameter.name, parameter.ty) for parameter in self.function.params]
+        self.first.update(zip(self.function.params, parameters, strict=True))
+        chains, inside = _chains(self.function)
+        result = self.function.body.body
+        with self.builder.function("main", parameters):
+            with self.builder.dataflow():
+                for binding in _bindings(self.function):
+                    if binding.var in chains:
+                        self.last[binding.var] = self._convolved(chains[binding.var])
+                    elif binding.var not in inside:
+                        self._bind(binding.var, binding.value)
+                found = self.builder.emit_output(self._as_was(result))
+            self.builder.emit_func_output(found)
+        return self.builder.get()
+
+    def _bind(self, variable: Expression, value: Expression) -> None:
+        """Write one operator, with channels last where its data is so already and it can be."""
+        if isinstance(value, relax.Var):
+            for known in (self.first, self.last):
+                if value in known:
+                    known[variable] = known[value]
+            return
+        is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
+        name = value.op.name if is_call else ""
+        if name == "relax.nn.batch_norm" and _is_inference(value) and value.args[0] in self.last:
+            self.normalised[variable] = value
+        elif (
+            isinstance(value, relax.TupleGetItem)
+            and value.tuple_value in self.normalised
+            and value.index == 0
+        ):
+            self.last[variable] = self.builder.emit(self._normalised(self.normalised[value.tuple_value]))
+        elif is_call and (turned := self._turned(name, value)) is not None:
+            self.last[variable] = self.builder.emit(turned)
+        else:
+            self.first[variable] = self.builder.emit(self._as_was(value))
+
+    def _turned(self, name: str, call: Expression) -> Expression | None:
+        """Return the operator with channels last, or None where it must stay as it was."""
+        if name == "relax.concat":
+            fields = _tensors_of(call)
+            is_known = any(each in self.last for each in fields) and int(call.attrs.axis) in (1, -3)
+            if not is_known or any(len(shape_of(each)) != 4 for each in fields):
+                return None
+            return relax.op.concat([self._channels_last(each) for each in fields], axis=3)
+        if not any(argument in self.last for argument in call.args):
+            return None
+        attributes = call.attrs
+        if name in _POOLS and attributes.layout == "NCHW":
+            return _POOLS[name](
+                self._channels_last(call.args[0]),
+                attributes.pool_size,
+                attributes.strides,
+                attributes.padding,
+                attributes.dilation,
+                bool(attributes.ceil_mode),
+                bool(attributes.count_include_pad),
+                "NHWC",
+            )
+        if name == "relax.nn.adaptive_avg_pool2d" and attributes.layout == "NCHW":
+            data = self._channels_last(call.args[0])
+            return relax.op.nn.adaptive_avg_pool2d(data, attributes.output_size, "NHWC")
+        tensors = [argument for argument in call.args if hasattr(argument.ty, "shape")]
+        if name in _ELEMENTWISE and all(len(shape_of(tensor)) == 4 for tensor in tensors):
+            arguments = [self._channels_last(each) if each in tensors else each for each in call.args]
+            return relax.Call(call.op, arguments, call.attrs)
+        return None
+
+    def _normalised(self, call: Expression) -> Expression:
+        """Return batch normalisation as a product and a sum, whose factors come of weights."""
+        data, *parameters = call.args
+        gamma, beta, mean, variance = (self._channels_first(parameter) for parameter in parameters)
+        emit, op, attributes = self.builder.emit, relax.op, call.attrs
+        spread = emit(op.sqrt(emit(op.add(variance, relax.const(float(attributes.epsilon), "float32")))))
+        one = relax.const(1.0, "float32")
+        factor = emit(op.divide(gamma if attributes.scale else one, spread))
+        shift = emit(op.multiply(mean, factor))
+        shift = emit(op.subtract(beta, shift) if attributes.center else op.negative(shift))
+        return op.add(emit(op.multiply(self._channels_last(data), factor)), shift)
+
+    def _convolved(self, chain: _Chain) -> Expression:
+        """Return the call of the kernel of a convolution and what follows it."""
+        attributes = chain.call.attrs
+        data, weights = (chain.call.args[0], self._channels_first(chain.call.args[1]))
+        extents = shape_of(data)
+        padding = (int(attributes.padding[0]), int(attributes.padding[1]))
+        bias = [] if chain.bias is None else [self._channels_first(chain.bias)]
+        bias_shape = shape_of(bias[0]) if bias else None
+        other = [] if chain.other is None else [self._channels_last(chain.other)]
+        filters = shape_of(weights)[0]
+        if _is_winograd(chain.call):
+            cut = choose_shape(extents, filters, padding, self.target.num_threads)
+            pack = winograd_kernel.weights_kernel(cut)
+            kernel = winograd_kernel.convolution_kernel(
+                cut, bias_shape, has_relu=chain.has_relu, channels_last=True
+            )
+            packed_shape: Sequence[int] = cut.packed_shape
+            result = (extents[0], cut.result_height, cut.result_width, filters)
+        else:
+            shape = DirectShape(
+                data=(extents[0], extents[2], extents[3], extents[1]),
+                filters=filters,
+                window=(shape_of(weights)[2], shape_of(weights)[3]),
+                strides=(int(attributes.strides[0]), int(attributes.strides[1])),
+                padding=padding,
+            )
+            pack = direct_kernel.weights_kernel(shape)
+            kernel = direct_kernel.convolution_kernel(
+                shape, bias_shape, has_other=bool(other), has_relu=chain.has_relu
+            )
+            packed_shape, result = shape.packed_shape, shape.result
+        pack_name = self.builder.add_func(as_finished(pack), "pack_weights")
+        kernel_name = self.builder.add_func(as_finished(kernel), "convolution")
+        packed = self.builder.emit(
+            relax.call_tir(pack_name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
+        )
+        arguments = [self._channels_last(data), packed, *bias, *other]
+        return self.builder.emit(
+            relax.call_tir(kernel_name, arguments, relax.TensorType(tuple(result), "float32"))
+        )
+
+    def _channels_last(self, expression: Expression) -> Expression:
+        if expression not in self.last:
+            turned = relax.op.permute_dims(self._channels_first(expression), list(_LAST))
+            self.last[expression] = self.builder.emit(turned)
+        return self.last[expression]
+
+    def _channels_first(self, expression: Expression) -> Expression:
+        if not isinstance(expression, relax.Var):
+            return expression
+        if expression not in self.first:
+            self.first[expression] = self.builder.emit(
+                relax.op.permute_dims(self.last[expression], list(_FIRST))
+            )
+        return self.first[expression]
+
+    def _as_was(self, value: Expression) -> Expression:
+        """Return a value that reads what it read, channels first."""
+        if isinstance(value, relax.Var):
+            return self._channels_first(value)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._as_was(each) for each in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value in self.normalised and value.tuple_value not in self.first:
+                source = self._as_was(self.normalised[value.tuple_value])
+                self.first[value.tuple_value] = self.builder.emit(source)
+            return relax.TupleGetItem(self._as_was(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            return relax.Call(
+                value.op, [self._as_was(each) for each in value.args], value.attrs, value.ty_args
+            )
+        return value
+
+
+def _bindings(function: RelaxFunction) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _tensors_of(call: Expression) -> list[Expression]:
+    """Return what a call of `concat` joins; none where that is no tuple written out."""
+    return list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+
+
+def _is_inference(call: Expression) -> bool:
+    """Say whether a batch normalisation of axis 1 uses the statistics that it is given."""
+    return int(call.attrs.axis) == 1 and not bool(call.attrs.training)
+
+
+def _is_ours(value: Expression) -> bool:
+    """Say whether there is a kernel for a value: a convolution of one group."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return False
+    if value.op.name != "relax.nn.conv2d" or str(value.ty.dtype) != "float32":
+        return False
+    attributes = value.attrs
+    if (attributes.data_layout, attributes.kernel_layout) != ("NCHW", "OIHW"):
+        return False
+    top, left, bottom, right = (int(extent) for extent in attributes.padding)
+    is_plain = int(attributes.groups) == 1 and {int(step) for step in attributes.dilation} == {1}
+    return is_plain and (top, left) == (bottom, right) and lanes_of(shape_of(value.args[1])[0]) > 0
+
+
+def _is_winograd(call: Expression) -> bool:
+    filters = shape_of(call.args[1])
+    is_one = {int(step) for step in call.attrs.strides} == {1}
+    return is_one and filters[2:] == (3, 3) and lanes_of(filters[1]) > 0
+
+
+def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expression]]:
+    """Return convolutions with what follows by the last variable of each, and the variables before those."""
+    bindings = _bindings(function)
+    readers: dict[Expression, list[Any]] = {}
+    for binding in bindings:
+        for variable in relax.analysis.free_vars(binding.value):
+            readers.setdefault(variable, []).append(binding)
+    results = set(relax.analysis.free_vars(function.body.body))
+    chains: dict[Expression, _Chain] = {}
+    inside: set[Expression] = set()
+    taken: set[Expression] = set()
+    for binding in bindings:
+        if not _is_ours(binding.value):
+            continue
+        chain = _Chain(binding.value, binding.var)
+        while chain.last not in results and len(readers.get(chain.last, ())) == 1:
+            (reader,) = readers[chain.last]
+            # Of two convolutions that are added the first one's kernel adds.
+            if reader.var in taken or not _absorb(chain, reader.value):
+                break
+            taken.add(reader.var)
+            inside.add(chain.last)
+            chain.last = reader.var
+            if chain.has_relu:
+                break
+        chains[chain.last] = chain
+    return chains, inside
+
+
+def _absorb(chain: _Chain, value: Expression) -> bool:
+    """Note that the kernel of a convolution does this operator too, where it can."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return False
+    if value.op.name == "relax.nn.relu":
+        chain.has_relu = True
+        return True
+    if value.op.name != "relax.add" or shape_of(value) != shape_of(chain.last):
+        return False
+    (added,) = [argument for argument in value.args if argument != chain.last] or (None,)
+    if not isinstance(added, relax.Var):
+        return False
+    shape, filters = shape_of(added), shape_of(chain.last)[1]
+    is_channels = shape[-3:] == (filters, 1, 1) and all(extent == 1 for extent in shape[:-3])
+    if is_channels and chain.bias is None and chain.other is None:
+        chain.bias = added
+        return True
+    if shape == shape_of(chain.last) and chain.other is None and not _is_winograd(chain.call):
+        chain.other = added
+        return True
+    return False

@@ -1,0 +1,257 @@
+"""Direct convolutions of data with channels last, as two TVM kernels that cost no tuning.
+
+One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
+The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
+and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
+convolution is so one product of pixels x channels by channels x filters. Registers are counted for AVX-512,
+and fewer cost time, not correctness. Checked in tests/tuner/backends/test_channels_last.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as script
+
+from tuner.backends.winograd_kernel import lanes_of
+
+PrimFunc: TypeAlias = Any
+"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+
+_ROWS = range(5, 13)
+_BEST_ROWS = 7
+"""Pixels of a tile: what divides the results best, and of equals what is nearest to 7."""
+
+_BLOCK_BYTES = 1 << 18
+"""Data that stays in the cache while all panels of weights pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectShape:
+    """A convolution of NHWC data without groups and dilation.
+
+    Attributes:
+        data: batch, height, width, channels.
+        filters: channels of the result.
+        window: rows and columns.
+        strides: along rows and columns.
+        padding: rows of zeros above and below, columns left and right.
+    """
+
+    data: tuple[int, int, int, int]
+    filters: int
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def result(self) -> tuple[int, int, int, int]:
+        """Batch, height, width and filters of the result."""
+        batch, height, width, _ = self.padded
+        rows = (height - self.window[0]) // self.strides[0] + 1
+        columns = (width - self.window[1]) // self.strides[1] + 1
+        return (batch, rows, columns, self.filters)
+
+    @property
+    def padded(self) -> tuple[int, int, int, int]:
+        """The data's shape with its padding."""
+        batch, height, width, channels = self.data
+        return (batch, height + 2 * self.padding[0], width + 2 * self.padding[1], channels)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of filters of a panel."""
+        return 2 if self.filters % (2 * lanes_of(self.filters)) == 0 else 1
+
+    @property
+    def panel(self) -> int:
+        """Filters of a tile."""
+        return self.vectors * lanes_of(self.filters)
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int]:
+        """The shape of the packed weights: panels, window x channels, filters of a panel."""
+        return (self.filters // self.panel, self.window[0] * self.window[1] * self.data[3], self.panel)
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Lines of results that are cut into tiles, and pixels of each; 1 x 1 windows see one line."""
+        batch, rows, columns, _ = self.result
+        if self.window == (1, 1) and self.strides == (1, 1) and self.padding == (0, 0):
+            return (1, batch * rows * columns)
+        return (batch * rows, columns)
+
+
+def weights_kernel(shape: DirectShape) -> PrimFunc:
+    """Return the kernel that packs OIHW weights into `packed_shape`."""
+    (height, width), channels = shape.window, shape.data[3]
+    size = height * width * channels
+    num_panels, _, panel = shape.packed_shape
+    lanes = lanes_of(shape.filters)
+    with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
+        script.func_name("direct_weights")
+        weights = script.arg("weights", script.buffer((shape.filters, channels, height, width), "float32"))
+        packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
+        script.func_attr({"tirx.noalias": True})
+        with script.sblock("root"):
+            source = flat(weights, shape.filters * size)
+            target = flat(packed, shape.filters * size)
+            with (
+                script.parallel(num_panels) as which,
+                script.serial(channels) as channel,
+                script.serial(height * width) as place,
+                script.serial(shape.vectors) as vector,
+            ):
+                first = (which * panel + vector * lanes) * size + channel * height * width + place
+                at = (which * size + place * channels + channel) * panel + vector * lanes
+                script.buffer_store(
+                    target, source[script.Ramp(first, size, lanes)], [script.Ramp(at, 1, lanes)]
+                )
+    return builder.get()
+
+
+def convolution_kernel(
+    shape: DirectShape, bias_shape: Sequence[int] | None, *, has_other: bool, has_relu: bool
+) -> PrimFunc:
+    """Return the kernel of data, packed weights, bias, what else is added, and the result.
+
+    Args:
+        shape: the convolution.
+        bias_shape: of a bias with one element a filter, or None.
+        has_other: whether a tensor of the result's shape is added.
+        has_relu: whether negative results become 0.
+    """
+    with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
+        script.func_name("direct_convolution")
+        data = script.arg("data", script.buffer(shape.data, "float32"))
+        packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
+        added = script.arg("bias", script.buffer(tuple(bias_shape), "float32")) if bias_shape else None
+        more = script.arg("other", script.buffer(shape.result, "float32")) if has_other else None
+        result = script.arg("result", script.buffer(shape.result, "float32"))
+        script.func_attr({"tirx.noalias": True})
+        with script.sblock("root"):
+            source = flat(data, _size(shape.data))
+            if shape.padding != (0, 0):
+                padded = script.alloc_buffer((_size(shape.padded),), "float32")
+                _emit_padding(shape, source, padded)
+                source = padded
+            weights = flat(packed, _size(shape.packed_shape))
+            bias = flat(added, shape.filters) if bias_shape else None
+            other = flat(more, _size(shape.result)) if has_other else None
+            target = flat(result, _size(shape.result))
+            _emit_tiles(shape, source, weights, bias, other, target, has_relu=has_relu)
+    return builder.get()
+
+
+def flat(buffer: Any, size: int) -> Any:
+    """Return a buffer's memory as a row."""
+    return script.decl_buffer((size,), "float32", data=buffer.data)
+
+
+def _size(shape: Sequence[int]) -> int:
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
+    """Copy images into zeros."""
+    batch, height, width, channels = shape.data
+    _, rows, columns, _ = shape.padded
+    above, left = shape.padding
+    run, edge = width * channels, left * channels
+    with script.parallel(batch * rows) as row:
+        y = script.Bind(row % rows)
+        start = script.Bind(row * columns * channels)
+        inside = (y >= above) & (y < above + height)
+        with script.If(inside):
+            with script.Then():
+                first = script.Bind((row // rows * height + y - above) * run)
+                with script.serial(edge) as step:
+                    script.buffer_store(padded, script.float32(0), [start + step])
+                    script.buffer_store(padded, script.float32(0), [start + edge + run + step])
+                with script.serial(run) as step:
+                    script.buffer_store(padded, source[first + step], [start + edge + step])
+            with script.Else(), script.serial(columns * channels) as step:
+                script.buffer_store(padded, script.float32(0), [start + step])
+
+
+def _emit_tiles(
+    shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, *, has_relu: bool
+) -> None:
+    """Compute results tile by tile; the last of a line may repeat some of the one before."""
+    lanes, panel, channels, filters = lanes_of(shape.filters), shape.panel, shape.data[3], shape.filters
+    num_lines, length = shape.lines
+    rows = _rows_of(length)
+    tiles_of_line = -(-length // rows)
+    num_tiles = num_lines * tiles_of_line
+    tile_bytes = (
+        4
+        * rows
+        * (channels * shape.strides[0] * shape.strides[1] + filters * (2 if other is not None else 1))
+    )
+    group = max(1, min(num_tiles, _BLOCK_BYTES // tile_bytes))
+    tile = tuple(itertools.product(range(rows), range(shape.vectors)))
+    with (
+        script.parallel(-(-num_tiles // group)) as block,
+        script.serial(filters // panel) as which,
+        script.serial(group) as member,
+    ):
+        index = script.Bind(script.min(block * group + member, num_tiles - 1))
+        line = index // tiles_of_line
+        column = script.Bind(script.min(index % tiles_of_line * rows, length - rows))
+        pixel, step = _first_pixel(shape, line, column)
+        start = script.Bind(pixel * channels)
+        sums = script.alloc_buffer((rows * panel,), "float32", scope="local")
+        for row, vector in tile:
+            zeros = script.Broadcast(script.float32(0), lanes)
+            script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
+        (height, width), columns = shape.window, shape.padded[2]
+        with (
+            script.serial(height) as y,
+            script.serial(width) as x,
+            script.serial(channels) as channel,
+        ):
+            at_weights = (((which * height + y) * width + x) * channels + channel) * panel
+            right = [
+                script.Bind(weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
+                for vector in range(shape.vectors)
+            ]
+            first = script.Bind(start + (y * columns + x) * channels + channel)
+            for row in range(rows):
+                left = script.Bind(script.Broadcast(source[first + row * step * channels], lanes))
+                for vector in range(shape.vectors):
+                    at = script.Ramp(row * panel + vector * lanes, 1, lanes)
+                    script.buffer_store(sums, sums[at] + left * right[vector], [at])
+        for row, vector in tile:
+            value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
+            at = which * panel + vector * lanes
+            if bias is not None:
+                value = value + bias[script.Ramp(at, 1, lanes)]
+            place = script.Ramp((line * length + column + row) * filters + at, 1, lanes)
+            if other is not None:
+                value = value + other[place]
+            if has_relu:
+                value = script.max(value, script.Broadcast(script.float32(0), lanes))
+            script.buffer_store(target, value, [place])
+
+
+def _first_pixel(shape: DirectShape, line: Any, column: Any) -> tuple[Any, int]:
+    """Return the first pixel of the data that a tile reads, and how far its next result's is."""
+    if shape.lines[0] == 1 and shape.window == (1, 1) and shape.strides == (1, 1):
+        return column, 1
+    _, height, width, _ = shape.padded
+    rows = shape.result[1]
+    y = line // rows * height + line % rows * shape.strides[0]
+    return y * width + column * shape.strides[1], shape.strides[1]
+
+
+def _rows_of(length: int) -> int:
+    """Return how many pixels a tile has."""
+    choices = [rows for rows in _ROWS if rows <= length] or [length]
+    return min(choices, key=lambda rows: (-(-length // rows) * rows, abs(rows - _BEST_ROWS)))
