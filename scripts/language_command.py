@@ -35,7 +35,8 @@ DEFAULT_MODEL = Path("out/language")
 
 _KERNEL_HELP = (
     "`dense:ROWSxINNERxCOLUMNS` (then `,relu` or `,gelu` if wanted), `product:BATCHxROWSxINNERxCOLUMNS`, "
-    "`convolution:CHANNELSxEXTENTxOUTPUTSxKERNELxSTRIDE` or `depthwise:CHANNELSxEXTENTxKERNELxSTRIDE`."
+    "`convolution:CHANNELSxEXTENTxOUTPUTSxKERNELxSTRIDE`, `depthwise:CHANNELSxEXTENTxKERNELxSTRIDE`, or one "
+    "of a model's, such as `gpt2:tiny#1`."
 )
 
 _CHECKPOINT_SECONDS = 20.0
@@ -65,7 +66,10 @@ def train(
     ] = 20,
     best: Annotated[float, typer.Option(help="Share of a kernel's trials that count as its best.")] = 0.05,
     kernels: Annotated[
-        str | None, typer.Option(help="Kernels to measure first, by spaces, with --trials.")
+        str | None,
+        typer.Option(
+            help="Kernels, or models for all of theirs, to measure first, by spaces, with --trials."
+        ),
     ] = None,
     trials: Annotated[
         int, typer.Option(help="Random schedules of each of --kernels that the records shall hold.")
@@ -500,15 +504,27 @@ def _machine(text: str, threads: int) -> _Machine:
 
 
 def _spaces(machine: _Machine, names: str) -> list[KernelSpace]:
-    return [_space(machine, name) for name in names.split()]
+    """Return the kernels that words name, without those that have nothing to decide."""
+    from tuner.language.kernels import named_kernels
+    from tuner.language.sketches import KernelSpace
+
+    spaces = [
+        KernelSpace(name, module, machine.tuned_for)
+        for word in names.split()
+        for name, module in named_kernels(word)
+    ]
+    return [space for space in spaces if space.has_decisions]
 
 
 def _space(machine: _Machine, name: str) -> KernelSpace:
-    from tuner.language.kernels import kernel_module, parse_kernel
-    from tuner.language.sketches import KernelSpace
-
-    kernel = parse_kernel(name)
-    return KernelSpace(kernel.name, kernel_module(kernel), machine.tuned_for)
+    spaces = _spaces(machine, name)
+    if len(spaces) != 1:
+        known = ", ".join(space.name for space in spaces)
+        raise typer.BadParameter(
+            f"{name!r} names {len(spaces)} kernels that have something to decide; give one"
+            + (f" of {known}" if known else ", such as dense:64x256x256,relu")
+        )
+    return spaces[0]
 
 
 def _measuring(machine: _Machine, records: str, model: Path) -> Measuring:

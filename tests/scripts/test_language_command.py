@@ -59,6 +59,7 @@ def test_training_goes_on_from_a_model(tessel: Callable[..., Any], model: Path, 
     [
         (("generate", "sparse:1x2"), 2, "no kernel family 'sparse'"),
         (("generate", "dense:1x2"), 2, "dense has rows×inner×columns"),
+        (("generate", "mlp:tiny"), 2, "give one of mlp:tiny#"),
         (("generate", "dense:1x2x3", "--count", "0"), 2, "--count is 0"),
         (("generate", "dense:1x2x3", "--temperature", "0"), 2, "--temperature is 0.0"),
         (("generate", "dense:1x2x3", "--model", "nowhere"), 2, "holds no language model"),

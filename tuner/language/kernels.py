@@ -34,6 +34,8 @@ FAMILIES = {
 }
 """Kernels by what they compute, with what their extents mean."""
 
+_KERNEL = re.compile(r"([a-z]+):(\d+(?:x\d+)*)(?:,([a-z]+))?")
+
 _MAX_EXTENT = 65536
 
 _LEAST_OPERATIONS, _MOST_OPERATIONS = 10**6, 2 * 10**8
@@ -97,7 +99,7 @@ def parse_kernel(name: str) -> Kernel:
         UnknownNameError: there is no such family.
         ValueError: the rest does not fit the family.
     """
-    match = re.fullmatch(r"([a-z]+):(\d+(?:x\d+)*)(?:,([a-z]+))?", name.strip())
+    match = _KERNEL.fullmatch(name.strip())
     if match is None:
         raise ValueError(
             f"kernel {name!r} is not written as family:extents, such as dense:64x256x256,relu or "
@@ -129,17 +131,35 @@ def kernel_module(kernel: Kernel) -> IRModule:
     return _convolution(channels, extent, outputs, size, stride, groups=1)
 
 
-def model_kernels(name: str) -> list[tuple[str, IRModule]]:
-    """Return the kernels that a model becomes where TVM's own rules fuse it, each once, with a name.
+def named_kernels(name: str) -> list[tuple[str, IRModule]]:
+    """Return the kernels that a name stands for, each with a name of its own.
+
+    Args:
+        name: a kernel as `parse_kernel` reads it; a model such as `gpt2:tiny` for all kernels that it becomes
+            where TVM's own rules fuse it; or `gpt2:tiny#3` for one of those.
 
     Raises:
-        TunerError: there is no such model.
+        TunerError: there is no such family, model or kernel of it.
+        ValueError: the extents do not fit the family.
     """
-    function = load_model(name).module["main"]
+    if _KERNEL.fullmatch(name.strip()):
+        kernel = parse_kernel(name)
+        return [(kernel.name, kernel_module(kernel))]
+    model, mark, number = name.partition("#")
+    tasks = _model_kernels(model)
+    if not mark:
+        return [(f"{model}#{index}", task) for index, task in enumerate(tasks)]
+    if not number.isdigit() or int(number) >= len(tasks):
+        raise UnknownNameError(
+            f"{model} has no kernel {number!r}; they are {model}#0 to {model}#{len(tasks) - 1}"
+        )
+    return [(name, tasks[int(number)])]
+
+
+def _model_kernels(name: str) -> list[IRModule]:
     builder = relax.BlockBuilder()
-    builder.add_func(function.with_attr("global_symbol", "main"), "main")
-    kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(builder.get()))
-    return [(f"{name}#{number}", task) for number, task in enumerate(tuning_tasks(kernels))]
+    builder.add_func(load_model(name).module["main"].with_attr("global_symbol", "main"), "main")
+    return tuning_tasks(fuse_as_tvm_does(relax.transform.LegalizeOps()(builder.get())))
 
 
 def _any_kernel(family: str, rng: np.random.Generator) -> Kernel:

@@ -8,8 +8,9 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.backends.schedule_trials import task_name
 from tuner.errors import UnknownNameError
-from tuner.language.kernels import FAMILIES, kernel_module, model_kernels, parse_kernel, random_kernel
+from tuner.language.kernels import FAMILIES, kernel_module, named_kernels, parse_kernel, random_kernel
 
 pytestmark = pytest.mark.tvm
 
@@ -35,9 +36,16 @@ def test_a_kernel_is_one_function(name: str) -> None:
 
 
 def test_a_model_has_kernels() -> None:
-    kernels = model_kernels("mlp:tiny")
+    kernels = named_kernels("mlp:tiny")
     assert len(kernels) >= 2
     assert [name for name, _ in kernels] == [f"mlp:tiny#{number}" for number in range(len(kernels))]
+    ((name, module),) = named_kernels("mlp:tiny#1")
+    assert name == "mlp:tiny#1"
+    assert task_name(module) == task_name(kernels[1][1])
+    with pytest.raises(UnknownNameError, match="they are mlp:tiny#0 to mlp:tiny#"):
+        named_kernels("mlp:tiny#99")
+    with pytest.raises(UnknownNameError, match="did you mean"):
+        named_kernels("mlpp")
 
 
 def test_what_is_no_kernel_is_refused() -> None:
