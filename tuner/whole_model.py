@@ -117,7 +117,7 @@ def partition_model(
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
-        TunerError: the mix cannot be measured, or gives wrong numbers.
+        TunerError: no partition of the whole can be measured, or the mix gives wrong numbers.
     """
     penalty = measure_launch_penalty(session.measurer)
     priced = price_function(
@@ -126,11 +126,14 @@ def partition_model(
     measure = partial(measure_partitioned, session)
     wholes = Wholes(measure)
     first = choose_partition(priced)
-    ours = {"searched": wholes.measure(first, label="mix")}
+    searched = wholes.try_measure(first, label="mix")
+    ours = {"searched": searched} if searched is not None else {}
     alone = _alone(wholes, session, priced, coarser=coarser)
+    if not (ours or alone):
+        wholes.measure(first, label="mix")  # which says why nothing can be run
     if coarser:
-        ours |= _coarser(wholes, session, ours["searched"], alone.values())
-    if second_level:
+        ours |= _coarser(wholes, session, first, [*ours.values(), *alone.values()])
+    if second_level and searched is not None:
         ours["evolved"] = wholes.known(_evolve(session, first, second_level))
     # Ties go to the search: its answer is the one that is explained.
     variants = ours | alone
@@ -227,21 +230,21 @@ def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
         if variant is not None:
-            more = find_coarser(wholes, search, variant, label=label) if coarser else None
+            more = find_coarser(wholes, search, variant[0], label=label) if coarser else None
             variants[backend.name] = fastest(variant, more)
     return variants
 
 
 def _coarser(
-    wholes: Wholes, session: Session, searched: Variant, alone: Iterable[Variant]
+    wholes: Wholes, session: Session, first: PartitionedFunction, others: Iterable[Variant]
 ) -> dict[str, Variant]:
     """Measure what may be faster as a whole than the search's answer, though its parts cost more."""
-    found = {"coarser": find_coarser(wholes, choose_partition, searched, label="mix")}
+    found = {"coarser": find_coarser(wholes, choose_partition, first, label="mix")}
     if session.pricing.mode == "measured":
-        found["coalesced"] = _coalesced(wholes, session, searched[0])
-    best = fastest(searched, *alone, *found.values())
+        found["coalesced"] = _coalesced(wholes, session, first)
+    best = fastest(*others, *found.values())
     return {name: each for name, each in found.items() if each is not None} | find_without(
-        wholes, searched[0], best
+        wholes, first, best
     )
 
 

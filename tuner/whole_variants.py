@@ -89,23 +89,23 @@ def fastest(first: Variant, *others: Variant | None) -> Variant:
     return min((first, *(each for each in others if each is not None)), key=lambda found: found[1].latency_us)
 
 
-def find_coarser(wholes: Wholes, search: Search, first: Variant, *, label: str) -> Variant | None:
+def find_coarser(wholes: Wholes, search: Search, first: PartitionedFunction, *, label: str) -> Variant | None:
     """Search again with dearer launches, and return the fastest other whole; None where there is no other.
 
     Args:
         wholes: measures.
         search: what found the first answer.
-        first: its answer, measured.
+        first: its answer.
         label: what records of these wholes are called.
     """
-    priced = first[0].priced
+    priced = first.priced
     functions = {}
     for share in _DEARER_LAUNCHES:
-        penalty_us = priced.launch_penalty_us + share * first[0].partition.cost_us
+        penalty_us = priced.launch_penalty_us + share * first.partition.cost_us
         chosen = search(replace(priced, launch_penalty_us=penalty_us)).partition.chosen
         function = of_parts(priced, chosen)
         functions[function.fingerprint] = function
-    functions.pop(first[0].fingerprint, None)
+    functions.pop(first.fingerprint, None)
     found = [wholes.try_measure(function, label=label) for function in functions.values()]
     measured = [each for each in found if each is not None]
     return fastest(*measured) if measured else None
@@ -143,7 +143,7 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
             if variant is None:
                 continue
             near = variant[1].latency_us <= _NEARLY_AS_FAST * best[1].latency_us
-            coarser = find_coarser(wholes, search, variant, label="mix") if near else None
+            coarser = find_coarser(wholes, search, answers[backend], label="mix") if near else None
             found[backend] = fastest(variant, coarser)
         variants |= {f"without {','.join([*left_out, name])}": each for name, each in found.items()}
         helpful = min(found, key=lambda name: found[name][1].latency_us, default=None)

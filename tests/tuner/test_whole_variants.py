@@ -136,18 +136,29 @@ def test_wholes_that_fail_are_left_out_with_a_warning(caplog: pytest.LogCaptureF
     assert "products hangs among others" in caplog.text
 
 
+def test_what_works_is_found_where_the_searched_whole_fails() -> None:
+    machine = Machine({"tvm": 5.0, "products": 4.0}, broken="singles")
+    wholes = Wholes(machine.measure)
+    searched = choose_partition(two_layers({"tvm": 9.0, "products": 3.0, "singles": 2.0}))
+    assert wholes.try_measure(searched, label="mix") is None
+    alone = wholes.measure(choose_partition(searched.priced, only="tvm"), label="mix")
+    found = find_without(wholes, searched, alone)
+    assert list(found) == ["without singles"]
+    assert "singles" not in count_parts(found["without singles"][0])
+
+
 def test_coarser_wholes_have_fewer_parts() -> None:
     priced = two_layers({"tvm": 3.0, "singles": 2.0})
     wholes = Wholes(Machine({"tvm": 3.0, "singles": 2.0}).measure)
     searched = wholes.measure(choose_partition(priced), label="mix")
     assert count_parts(searched[0]) == {"singles": 4}
-    coarser = find_coarser(wholes, choose_partition, searched, label="mix")
+    coarser = find_coarser(wholes, choose_partition, searched[0], label="mix")
     assert coarser is not None
     assert count_parts(coarser[0]) == {"tvm": 2}
     assert coarser[1].latency_us == 6.0
     # TVM alone has nothing coarser than what it fuses.
     alone = partial(choose_partition, only="tvm")
-    assert find_coarser(wholes, alone, wholes.measure(alone(priced), label="mix"), label="mix") is None
+    assert find_coarser(wholes, alone, alone(priced), label="mix") is None
 
 
 def named_variants(wholes: Wholes) -> dict[str, Variant]:
