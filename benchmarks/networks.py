@@ -218,8 +218,8 @@ def _onnxruntime(module: torch.nn.Module, inputs: Sequence[torch.Tensor], folder
 def _in_turn(contenders: dict[str, Run], *, repeats: int, seconds: float) -> dict[str, list[float]]:
     """Return milliseconds of each contender, one execution of each in every round.
 
-    One thread does all the work, so the processor's time is counted: what passes while another program has the
-    processor is nobody's.
+    One thread does all the work, so the processor's time is counted: what passes while another program has
+    the processor is nobody's.
     """
     samples: dict[str, list[float]] = {label: [] for label in contenders}
     started = time.perf_counter()
