@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.product_tile import ProductTile, largest_divisor, product_tile, transpositions
-from cost_model.roofline import DeviceSpeed, roofline_us
+from cost_model.roofline import DeviceSpeed, bound_us, roofline_us
 from records import Operator, Tensor, Workload
 
 FEATURES_VERSION = 4
@@ -167,29 +167,33 @@ class Query:
 def feature_matrix(queries: Sequence[Query]) -> npt.NDArray[np.float32]:
     """Return features of every query, shape (num_queries, num_features), in the order of `FEATURE_NAMES`.
 
-    The part that depends on the workload alone is computed once for each distinct workload and speed.
+    What depends on the workload and its device is computed once for each, as is what depends on the backend.
     """
     matrix = np.zeros((len(queries), len(FEATURE_NAMES)), dtype=np.float32)
     first_system = len(FEATURE_NAMES) - len(_SYSTEM)
-    rows: dict[tuple[int, DeviceSpeed], npt.NDArray[np.float32]] = {}
+    # Equal workloads are usually the same object here, and hashing one is slower than its features.
+    rows: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+    systems: dict[tuple[str, str, int, int], npt.NDArray[np.float32]] = {}
     for index, query in enumerate(queries):
-        # Equal workloads are usually the same object here, and hashing one is slower than its features.
-        key = (id(query.workload), query.speed)
+        key = id(query.workload), id(query.speed)
         if key not in rows:
             rows[key] = np.asarray(_workload_features(query.workload, query.speed), dtype=np.float32)
+        system = query.backend, query.settings, query.num_threads, id(query.speed)
+        if system not in systems:
+            systems[system] = np.asarray(_system_features(query), dtype=np.float32)
         matrix[index, :first_system] = rows[key]
-        matrix[index, first_system:] = _system_features(query)
+        matrix[index, first_system:] = systems[system]
     return matrix
 
 
 def roofline_vector(queries: Sequence[Query]) -> npt.NDArray[np.float64]:
     """Return the roofline bound of every query in microseconds, shape (num_queries,)."""
-    bounds: dict[tuple[int, DeviceSpeed], float] = {}
+    bounds: dict[tuple[int, int], float] = {}
     for query in queries:
-        key = (id(query.workload), query.speed)
+        key = id(query.workload), id(query.speed)
         if key not in bounds:
             bounds[key] = roofline_us(query.workload, query.speed)
-    return np.array([bounds[id(query.workload), query.speed] for query in queries], dtype=np.float64)
+    return np.array([bounds[id(query.workload), id(query.speed)] for query in queries], dtype=np.float64)
 
 
 def anchor_of(workload: Workload) -> Operator | None:
@@ -226,45 +230,52 @@ def _workload_features(workload: Workload, speed: DeviceSpeed) -> list[float]:
     values = workload.values
     anchor = anchor_of(workload)
     return [
-        *_work_features(workload, speed, anchor),
+        *_work_features(workload, values, speed, anchor),
         *_anchor_features(workload, values, anchor),
         *_layout_features(workload, values, anchor),
         *_structure_features(workload),
     ]
 
 
-def _work_features(workload: Workload, speed: DeviceSpeed, anchor: Operator | None) -> list[float]:
+def _work_features(
+    workload: Workload, values: Sequence[Tensor], speed: DeviceSpeed, anchor: Operator | None
+) -> list[float]:
     results = set(workload.results)
+    num_bytes = [tensor.num_bytes for tensor in values]
     first_output = len(workload.inputs)
+    weights = sum(size for size, tensor in zip(num_bytes, workload.inputs, strict=False) if tensor.constant)
+    inputs = sum(num_bytes[:first_output]) - weights
+    outputs = sum(num_bytes[number] for number in workload.results)
     intermediate = sum(
-        tensor.num_bytes
-        for number, tensor in enumerate(workload.values)
-        if number >= first_output and number not in results
+        size for number, size in enumerate(num_bytes) if number >= first_output and number not in results
     )
-    traffic = workload.input_bytes + workload.constant_bytes + workload.output_bytes
+    flops, traffic = workload.flops, inputs + weights + outputs
     return [
-        _log(workload.flops),
+        _log(flops),
         _log(0 if anchor is None else anchor.flops),
-        _log(workload.input_bytes),
-        _log(workload.constant_bytes),
-        _log(workload.output_bytes),
+        _log(inputs),
+        _log(weights),
+        _log(outputs),
         _log(intermediate),
-        math.log2((workload.flops + 1) / (traffic + 1)),
-        math.log2(workload.flops / speed.peak_gflops / 1e3 + 1e-3),
+        math.log2((flops + 1) / (traffic + 1)),
+        math.log2(flops / speed.peak_gflops / 1e3 + 1e-3),
         math.log2(traffic / speed.bandwidth_gb_s / 1e3 + 1e-3),
-        math.log2(roofline_us(workload, speed)),
+        math.log2(bound_us(flops, traffic, speed)),
         _log(traffic + intermediate),
-        *_operator_work(workload, speed),
+        *_operator_work(workload, values, num_bytes, speed),
     ]
 
 
-def _operator_work(workload: Workload, speed: DeviceSpeed) -> list[float]:
+def _operator_work(
+    workload: Workload, values: Sequence[Tensor], num_bytes: Sequence[int], speed: DeviceSpeed
+) -> list[float]:
     """Add up what operators do one by one, as a library runs them and as a compiler's loops do."""
-    values = workload.values
+    made = len(workload.inputs)
     unfused_us = elementwise = transcendental = moved_bytes = reduced = 0.0
     for operator in workload.operators:
-        read = sum(values[number].num_bytes for number in operator.inputs)
-        written = sum(tensor.num_bytes for tensor in operator.outputs)
+        read = sum(num_bytes[number] for number in operator.inputs)
+        written = sum(num_bytes[made : made + len(operator.outputs)])
+        made += len(operator.outputs)
         elements = sum(tensor.num_elements for tensor in operator.outputs)
         unfused_us += speed.call_us + max(
             operator.flops / speed.peak_gflops / 1e3, (read + written) / speed.bandwidth_gb_s / 1e3

@@ -9,6 +9,7 @@ Held to the tuner's rule in tests/tuner/backends/test_product_tile.py.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -55,6 +56,8 @@ class _Axis(NamedTuple):
 
 def product_tile(workload: Workload, product: Operator) -> ProductTile:
     """Return the tile of a product or convolution of the workload; `NO_TILE` for any other operator."""
+    if product.name not in ("matmul", "nn.conv2d"):
+        return NO_TILE
     values = workload.values
     inputs = [values[number] for number in product.inputs]
     if len(inputs) < 2 or min(len(tensor.shape) for tensor in inputs[:2]) < 2:
@@ -63,7 +66,7 @@ def product_tile(workload: Workload, product: Operator) -> ProductTile:
     if product.name == "matmul":
         axes = _product_axes(output, inputs, transpositions(workload, product))
         points = math.prod(output) * inputs[0].shape[-1]
-    elif product.name == "nn.conv2d" and len(output) == 4:
+    elif len(output) == 4:
         axes = _convolution_axes(output, dict(product.attributes))
         points = math.prod(output) * math.prod(inputs[1].shape[1:])
     else:
@@ -73,24 +76,25 @@ def product_tile(workload: Workload, product: Operator) -> ProductTile:
 
 def transpositions(workload: Workload, product: Operator) -> tuple[bool, bool]:
     """Say of both operands whether a transposition of their last two axes feeds the product."""
-    producer: dict[int, Operator] = {}
+    turned = set()
+    number = len(workload.inputs)
     for operator in workload.operators:
-        first = len(workload.inputs) + len(producer)
-        producer.update((first + offset, operator) for offset in range(len(operator.outputs)))
-    left, right = (_swaps_last_axes(producer.get(number)) for number in product.inputs[:2])
-    return left, right
+        if operator.name == "permute_dims" and _swaps_last_axes(operator):
+            turned.add(number)
+        number += len(operator.outputs)
+    left, right = product.inputs[:2]
+    return left in turned, right in turned
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def largest_divisor(extent: int, limit: int) -> int:
     """Return the largest divisor of the extent up to the limit; 0 where the extent is 0."""
     return next((size for size in range(min(extent, limit), 0, -1) if extent % size == 0), 0)
 
 
-def _swaps_last_axes(producer: Operator | None) -> bool:
-    if producer is None or producer.name != "permute_dims":
-        return False
-    rank = len(producer.outputs[0].shape)
-    axes = [int(axis) for axis in re.findall(r"-?\d+", dict(producer.attributes).get("axes", ""))]
+def _swaps_last_axes(transposition: Operator) -> bool:
+    rank = len(transposition.outputs[0].shape)
+    axes = [int(axis) for axis in re.findall(r"-?\d+", dict(transposition.attributes).get("axes", ""))]
     return rank > 1 and (not axes or axes[-1] % rank == rank - 2)
 
 

@@ -92,6 +92,11 @@ def device_speed(measurements: Iterable[Measurement]) -> DeviceSpeed:
 
 def roofline_us(workload: Workload, speed: DeviceSpeed) -> float:
     """Return the roofline bound in microseconds: the larger of work and traffic time, plus one call."""
-    work_us = workload.flops / speed.peak_gflops / 1e3
     num_bytes = workload.input_bytes + workload.constant_bytes + workload.output_bytes
+    return bound_us(workload.flops, num_bytes, speed)
+
+
+def bound_us(flops: int, num_bytes: int, speed: DeviceSpeed) -> float:
+    """Return the bound of so many operations and so many bytes read and written."""
+    work_us = flops / speed.peak_gflops / 1e3
     return max(work_us, num_bytes / speed.bandwidth_gb_s / 1e3) + max(speed.call_us, 0.1)
