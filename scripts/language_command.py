@@ -436,8 +436,10 @@ class _Training:
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self.save()
                         saved = time.monotonic()
-        finally:
+        except KeyboardInterrupt:
             self.save()
+            raise
+        self.save()
 
 
 def _learnt_texts(

@@ -51,7 +51,7 @@ class Network:
             bos_token_id=None,
             eos_token_id=None,
         )
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = GPT2LMHeadModel(config)
         self.model.eval()  # type: ignore[no-untyped-call]  # transformers declares it so
