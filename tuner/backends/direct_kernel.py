@@ -22,6 +22,9 @@ from tuner.backends.winograd_kernel import lanes_of
 PrimFunc: TypeAlias = Any
 """A `tvm.tirx.PrimFunc`; TVM ships no types."""
 
+_LANES = 16
+"""Filters of a vector, where there are enough of them."""
+
 _ROWS = range(5, 13)
 _BEST_ROWS = 7
 """Pixels of a tile: what divides the results best, and of equals what is nearest to 7."""
@@ -63,19 +66,25 @@ class DirectShape:
         return (batch, height + 2 * self.padding[0], width + 2 * self.padding[1], channels)
 
     @property
+    def lanes(self) -> int:
+        """Filters of a vector."""
+        return _LANES if self.filters >= 2 * _LANES else lanes_of(self.filters)
+
+    @property
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
-        return 2 if self.filters % (2 * lanes_of(self.filters)) == 0 else 1
+        fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
+        return fitting[0] if fitting else min(2, self.filters // self.lanes)
 
     @property
     def panel(self) -> int:
         """Filters of a tile."""
-        return self.vectors * lanes_of(self.filters)
+        return self.vectors * self.lanes
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
-        """The shape of the packed weights: panels, window x channels, filters of a panel."""
-        return (self.filters // self.panel, self.window[0] * self.window[1] * self.data[3], self.panel)
+        """Panels, of which the last may repeat filters, window x channels, and filters of a panel."""
+        return (-(-self.filters // self.panel), self.window[0] * self.window[1] * self.data[3], self.panel)
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -91,7 +100,7 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
     (height, width), channels = shape.window, shape.data[3]
     size = height * width * channels
     num_panels, _, panel = shape.packed_shape
-    lanes = lanes_of(shape.filters)
+    lanes = shape.lanes
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("direct_weights")
         weights = script.arg("weights", script.buffer((shape.filters, channels, height, width), "float32"))
@@ -99,14 +108,15 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
             source = flat(weights, shape.filters * size)
-            target = flat(packed, shape.filters * size)
+            target = flat(packed, _size(shape.packed_shape))
             with (
                 script.parallel(num_panels) as which,
                 script.serial(channels) as channel,
                 script.serial(height * width) as place,
                 script.serial(shape.vectors) as vector,
             ):
-                first = (which * panel + vector * lanes) * size + channel * height * width + place
+                filters = script.min(which * panel, shape.filters - panel) + vector * lanes
+                first = filters * size + channel * height * width + place
                 at = (which * size + place * channels + channel) * panel + vector * lanes
                 script.buffer_store(
                     target, source[script.Ramp(first, size, lanes)], [script.Ramp(at, 1, lanes)]
@@ -185,7 +195,7 @@ def _emit_tiles(
     shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, *, has_relu: bool
 ) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
-    lanes, panel, channels, filters = lanes_of(shape.filters), shape.panel, shape.data[3], shape.filters
+    lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
     num_lines, length = shape.lines
     rows = _rows_of(length)
     tiles_of_line = -(-length // rows)
@@ -199,7 +209,7 @@ def _emit_tiles(
     tile = tuple(itertools.product(range(rows), range(shape.vectors)))
     with (
         script.parallel(-(-num_tiles // group)) as block,
-        script.serial(filters // panel) as which,
+        script.serial(shape.packed_shape[0]) as which,
         script.serial(group) as member,
     ):
         index = script.Bind(script.min(block * group + member, num_tiles - 1))
@@ -230,7 +240,7 @@ def _emit_tiles(
                     script.buffer_store(sums, sums[at] + left * right[vector], [at])
         for row, vector in tile:
             value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
-            at = which * panel + vector * lanes
+            at = script.min(which * panel, filters - panel) + vector * lanes
             if bias is not None:
                 value = value + bias[script.Ramp(at, 1, lanes)]
             place = script.Ramp((line * length + column + row) * filters + at, 1, lanes)

@@ -54,6 +54,10 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 8, 5, 5), (24, 8, 1, 1), (24, 8, 1, 1)],
         lambda x, v, w: op.nn.relu(op.add(op.nn.conv2d(x, v), op.nn.conv2d(x, w))),
     ),
+    "filters that fill no whole panels": (
+        [(1, 8, 5, 5), (44, 8, 1, 1), (48, 44, 1, 1), (1, 48, 1, 1)],
+        lambda x, v, w, b: op.add(op.nn.conv2d(op.nn.conv2d(x, v), w), b),
+    ),
     "a sum with itself": (
         [(1, 8, 5, 5), (8, 8, 1, 1)],
         lambda x, w: (lambda y: op.add(y, y))(op.nn.conv2d(x, w)),
