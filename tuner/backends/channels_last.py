@@ -247,9 +247,11 @@ class _Turned:
         if not isinstance(expression, relax.Var):
             return expression
         if expression not in self.first:
-            self.first[expression] = self.builder.emit(
-                relax.op.permute_dims(self.last[expression], list(_FIRST))
-            )
+            if expression in self.normalised:  # what else a normalisation returns is asked for
+                source = self._as_was(self.normalised[expression])
+            else:
+                source = relax.op.permute_dims(self.last[expression], list(_FIRST))
+            self.first[expression] = self.builder.emit(source)
         return self.first[expression]
 
     def _as_was(self, value: Expression) -> Expression:
@@ -259,9 +261,6 @@ class _Turned:
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._as_was(each) for each in value.fields])
         if isinstance(value, relax.TupleGetItem):
-            if value.tuple_value in self.normalised and value.tuple_value not in self.first:
-                source = self._as_was(self.normalised[value.tuple_value])
-                self.first[value.tuple_value] = self.builder.emit(source)
             return relax.TupleGetItem(self._as_was(value.tuple_value), value.index)
         if isinstance(value, relax.Call):
             return relax.Call(

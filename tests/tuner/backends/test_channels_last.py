@@ -75,6 +75,16 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 8, 5, 5), (16, 8, 1, 1), (16,), (16,), (16,), (16,), (8, 16, 1, 1)],
         _normalised,
     ),
+    "what else a normalisation returns": (
+        [(1, 8, 5, 5), (16, 8, 1, 1), (16,), (16,), (16,), (16,)],
+        lambda x, w, g, b, m, v: (lambda y: op.add(y[0], op.reshape(y[1], (1, 16, 1, 1))))(
+            op.nn.batch_norm(op.nn.conv2d(x, w), g, b, m, op.exp(v), axis=1, training=False)
+        ),
+    ),
+    "a clip, a factor, and an operator with axes": (
+        [(1, 8, 5, 5), (16, 8, 1, 1), (1, 16, 1, 1)],
+        lambda x, w, f: op.nn.softmax(op.multiply(op.clip(op.nn.conv2d(x, w), 0.0, 6.0), f), axis=1),
+    ),
     "pools and strides of pixels": (
         [(1, 16, 9, 9), (32, 16, 1, 1)],
         lambda x, w: op.nn.adaptive_avg_pool2d(
