@@ -69,13 +69,13 @@ class Sketch:
 
     @cached_property
     def key(self) -> str:
-        """The instructions as text, without decisions."""
-        return json.dumps(_plain(self.trace.as_json(remove_postproc=True)[0]))
+        """The instructions that matter as text, without decisions."""
+        return _key(self.trace)
 
     @cached_property
     def text(self) -> SketchText:
         """The instructions as the language writes them."""
-        return SketchText.of_instructions(json.loads(self.key))
+        return SketchText.of_instructions(_plain(self.trace.as_json(remove_postproc=True)[0]))
 
     def choice(self, decisions: Sequence[Decision]) -> Choice | None:
         """Return what may be decided next; None where all is decided.
@@ -232,7 +232,7 @@ class KernelSpace:
             Trace.apply_json_to_schedule(json.loads(trace_json), schedule)
         except Exception:  # TVM raises whatever its instructions raise
             return None
-        key = json.dumps(_plain(schedule.trace.as_json(remove_postproc=True)[0]))
+        key = _key(schedule.trace)
         for index, sketch in enumerate(self.sketches):
             if sketch.key == key:
                 decisions = decisions_of(schedule.trace)
@@ -263,6 +263,11 @@ def decisions_of(trace: Any) -> tuple[Decision, ...]:
             decision = trace.get_decision(instruction)
             found.append(tuple(map(int, decision)) if instruction.kind.name == _TILE else int(decision))
     return tuple(found)
+
+
+def _key(trace: Any) -> str:
+    """Return the instructions without those whose results nobody uses, which evolution leaves out."""
+    return json.dumps(_plain(trace.simplified(remove_postproc=True).as_json()[0]))
 
 
 def _simple_choice(
