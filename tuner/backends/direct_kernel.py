@@ -29,8 +29,8 @@ _ROWS = range(5, 13)
 _BEST_ROWS = 7
 """Pixels of a tile: what divides the results best, and of equals what is nearest to 7."""
 
-_BLOCK_BYTES = 1 << 18
-"""Data that stays in the cache while all panels of weights pass."""
+_BLOCK_BYTES = 1 << 16
+"""Data and results that stay in the cache while all panels of weights pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
