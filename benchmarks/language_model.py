@@ -13,6 +13,12 @@ Kernels are of shapes that the model has not learnt from, of operators that it h
 it has not (`OPERATORS`). A finished run is a file under `--folder`, so that what was stopped goes on; no run
 starts after `--time-limit` seconds. The table gives the best latency after so many trials as a multiple of
 the best that anybody found for the kernel: the median over seeds, and the geometric mean over kernels.
+
+    python -m benchmarks.language_model --model out/language/model --replay out/trials.db
+
+measures nothing: of the trials of these kernels that records hold, it takes the likeliest first, by the
+model, and compares that with the median of 200 random orders. With `--base` and the model before
+fine-tuning, it takes first those that fine-tuning made likelier most.
 """
 
 from __future__ import annotations
@@ -26,13 +32,23 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import scipy.stats
+import torch
+
 from benchmarks.trials_in_process import builder_and_runner
-from tuner.backends.metaschedule import tuning_target
+from records import open_store
+from tuner.backends.metaschedule import MetaSchedule, tuning_target
+from tuner.backends.schedule_trials import task_name
 from tuner.language.evaluation import PROPOSERS, Measuring, Run, run_proposer, trial_counts
+from tuner.language.examples import batch_of, examples_of, text_of
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.language.model_files import load_network
-from tuner.language.sketches import KernelSpace
-from tuner.target_resolution import resolve_target
+from tuner.language.network import Network
+from tuner.language.sketches import KernelSpace, Proposal
+from tuner.language.trials import recorded_trials
+from tuner.target_resolution import environment_of, resolve_target
 
 SHAPES = (
     "dense:196x192x192,gelu",
@@ -41,6 +57,8 @@ SHAPES = (
     "convolution:32x28x64x3x2",
     "convolution:160x14x160x1x1",
 )
+_REPLAYED = (1, 2, 4, 8, 16, 32)
+
 OPERATORS = ("depthwise:120x28x5x1", "depthwise:96x28x3x1")
 
 _GROUPS = {"unseen shapes of seen operators": SHAPES, "an operator never seen (depthwise)": OPERATORS}
@@ -166,6 +184,57 @@ def ratios(runs: Iterable[Run], count: int, best_us: float) -> list[float]:
     return [run.best_us(count) / best_us for run in runs]
 
 
+def replay_table(model: Path, url: str, base: Path | None) -> str:
+    target = resolve_target("cpu", num_threads=1)
+    network, _ = load_network(model, target)
+    before = None if base is None else load_network(base, target)[0]
+    environment = environment_of(target, MetaSchedule())
+    with open_store(url) as store:
+        found = recorded_trials(store, tuning_target(target), target, environment)
+    names = {task_name(kernel_module(parse_kernel(name))): name for name in (*SHAPES, *OPERATORS)}
+    lines = [
+        "| kernel | trials | rank correlation | order | " + " | ".join(map(str, _REPLAYED)) + " |",
+        "|---|---|---|---|" + "---|" * len(_REPLAYED),
+    ]
+    curves: dict[str, list[list[float]]] = {"likeliest first": [], "random": []}
+    for task, (space, trials) in sorted(found.items(), key=lambda each: names.get(each[0], "")):
+        known = [(proposal, latency) for proposal, latency in trials.items() if latency is not None]
+        if task not in names or not known:
+            continue
+        latencies = np.array([latency for _, latency in known])
+        unlikely = np.array([unlikelihood(network, space, proposal) for proposal, _ in known])
+        if before is not None:
+            unlikely -= [unlikelihood(before, space, proposal) for proposal, _ in known]
+        correlation = float(scipy.stats.spearmanr(unlikely, latencies).statistic)
+        rng = np.random.default_rng(0)
+        shuffled = [falling(latencies[rng.permutation(len(latencies))]) for _ in range(200)]
+        by_order = {
+            "likeliest first": falling(latencies[np.argsort(unlikely)]),
+            "random": list(np.median(shuffled, axis=0)),
+        }
+        for order, curve in by_order.items():
+            curves[order].append(curve)
+            cells = " | ".join(f"{ratio:.2f}" for ratio in curve)
+            lines.append(f"| {names[task]} | {len(known)} | {correlation:.2f} | {order} | {cells} |")
+    for order, found_curves in curves.items():
+        means = (statistics.geometric_mean(column) for column in zip(*found_curves, strict=True))
+        cells = " | ".join(f"**{mean:.2f}**" for mean in means)
+        lines.append(f"| geometric mean of {len(found_curves)} | | | {order} | {cells} |")
+    return "\n".join(lines)
+
+
+def unlikelihood(network: Network, space: KernelSpace, proposal: Proposal) -> float:
+    """Return minus the logarithm of the probability that the model writes a proposal."""
+    with torch.inference_mode():
+        total, _ = network.loss(batch_of(examples_of({text_of(space, proposal): 1.0})))
+    return total.item()
+
+
+def falling(latencies: npt.NDArray[np.float64]) -> list[float]:
+    """Return the best of the first so many over the best of all."""
+    return [float(latencies[:count].min() / latencies.min()) for count in _REPLAYED]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -178,9 +247,16 @@ def main() -> None:
     parser.add_argument("--proposers", nargs="+", default=PROPOSERS, choices=PROPOSERS)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which none starts")
+    parser.add_argument("--replay", metavar="RECORDS", help="order the trials that these hold")
+    parser.add_argument(
+        "--base", type=Path, help="in a replay, order by how much likelier than by this model"
+    )
     parser.add_argument("--print-only", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
+    if arguments.replay:
+        print(replay_table(arguments.model, arguments.replay, arguments.base))
+        return
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if not arguments.print_only and not run_all(arguments):
         print("not everything is done; run it again")
