@@ -241,7 +241,7 @@ def tune_kernel(
         seed: at least 1; TVM takes 0 for a random one.
     """
     if "cpu" in map(str, tuned_for.keys):
-        _import_x86_intrinsics()
+        import_x86_intrinsics()
     is_blind = cost_model is None and trials < _FEW_TRIALS
     _leave_own_handlers()
     meta_schedule.tune_tir(
@@ -315,7 +315,7 @@ def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
     return tvm.build(_with_vector_math(plain), target=target)
 
 
-def _import_x86_intrinsics() -> None:
+def import_x86_intrinsics() -> None:
     """Import the tensor intrinsics of x86 alone, in place of those of every device (18 s, most for CUDA)."""
     if _INTRINSICS in sys.modules:
         return

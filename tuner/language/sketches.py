@@ -20,7 +20,7 @@ import numpy as np
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from tuner.backends.metaschedule import _import_x86_intrinsics  # TVM's context needs them before it is made
+from tuner.backends.metaschedule import import_x86_intrinsics  # TVM's context needs them before it is made
 from tuner.backends.protocol import IRModule
 from tuner.errors import TunerError
 from tuner.language.choices import Choice, Decision, LocationChoice, OptionChoice, TileChoice
@@ -183,7 +183,7 @@ class KernelSpace:
             TunerError: a sketch cannot be written in the language.
         """
         if "cpu" in map(str, tuned_for.keys):
-            _import_x86_intrinsics()
+            import_x86_intrinsics()
         self.name = name
         self.module = module
         self.tuned_for = tuned_for
