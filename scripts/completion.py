@@ -25,6 +25,8 @@ BACKENDS = (
     "blas",
     "torch",
     "onnxruntime",
+    "winograd",
+    "channels_last",
     "metaschedule",
     "cublas",
     "cudnn",
