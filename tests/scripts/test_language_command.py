@@ -105,7 +105,8 @@ def test_an_interrupted_training_leaves_a_whole_model(tessel: Callable[..., Any]
     words = f"language train --records {tmp_path}/records.db --out {tmp_path}/model {TRAINING}"
     command = [sys.executable, "-m", "scripts", *words.replace("--epochs 2", "--epochs 100000").split()]
     command.remove("--quiet")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of who ignores it ignores it
+    # A test run in the background ignores SIGINT, and its children would too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     signal.signal(signal.SIGINT, before)
     assert process.stderr is not None
