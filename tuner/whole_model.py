@@ -64,8 +64,8 @@ class PartitionedModel:
             out by commas, `evolved`, or the single backend.
         alone: each single backend's partition, with the reference backend for what it cannot run.
         partition: the distinct sub-graphs and their backends.
-        end_to_end: measured latency of the whole function: `mix`, and each single backend (with the
-            reference backend for what it cannot run).
+        end_to_end: measured latency of the whole function: `mix`, and each single backend that can run any of
+            it (with the reference backend for the rest).
         sum_of_parts: what the search added up for the mix.
         explanations: for each distinct part who else could have run it, and why others could not.
         launch_penalty_us: what one more partition costs, measured.
@@ -219,9 +219,13 @@ def _binding(priced: PricedFunction) -> str:
 
 
 def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool) -> dict[str, Variant]:
-    """Measure each backend wherever it can run something, with the reference backend for the rest."""
+    """Measure each backend that can run something, with the reference backend for the rest."""
     variants = {}
+    usable = zip(priced.candidates, priced.prices, strict=True)
+    able = {candidate.backend for candidate, price in usable if isinstance(price, Figure)}
     for backend in session.backends:
+        if backend.name not in able:
+            continue
         search = partial(choose_partition, only=backend.name)
         label = f"{backend.name}-alone"
         try:

@@ -19,12 +19,16 @@ pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def open_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Session]]:
+def records_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
+
+
+@pytest.fixture(scope="module")
+def open_session(records_url: str) -> Iterator[Callable[[], Session]]:
     """Open sessions on one record store; all are closed when the module is done."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
     with ExitStack() as stack:
         yield lambda: stack.enter_context(
-            start_session("cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1)
+            start_session("cpu", records_url=records_url, backend_names=("tvm", "blas"), num_threads=1)
         )
 
 
@@ -101,6 +105,15 @@ def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
     assert covered == list(range(len(graph)))
     assert whole.function.partition.proven
     assert {"mix", "tvm", "blas"} == whole.end_to_end.keys()
+
+
+def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
+    with start_session(
+        "cpu", records_url=records_url, backend_names=("tvm", "winograd"), num_threads=1
+    ) as session:
+        found = partition_model(load_model("mlp", training=True), session)
+    assert found.end_to_end.keys() == {"mix", "tvm"}
+    assert found.end_to_end["tvm"] == found.end_to_end["mix"]
 
 
 def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
