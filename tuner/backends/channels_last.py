@@ -21,8 +21,9 @@ from tuner.backends.direct_kernel import DirectShape
 from tuner.backends.kernel_schedule import as_finished, schedule_kernels
 from tuner.backends.library_call import shape_of
 from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.register_tile import lanes_of
 from tuner.backends.tvm_native import fuse_as_tvm_does, replace_function
-from tuner.backends.winograd_kernel import choose_shape, lanes_of
+from tuner.backends.winograd_shape import choose_shape
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import Segments, WithPackedWeights
 from tuner.target import Target

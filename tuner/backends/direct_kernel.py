@@ -10,6 +10,7 @@ and fewer cost time, not correctness. Checked in tests/tuner/backends/test_chann
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.winograd_kernel import lanes_of
+from tuner.backends.register_tile import lanes_of
 
 PrimFunc: TypeAlias = Any
 """A `tvm.tirx.PrimFunc`; TVM ships no types."""
@@ -108,7 +109,7 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
             source = flat(weights, shape.filters * size)
-            target = flat(packed, _size(shape.packed_shape))
+            target = flat(packed, math.prod(shape.packed_shape))
             with (
                 script.parallel(num_panels) as which,
                 script.serial(channels) as channel,
@@ -144,15 +145,15 @@ def convolution_kernel(
         result = script.arg("result", script.buffer(shape.result, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            source = flat(data, _size(shape.data))
+            source = flat(data, math.prod(shape.data))
             if shape.padding != (0, 0):
-                padded = script.alloc_buffer((_size(shape.padded),), "float32")
+                padded = script.alloc_buffer((math.prod(shape.padded),), "float32")
                 _emit_padding(shape, source, padded)
                 source = padded
-            weights = flat(packed, _size(shape.packed_shape))
+            weights = flat(packed, math.prod(shape.packed_shape))
             bias = flat(added, shape.filters) if bias_shape else None
-            other = flat(more, _size(shape.result)) if has_other else None
-            target = flat(result, _size(shape.result))
+            other = flat(more, math.prod(shape.result)) if has_other else None
+            target = flat(result, math.prod(shape.result))
             _emit_tiles(shape, source, weights, bias, other, target, has_relu=has_relu)
     return builder.get()
 
@@ -160,13 +161,6 @@ def convolution_kernel(
 def flat(buffer: Any, size: int) -> Any:
     """Return a buffer's memory as a row."""
     return script.decl_buffer((size,), "float32", data=buffer.data)
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
 
 
 def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:

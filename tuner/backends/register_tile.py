@@ -115,7 +115,7 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
     """
     choices = []
     for index, axis in enumerate(axes):
-        lanes = next((lanes for lanes in _LANES if axis.extent % lanes == 0), 0)
+        lanes = lanes_of(axis.extent)
         to_pack = [access for access in axis.accesses if access.step and not is_contiguous(access)]
         if not lanes or axis.position is None or len(to_pack) > int(packs):
             continue
@@ -170,6 +170,11 @@ def _row_axis(axes: Sequence[ResultAxis], vector: int) -> int | None:
             if moved and not moved & vector_reads:
                 return index
     return None
+
+
+def lanes_of(extent: int) -> int:
+    """Return the widest vector that divides the extent; 0 where none does."""
+    return next((lanes for lanes in _LANES if extent % lanes == 0), 0)
 
 
 def largest_divisor(extent: int, limit: int) -> int:

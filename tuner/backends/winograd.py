@@ -15,8 +15,10 @@ from tvm.relax.dpl import is_op, wildcard
 from tuner.backends.kernel_schedule import as_finished
 from tuner.backends.library_call import Convolution, recognise_call, shape_of
 from tuner.backends.protocol import IRModule, RelaxFunction
+from tuner.backends.register_tile import lanes_of
 from tuner.backends.tvm_native import replace_function
-from tuner.backends.winograd_kernel import choose_shape, convolution_kernel, lanes_of, weights_kernel
+from tuner.backends.winograd_kernel import convolution_kernel, weights_kernel
+from tuner.backends.winograd_shape import choose_shape
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule

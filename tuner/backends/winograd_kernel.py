@@ -6,10 +6,8 @@ transforms the weights. The other copies the data to channels last within zero p
 tiles at a time so that all stays in the cache: transforms patches, multiplies one matrix for each of the
 (m + 2)^2 points with a tile of results in vector registers, transforms back, and adds bias and activation.
 
-The choice between m = 2 and 4 and the block is made by a model of multiplications and of bytes of weights;
-registers are counted for AVX-512, and fewer cost time, not correctness. Results differ from those of a direct
-convolution by some 1e-5 (m = 4) or 1e-6 (m = 2) of the largest. Checked in
-tests/tuner/backends/test_winograd.py.
+`tuner.backends.winograd_shape` chooses m and the blocks. Results differ from those of a direct convolution by
+some 1e-5 (m = 4) or 1e-6 (m = 2) of the largest. Checked in tests/tuner/backends/test_winograd.py.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), with their matrices.
 """
@@ -25,6 +23,10 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from tuner.backends.direct_kernel import flat
+from tuner.backends.register_tile import lanes_of
+from tuner.backends.winograd_shape import WinogradShape
+
 PrimFunc: TypeAlias = Any
 """A `tvm.tirx.PrimFunc`; TVM ships no types."""
 
@@ -32,22 +34,6 @@ Vector: TypeAlias = Any
 """An expression of several lanes."""
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-
-_LANES = (16, 8, 4)
-"""Elements of a vector step, the best first."""
-
-_NUM_ACCUMULATORS = 28
-"""Vector registers for partial results; AVX-512 has 32."""
-
-_FLOPS_PER_S = 1.1e11
-_BYTES_PER_S = 2e10
-"""What one core multiplies, and reads of weights that no cache holds; only their ratio counts."""
-
-_CACHED_BYTES = 8 << 20
-"""Transformed weights above this are read once for all tiles, not once a block."""
-
-_MAX_BLOCK = 64
-"""Tiles of a block at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,151 +74,6 @@ _TRANSFORMS = {
 """By tile side. The weights' matrices are real numbers, rounded where they are used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WinogradShape:
-    """A 3 x 3 convolution with stride 1 of NCHW data, and how it is cut.
-
-    Attributes:
-        batch: images.
-        channels: channels of the data.
-        filters: channels of the result.
-        height: rows of an image.
-        width: columns of an image.
-        padding: rows of zeros above and below, columns left and right.
-        tile: m, the side of a tile of results.
-        block: tiles worked on at a time, a multiple of `rows`.
-        rows: tiles whose partial results are in registers at once.
-        vectors: vectors of filters whose partial results are.
-    """
-
-    batch: int
-    channels: int
-    filters: int
-    height: int
-    width: int
-    padding: tuple[int, int]
-    tile: int
-    block: int
-    rows: int
-    vectors: int
-
-    @property
-    def side(self) -> int:
-        """Rows and columns of a patch."""
-        return self.tile + 2
-
-    @property
-    def points(self) -> int:
-        """Products of matrices."""
-        return self.side**2
-
-    @property
-    def result_height(self) -> int:
-        """Rows of the result."""
-        return self.height + 2 * self.padding[0] - 2
-
-    @property
-    def result_width(self) -> int:
-        """Columns of the result."""
-        return self.width + 2 * self.padding[1] - 2
-
-    @property
-    def tile_rows(self) -> int:
-        """Tiles in a column of an image."""
-        return -(-self.result_height // self.tile)
-
-    @property
-    def tile_columns(self) -> int:
-        """Tiles in a row of an image."""
-        return -(-self.result_width // self.tile)
-
-    @property
-    def num_tiles(self) -> int:
-        """Tiles of all images."""
-        return self.batch * self.tile_rows * self.tile_columns
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of tiles; the last may be filled up."""
-        return -(-self.num_tiles // self.block)
-
-    @property
-    def panel(self) -> int:
-        """Filters whose transformed weights lie together."""
-        return self.vectors * lanes_of(self.filters)
-
-    @property
-    def packed_shape(self) -> tuple[int, int, int, int]:
-        """The shape of the transformed weights: points, panels, channels, filters of a panel."""
-        return (self.points, self.filters // self.panel, self.channels, self.panel)
-
-
-def lanes_of(channels: int) -> int:
-    """Return the widest vector that divides the channels; 0 where none does."""
-    return next((lanes for lanes in _LANES if channels % lanes == 0), 0)
-
-
-def choose_shape(
-    data: Sequence[int], filters: int, padding: tuple[int, int], num_threads: int = 1
-) -> WinogradShape:
-    """Return the shape with the tile that takes least by the model, and of equals the smaller.
-
-    Args:
-        data: batch, channels, height, width.
-        filters: channels of the result.
-        padding: rows and columns of zeros on each side.
-        num_threads: threads that share the blocks.
-    """
-    shapes = (_cut(data, filters, padding, tile, num_threads) for tile in _TRANSFORMS)
-    return min(shapes, key=_estimated_s)
-
-
-def _cut(
-    data: Sequence[int], filters: int, padding: tuple[int, int], tile: int, num_threads: int
-) -> WinogradShape:
-    batch, channels, height, width = data
-    vectors = 2 if filters % (2 * lanes_of(filters)) == 0 else 1
-    whole = WinogradShape(
-        batch=batch,
-        channels=channels,
-        filters=filters,
-        height=height,
-        width=width,
-        padding=padding,
-        tile=tile,
-        block=1,
-        rows=1,
-        vectors=vectors,
-    )
-    num_tiles = whole.num_tiles
-    most = _NUM_ACCUMULATORS // vectors
-    choices = range(min(most // 2 + 1, num_tiles), min(most, num_tiles) + 1)
-    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, -rows))
-    block = rows
-    weight_bytes = 4 * whole.points * channels * filters
-    if weight_bytes > _CACHED_BYTES:
-        share = -(-num_tiles // num_threads)
-        block = rows * max(1, min(-(-share // rows), _MAX_BLOCK // rows))
-    return WinogradShape(
-        batch=batch,
-        channels=channels,
-        filters=filters,
-        height=height,
-        width=width,
-        padding=padding,
-        tile=tile,
-        block=block,
-        rows=rows,
-        vectors=vectors,
-    )
-
-
-def _estimated_s(shape: WinogradShape) -> float:
-    products = shape.points * shape.channels * shape.filters
-    num_multiplied = 2 * products * shape.num_blocks * shape.block
-    return num_multiplied / _FLOPS_PER_S + 4 * products / _BYTES_PER_S
-
-
 def weights_kernel(shape: WinogradShape) -> PrimFunc:
     """Return the kernel that transforms OIHW weights into `packed_shape`."""
     matrix = _TRANSFORMS[shape.tile].weights
@@ -244,8 +85,8 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
         packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            source = _flat(weights, shape.filters * shape.channels * 9)
-            target = _flat(packed, shape.points * shape.filters * shape.channels)
+            source = flat(weights, shape.filters * shape.channels * 9)
+            target = flat(packed, shape.points * shape.filters * shape.channels)
             stride = shape.channels * 9
             with (
                 script.parallel(num_panels) as panel,
@@ -288,10 +129,10 @@ def convolution_kernel(
         result = script.arg("result", script.buffer(result_shape, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            source = _flat(data, shape.batch * shape.channels * shape.height * shape.width)
-            weights = _flat(packed, shape.points * shape.filters * shape.channels)
-            bias = None if added is None else _flat(added, shape.filters)
-            target = _flat(result, shape.batch * shape.filters * shape.result_height * shape.result_width)
+            source = flat(data, shape.batch * shape.channels * shape.height * shape.width)
+            weights = flat(packed, shape.points * shape.filters * shape.channels)
+            bias = None if added is None else flat(added, shape.filters)
+            target = flat(result, shape.batch * shape.filters * shape.result_height * shape.result_width)
             padded = script.alloc_buffer((shape.batch * _padded_size(shape) * shape.channels,), "float32")
             found = script.alloc_buffer((shape.num_tiles * shape.tile**2 * shape.filters,), "float32")
             _emit_padding(shape, source, padded, channels_last=channels_last)
@@ -501,8 +342,3 @@ def _weighted(weights: Sequence[float], values: Sequence[Vector], lanes: int) ->
         else:
             total = total + scaled if weight > 0 else total - scaled
     return total
-
-
-def _flat(buffer: Any, size: int) -> Any:
-    """Return the buffer's memory as a row."""
-    return script.decl_buffer((size,), "float32", data=buffer.data)

@@ -6,7 +6,6 @@ Checked in tests/tuner/language/test_trials.py.
 from __future__ import annotations
 
 import logging
-import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -133,12 +132,6 @@ def new_samples(
         if proposal not in known:
             found[proposal] = None
     return list(found)
-
-
-def best_so_far(measured: Sequence[MeasuredProposal], counts: Sequence[int]) -> list[float]:
-    """Return the least latency after so many proposals; infinite where all of them failed."""
-    latencies = [math.inf if each.latency_us is None else each.latency_us for each in measured]
-    return [min(latencies[:count], default=math.inf) for count in counts]
 
 
 def _space_of(trial: Trial, tuned_for: Any) -> KernelSpace | None:
