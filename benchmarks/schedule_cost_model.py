@@ -29,12 +29,11 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm import relax
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
@@ -42,15 +41,13 @@ from benchmarks.schedule_replay import merged, replay_table
 from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
-from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target, tuning_tasks
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule
+from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target
+from tuner.backends.protocol import IRModule
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
-from tuner.backends.tvm_native import fuse_function
+from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.target import Target
 from tuner.target_resolution import environment_of, resolve_target
-
-op = relax.op
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1
@@ -62,65 +59,38 @@ Settled = dict[str, dict[str, dict[str, float]]]
 FAILED_US = float("inf")
 
 
-def dense(rows: int, inner: int, columns: int, activation: Callable[[Any], Any]) -> IRModule:
-    shapes = [(rows, inner), (inner, columns), (columns,)]
-    return kernel_of(shapes, lambda x, w, b: activation(op.add(op.matmul(x, w), b)))
-
-
-def convolution(
-    channels: int, extent: int, outputs: int, *, kernel: int, groups: int = 1, stride: int = 1
-) -> IRModule:
-    shapes = [(1, channels, extent, extent), (outputs, channels // groups, kernel, kernel)]
-    padding = kernel // 2
-
-    def body(x: Any, w: Any) -> Any:
-        return op.nn.relu(op.nn.conv2d(x, w, strides=stride, padding=padding, groups=groups))
-
-    return kernel_of(shapes, body)
-
-
-def kernel_of(shapes: Sequence[tuple[int, ...]], body: Callable[..., Any]) -> IRModule:
-    """Return the one kernel that a body fuses into."""
-    builder = relax.BlockBuilder()
-    parameters = [
-        relax.Var(f"p{number}", relax.TensorType(shape, "float32")) for number, shape in enumerate(shapes)
-    ]
-    with builder.function("part", parameters, attrs={PARTITION_ATTRIBUTE: "metaschedule"}):
-        with builder.dataflow():
-            result = builder.emit_output(body(*parameters))
-        builder.emit_func_output(result)
-    module = relax.transform.Normalize()(builder.get())
-    (task,) = tuning_tasks(fuse_function(module["part"]))
-    return task
-
-
-KNOWN_TASKS: dict[str, Callable[[], IRModule]] = {
-    "dense 64×256×256, relu": lambda: dense(64, 256, 256, op.nn.relu),
-    "dense 128×512×128, gelu": lambda: dense(128, 512, 128, op.nn.gelu),
-    "batched product 8×64×64×64": lambda: kernel_of([(8, 64, 64), (8, 64, 64)], op.matmul),
-    "convolution 3×3, 32→32, 28²": lambda: convolution(32, 28, 32, kernel=3),
-    "convolution 1×1, 64→128, 28²": lambda: convolution(64, 28, 128, kernel=1),
-    "depthwise 3×3, 96, 28²": lambda: convolution(96, 28, 96, kernel=3, groups=96),
+KNOWN_TASKS = {
+    "dense 64×256×256, relu": "dense:64x256x256,relu",
+    "dense 128×512×128, gelu": "dense:128x512x128,gelu",
+    "batched product 8×64×64×64": "product:8x64x64x64",
+    "convolution 3×3, 32→32, 28²": "convolution:32x28x32x3x1",
+    "convolution 1×1, 64→128, 28²": "convolution:64x28x128x1x1",
+    "depthwise 3×3, 96, 28²": "depthwise:96x28x3x1",
 }
-
 """Kernels whose random trials `records` has learnt from, and on which its form was chosen."""
 
-FRESH_TASKS: dict[str, Callable[[], IRModule]] = {
-    "dense 196×192×192, gelu": lambda: dense(196, 192, 192, op.nn.gelu),
-    "dense 32×512×512, relu": lambda: dense(32, 512, 512, op.nn.relu),
-    "batched product 12×128×32×128": lambda: kernel_of([(12, 128, 32), (12, 32, 128)], op.matmul),
-    "convolution 3×3 by 2, 32→64, 28²": lambda: convolution(32, 28, 64, kernel=3, stride=2),
-    "convolution 1×1, 160→160, 14²": lambda: convolution(160, 14, 160, kernel=1),
-    "depthwise 5×5, 120, 28²": lambda: convolution(120, 28, 120, kernel=5, groups=120),
+FRESH_TASKS = {
+    "dense 196×192×192, gelu": "dense:196x192x192,gelu",
+    "dense 32×512×512, relu": "dense:32x512x512,relu",
+    "batched product 12×128×32×128": "product:12x128x32x128",
+    "convolution 3×3 by 2, 32→64, 28²": "convolution:32x28x64x3x2",
+    "convolution 1×1, 160→160, 14²": "convolution:160x14x160x1x1",
+    "depthwise 5×5, 120, 28²": "depthwise:120x28x5x1",
 }
 """Kernels that contestants are compared on."""
 
 TASKS = KNOWN_TASKS | FRESH_TASKS
+"""What the tables call a kernel, and the name that `tuner.language.kernels` reads."""
+
+
+def task_of(name: str) -> IRModule:
+    """Return the module of a kernel of `TASKS`."""
+    return kernel_module(parse_kernel(TASKS[name]))
 
 
 def run(folder: Path, name: str, contestant: str, seed: int, trials: int, target: Target) -> None:
     """Tune one kernel once; what the store of the run holds already is done."""
-    task, tuned_for = TASKS[name](), tuning_target(target)
+    task, tuned_for = task_of(name), tuning_target(target)
     environment = environment_of(target, MetaSchedule())
     url = str(path_of(folder, name, contestant, seed))
     builder, runner = builder_and_runner()
@@ -221,7 +191,7 @@ def settle(folder: Path, tasks: Sequence[str], seeds: Sequence[int], counts: Seq
             if is_done(path := path_of(folder, name, contestant, seed), counts[-1])
         }
         traces = sorted({trial.settings for each in best.values() for trial in each})
-        modules = [replayed(TASKS[name](), trace) for trace in traces]
+        modules = [replayed(task_of(name), trace) for trace in traces]
         latency_us = dict(zip(traces, measure_in_turn(modules, tuned_for), strict=True))
         settled[name] = {
             # Where its tensors lie in memory may cost a schedule a factor of two: the better figure counts.
