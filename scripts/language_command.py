@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,19 +10,24 @@ import typer
 
 from scripts import console
 from scripts.arguments import parse_names
-from scripts.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption, SeedOption, TargetOption
+from scripts.tuning_options import (
+    DEFAULT_RECORDS,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    TargetOption,
+    check_writable_folder,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from records import Environment
     from scripts.progress import Reporter
     from tuner.language.evaluation import Measuring, Run
     from tuner.language.model_files import Manifest
-    from tuner.language.network import Network
+    from tuner.language.model_training import Machine
+    from tuner.language.network import NetworkShape
     from tuner.language.sketches import KernelSpace
-    from tuner.language.text import Text
-    from tuner.target import Target
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,9 +42,6 @@ _KERNEL_HELP = (
     "`convolution:CHANNELSxEXTENTxOUTPUTSxKERNELxSTRIDE`, `depthwise:CHANNELSxEXTENTxKERNELxSTRIDE`, or one "
     "of a model's, such as `gpt2:tiny#1`."
 )
-
-_CHECKPOINT_SECONDS = 20.0
-"""Between two checkpoints; writing one takes a tenth of a second."""
 
 ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
 ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
@@ -103,33 +104,55 @@ def train(
     )  # fmt: skip
     if not 0 < best <= 1 or not 0 < learning_rate < 1:
         raise typer.BadParameter("--best is a share above 0 and at most 1, --learning-rate one below 1")
+    if kernels is not None and trials < 1:
+        raise typer.BadParameter("--kernels is given without --trials; say how many to measure of each")
+    from records import open_store
     from tuner.language.kernels import FAMILIES
-    from tuner.language.network import NetworkShape
+    from tuner.language.model_files import load_network
+    from tuner.language.model_training import ModelTraining, measure_training_set
+    from tuner.language.network import Network, NetworkShape
 
     names = parse_names(families) or ()
     unknown = [name for name in names if name not in FAMILIES]
     if unknown:
         raise typer.BadParameter(f"--families names {unknown[0]!r}; there are {', '.join(FAMILIES)}")
     machine = _machine(target, threads)
-    if kernels is not None:
-        _measure_training_set(machine, records, _spaces(machine, kernels), trials, seed, out)
-    training = _Training(
-        machine=machine,
-        out=out,
-        shape=NetworkShape(layers=layers, width=width),
-        families=names,
-        seed=seed,
-        learning_rate=learning_rate,
-        go_on=go_on,
-    )
-    if not go_on:
-        training.pre_train(random, samples, epochs)
-    manifest = training.fine_tune(records, _spaces(machine, hold_out or ""), best, fine_tuning_epochs)
+    check_writable_folder(out)
+    if go_on:
+        network, manifest = load_network(out, machine.target)
+    else:
+        shape = NetworkShape(layers=layers, width=width)
+        network, manifest = Network(shape, seed=seed), _new_manifest(machine, shape, names, seed)
+    held_out = _spaces(machine, hold_out or "")
+    with console.progress_bar("starting") as update, open_store(records) as store:
+        if kernels is not None:
+            measure_training_set(
+                store,
+                _spaces(machine, kernels),
+                trials,
+                machine=machine,
+                measuring=_measuring(machine, records, out),
+                seed=seed,
+                on_progress=update,
+            )
+        training = ModelTraining(
+            network,
+            manifest,
+            folder=out,
+            machine=machine,
+            seed=seed,
+            learning_rate=learning_rate,
+            on_progress=update,
+        )
+        if not go_on:
+            training.pre_train(random, samples, epochs)
+        update("reading trials")
+        manifest = training.fine_tune(store, held_out, best, fine_tuning_epochs)
     if json:
         console.print_json({"model": str(out), "manifest": manifest})
         return
     console.print_line(
-        f"{training.network.num_parameters:,} parameters, pre-trained on {manifest.num_texts} schedules, "
+        f"{network.num_parameters:,} parameters, pre-trained on {manifest.num_texts} schedules, "
         f"fine-tuned on the best {manifest.num_best} of {manifest.num_trials} trials of "
         f"{manifest.num_kernels} kernels; written to {out}"
     )
@@ -304,195 +327,9 @@ def evaluate(
     console.print_line(f"{legal_ratio:.0%} of the model's schedules legal, {distinct_ratio:.0%} distinct")
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """What kernels are tuned for, and where from here."""
-
-    target: Target
-    tuned_for: Any
-    environment: Environment
-
-
-class _Training:
-    """A network that is trained, and saved now and then."""
-
-    def __init__(
-        self,
-        *,
-        machine: _Machine,
-        out: Path,
-        shape: Any,
-        families: Sequence[str],
-        seed: int,
-        learning_rate: float,
-        go_on: bool,
-    ) -> None:
-        from scripts.tuning_options import check_writable_folder
-        from tuner.language.model_files import Manifest, load_network
-        from tuner.language.network import Network
-
-        check_writable_folder(out)
-        self.machine = machine
-        self.out = out
-        self.families = families
-        self.seed = seed
-        self.learning_rate = learning_rate
-        self.network: Network
-        self.manifest: Manifest
-        if go_on:
-            self.network, self.manifest = load_network(out, machine.target)
-            return
-        self.network = Network(shape, seed=seed)
-        self.manifest = Manifest(
-            shape=shape,
-            target=machine.target.text,
-            device_model=machine.environment.device_model,
-            num_threads=machine.target.num_threads,
-            seed=seed,
-            families=tuple(families),
-            num_texts=0,
-        )
-
-    def pre_train(self, num_kernels: int, num_samples: int, epochs: int) -> None:
-        """Learn what schedules look like."""
-        import msgspec
-        import numpy as np
-
-        from tuner.language.training import random_spaces, sampled_texts
-
-        rng = np.random.default_rng(self.seed)
-        texts: dict[Text, float] = {}
-        spaces = random_spaces(self.families, num_kernels, self.machine.tuned_for, rng)
-        for space in console.track(spaces, "sampling schedules", num_kernels * len(self.families)):
-            texts.update(sampled_texts(space, num_samples, rng))
-        self.manifest = msgspec.structs.replace(self.manifest, num_texts=len(texts))
-        self._fit(texts, epochs=epochs, learning_rate=self.learning_rate, phase="pre-training")
-
-    def fine_tune(self, records: str, held_out: Sequence[KernelSpace], share: float, epochs: int) -> Manifest:
-        """Learn which schedules are fast, from the trials of the records."""
-        import msgspec
-
-        from records import open_store
-        from tuner.backends.schedule_trials import task_name
-        from tuner.language.trials import recorded_trials
-
-        left_out = {task_name(space.module) for space in held_out}
-        machine = self.machine
-        with console.progress_bar("reading trials"), open_store(records) as store:
-            found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
-        known = {name: each for name, each in sorted(found.items()) if name not in left_out and each[1]}
-        texts = _learnt_texts(known, share)
-        self.manifest = msgspec.structs.replace(
-            self.manifest,
-            num_kernels=len(known),
-            num_trials=sum(len(trials) for _, trials in known.values()),
-            num_best=len(texts[0]),
-        )
-        for (chosen, apart), times, title in zip(
-            ((texts[0], texts[1]), (texts[2], texts[1])),
-            (epochs, epochs // 2),
-            (f"learning the best {share:.0%}", "learning the best one"),
-            strict=True,
-        ):
-            self._fit(
-                chosen, epochs=times, learning_rate=self.learning_rate / 3, phase=title, kept_apart=apart
-            )
-        self.save()
-        return self.manifest
-
-    def save(self) -> None:
-        """Write a checkpoint, which is a whole model."""
-        from tuner.language.model_files import save_network
-
-        self.manifest = save_network(self.network, self.manifest, self.out)
-
-    def _fit(
-        self,
-        texts: dict[Text, float],
-        *,
-        epochs: int,
-        learning_rate: float,
-        phase: str,
-        kept_apart: dict[Text, float] | None = None,
-    ) -> None:
-        import time
-
-        from tuner.language.training import fit
-
-        saved = time.monotonic()
-        steps = fit(
-            self.network,
-            texts,
-            epochs=epochs,
-            learning_rate=learning_rate,
-            seed=self.seed,
-            phase=phase,
-            kept_apart=kept_apart or None,
-        )
-        try:
-            with console.progress_bar(phase) as update:
-                for step in steps:
-                    update(f"{phase}, loss {step.loss:.2f}", step.completed, step.total)
-                    if time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                        self.save()
-                        saved = time.monotonic()
-        except KeyboardInterrupt:
-            self.save()
-            raise
-        self.save()
-
-
-def _learnt_texts(
-    known: dict[str, tuple[KernelSpace, Any]], share: float
-) -> tuple[dict[Text, float], dict[Text, float], dict[Text, float]]:
-    """Return texts of the best share, of the best share of kernels kept apart, and of the best one."""
-    from tuner.language.training import best_texts, split_kernels
-
-    learnt, apart = split_kernels(tuple(known))
-
-    def texts(names: Iterable[str], part: float) -> dict[Text, float]:
-        found: dict[Text, float] = {}
-        for name in names:
-            found.update(best_texts(*known[name], part))
-        return found
-
-    return texts(learnt, share), texts(apart, share), texts(learnt, 0.0)
-
-
-def _measure_training_set(
-    machine: _Machine, records: str, spaces: Sequence[KernelSpace], trials: int, seed: int, out: Path
-) -> None:
-    """Measure random schedules of kernels until the records hold so many of each."""
-    import numpy as np
-
-    from records import open_store
-    from tuner.backends.schedule_trials import task_name
-    from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-
-    if trials < 1:
-        raise typer.BadParameter("--kernels is given without --trials; say how many to measure of each")
-    measuring = _measuring(machine, records, out)
-    assert measuring.keeper is not None
-    with open_store(records) as store:
-        found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
-    with console.progress_bar("measuring trials") as update:
-        for number, space in enumerate(spaces):
-            known = found[task_name(space.module)][1] if task_name(space.module) in found else {}
-            rng = np.random.default_rng([seed, number, len(known)])
-            measure_proposals(
-                space,
-                new_samples(space, max(0, trials - len(known)), known, rng),
-                builder=measuring.builder,
-                runner=measuring.runner,
-                keep=measuring.keeper(space),
-                on_progress=_progress(
-                    update, f"measuring {space.name}", number * trials, len(spaces) * trials
-                ),
-            )
-
-
-def _machine(text: str, threads: int) -> _Machine:
+def _machine(text: str, threads: int) -> Machine:
     from tuner.backends.metaschedule import MetaSchedule, tuning_target
+    from tuner.language.model_training import Machine
     from tuner.target_resolution import environment_of, resolve_target
 
     with console.progress_bar("starting"):
@@ -502,10 +339,24 @@ def _machine(text: str, threads: int) -> _Machine:
                 f"--target {text} is not this machine's processor; the language model writes "
                 "schedules for cpu"
             )
-        return _Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
+        return Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
 
 
-def _spaces(machine: _Machine, names: str) -> list[KernelSpace]:
+def _new_manifest(machine: Machine, shape: NetworkShape, families: Sequence[str], seed: int) -> Manifest:
+    from tuner.language.model_files import Manifest
+
+    return Manifest(
+        shape=shape,
+        target=machine.target.text,
+        device_model=machine.environment.device_model,
+        num_threads=machine.target.num_threads,
+        seed=seed,
+        families=tuple(families),
+        num_texts=0,
+    )
+
+
+def _spaces(machine: Machine, names: str) -> list[KernelSpace]:
     """Return the kernels that words name, without those that have nothing to decide."""
     from tuner.language.kernels import named_kernels
     from tuner.language.sketches import KernelSpace
@@ -518,7 +369,7 @@ def _spaces(machine: _Machine, names: str) -> list[KernelSpace]:
     return [space for space in spaces if space.has_decisions]
 
 
-def _space(machine: _Machine, name: str) -> KernelSpace:
+def _space(machine: Machine, name: str) -> KernelSpace:
     spaces = _spaces(machine, name)
     if len(spaces) != 1:
         known = ", ".join(space.name for space in spaces)
@@ -529,7 +380,7 @@ def _space(machine: _Machine, name: str) -> KernelSpace:
     return spaces[0]
 
 
-def _measuring(machine: _Machine, records: str, model: Path) -> Measuring:
+def _measuring(machine: Machine, records: str, model: Path) -> Measuring:
     from tuner.backends.schedule_trials import KeepTrials
     from tuner.language.evaluation import Measuring
     from tuner.language.trials import new_builder, new_runner

@@ -42,20 +42,18 @@ Trials: TypeAlias = Mapping[Proposal, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingProgress:
-    """One sign of life.
+class Step:
+    """One step of training.
 
     Attributes:
-        phase: what is being done.
-        completed: how much of it is done.
-        total: how much there is.
-        loss: of the last step, in nats a decided token; None where nothing is trained.
+        completed: steps so far.
+        total: steps there are.
+        loss: of this one, in nats a decided token.
     """
 
-    phase: str
     completed: int
     total: int
-    loss: float | None = None
+    loss: float
 
 
 def random_spaces(
@@ -99,9 +97,8 @@ def fit(
     epochs: int,
     learning_rate: float,
     seed: int,
-    phase: str,
     kept_apart: Mapping[Text, float] | None = None,
-) -> Iterator[TrainingProgress]:
+) -> Iterator[Step]:
     """Train in place, and yield after each step; equal arguments give equal weights.
 
     Args:
@@ -110,7 +107,6 @@ def fit(
         epochs: how often each is seen.
         learning_rate: the largest; it rises at first and falls to nothing.
         seed: of the order of texts.
-        phase: what the steps are called.
         kept_apart: if given, the weights that foresee these best, at first or after any epoch, remain.
 
     Raises:
@@ -131,9 +127,7 @@ def fit(
             chosen = [examples[index] for index in order[step * _BATCH : (step + 1) * _BATCH]]
             loss = _step(network, chosen, optimizer)
             schedule.step()
-            yield TrainingProgress(
-                phase=phase, completed=epoch * steps_an_epoch + step + 1, total=total, loss=loss
-            )
+            yield Step(completed=epoch * steps_an_epoch + step + 1, total=total, loss=loss)
         if best is not None:
             best.look()
     if best is not None:

@@ -77,7 +77,7 @@ def test_a_tiny_network_learns_a_handful_of_schedules_by_heart() -> None:
     space = space_of(PRODUCT)
     texts = {text_of(space, each): 1.0 for each in samples(PRODUCT, 3)}
     before = mean_loss(network, examples_of(texts))
-    steps = list(fit(network, texts, epochs=200, learning_rate=1e-2, seed=0, phase="by heart"))
+    steps = list(fit(network, texts, epochs=200, learning_rate=1e-2, seed=0))
     assert (steps[-1].completed, steps[-1].total) == (len(steps), len(steps))
     assert mean_loss(network, examples_of(texts)) < 0.15 < before
     likeliest = generate(network, space, 6, seed=0).proposals[:3]
@@ -89,7 +89,7 @@ def test_the_same_seed_trains_the_same_weights() -> None:
 
     def trained(seed: int) -> torch.Tensor:
         network = Network(TINY, seed=seed)
-        list(fit(network, texts, epochs=2, learning_rate=1e-2, seed=seed, phase="twice"))
+        list(fit(network, texts, epochs=2, learning_rate=1e-2, seed=seed))
         return network.model.transformer.wte.weight
 
     assert torch.equal(trained(1), trained(1))
@@ -101,7 +101,7 @@ def test_what_is_kept_apart_decides_which_weights_remain() -> None:
     texts = {text_of(space_of(PRODUCT), each): 1.0 for each in samples(PRODUCT, 2)}
     apart = {text_of(space_of(DENSE), each): 1.0 for each in samples(DENSE, 8)}
     before = mean_loss(network, examples_of(apart))
-    list(fit(network, texts, epochs=60, learning_rate=5e-2, seed=0, phase="", kept_apart=apart))
+    list(fit(network, texts, epochs=60, learning_rate=5e-2, seed=0, kept_apart=apart))
     assert mean_loss(network, examples_of(apart)) <= before
 
 
@@ -111,7 +111,7 @@ def test_a_loss_that_is_no_number_ends_the_training() -> None:
         network.model.transformer.wte.weight.fill_(float("nan"))
     texts = sampled_texts(space_of(PRODUCT), 2, np.random.default_rng(0))
     with pytest.raises(TunerError, match="the loss is nan"):
-        list(fit(network, texts, epochs=1, learning_rate=1e-3, seed=0, phase=""))
+        list(fit(network, texts, epochs=1, learning_rate=1e-3, seed=0))
 
 
 def test_the_best_share_of_trials_is_learnt_and_failures_are_not() -> None:
