@@ -32,6 +32,7 @@ import tvm
 from tvm import relax
 
 from benchmarks import network_models
+from records.workload import Operator, Workload
 from tuner.frontend import Model
 from tuner.frontend.torch_program import import_module
 from tuner.lower import build_module, lower_module
@@ -52,11 +53,21 @@ THREADS = (
 NETWORKS = ("squeezenet", "mobilenet", "resnet50", "densenet", "gpt2", "bert", "mt5", "flava")
 OTHERS = ("torch eager", "torch.compile", "torch.compile frozen", "onnxruntime alone")
 LONGEST = "onnxruntime"
-"""The one backend that takes whole networks."""
+"""The library that takes whole networks; what the other backends make without it is measured too."""
 
 WITHOUT = f"mix without {LONGEST}"
+OWN_KERNELS = ("channels_last", "winograd")
+"""Backends whose kernels are written in this project; the others' come from libraries and from TVM."""
+
 TOLERANCE = 1e-4
 """Largest error over largest output: float32 sums in another order, through some hundred layers."""
+
+_PEAK_SIZE = 1024
+"""Rows and columns of the square product whose rate counts as the machine's peak."""
+
+_PRODUCTS = frozenset({"matmul", "nn.conv2d", "nn.attention"})
+_WINOGRAD_SAVES = 4
+"""How many times fewer multiplications a 3 x 3 convolution with stride 1 takes in tiles of 4 x 4."""
 
 Run: TypeAlias = Callable[[], np.ndarray]
 
@@ -86,8 +97,10 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     wrong = [label for label, error in errors.items() if not error <= TOLERANCE]
     if wrong:
         sys.exit(f"{name}: {wrong[0]} differs from torch by {errors[wrong[0]]:.1e} of the largest output")
+    before = _peak_gflops()
     samples = _in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
-    return _figures(name, model, result, functions, errors, samples, partition_s)
+    peak_gflops = max(before, _peak_gflops())
+    return _figures(name, model, result, functions, errors, samples, partition_s, peak_gflops)
 
 
 def _partitioned(
@@ -233,6 +246,29 @@ def _in_turn(contenders: dict[str, Run], *, repeats: int, seconds: float) -> dic
     return samples
 
 
+def _peak_gflops() -> float:
+    """Return 10⁹ operations a second of a large square product by NumPy's BLAS, on one thread."""
+    left, right = np.ones((2, _PEAK_SIZE, _PEAK_SIZE), np.float32)
+    samples = _in_turn({"product": lambda: left @ right}, repeats=9, seconds=0)["product"]
+    return 2 * _PEAK_SIZE**3 / statistics.median(samples[1:]) / 1e6
+
+
+def _products_gflop(workload: Workload) -> float:
+    """Return the 10⁹ operations of products and convolutions, as few as any backend here needs for them."""
+    return sum(_least_flops(workload, each) for each in workload.operators if each.name in _PRODUCTS) / 1e9
+
+
+def _least_flops(workload: Workload, operator: Operator) -> float:
+    attributes = dict(operator.attributes)
+    is_winograd = (
+        operator.name == "nn.conv2d"
+        and workload.values[operator.inputs[1]].shape[2:] == (3, 3)
+        and attributes["strides"] == "[1, 1]"
+        and attributes["groups"] == "1"
+    )
+    return operator.flops / _WINOGRAD_SAVES if is_winograd else operator.flops
+
+
 def _error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
@@ -245,6 +281,7 @@ def _figures(
     errors: dict[str, float],
     samples: dict[str, list[float]],
     partition_s: float,
+    peak_gflops: float,
 ) -> dict[str, Any]:
     latency_ms = {label: statistics.median(values) for label, values in samples.items()}
     measured = {functions[label].fingerprint: latency_ms[label] for label in functions if label in samples}
@@ -253,6 +290,8 @@ def _figures(
     return {
         "network": name,
         "operators": len(result.function.priced.graph),
+        "products_gflop": _products_gflop(result.function.priced.workload),
+        "peak_gflops": peak_gflops,
         "parameters": sum(int(np.prod(array.shape)) for array in model.parameters.values()),
         "latency_ms": latency_ms,
         "quartiles_ms": {label: statistics.quantiles(values, n=4)[::2] for label, values in samples.items()},
@@ -283,6 +322,8 @@ def report(networks: Sequence[dict[str, Any]]) -> str:
     if WITHOUT in labels:
         lines += ["", f"The same without {LONGEST} among the backends.", ""]
         lines += _ratios(networks, WITHOUT, [label for label in singles if label != LONGEST])
+    lines += ["", "What is left to win: the same products at this machine's peak, and nothing besides.", ""]
+    lines += _room(networks, singles)
     return "\n".join(lines)
 
 
@@ -300,24 +341,52 @@ def _latencies(networks: Sequence[dict[str, Any]], columns: Sequence[str]) -> li
 
 def _ratios(networks: Sequence[dict[str, Any]], mix: str, singles: Sequence[str]) -> list[str]:
     lines = [
-        f"| network | best single backend | {' | '.join(OTHERS)} | parts |",
-        f"|---|--:|{'--:|' * len(OTHERS)}---|",
+        f"| network | best single backend | best one without own kernels | {' | '.join(OTHERS)} | parts |",
+        f"|---|--:|--:|{'--:|' * len(OTHERS)}---|",
     ]
-    ratios: dict[str, list[float]] = {label: [] for label in ("best", *OTHERS)}
+    ratios: dict[str, list[float]] = {label: [] for label in ("best", "without own", *OTHERS)}
     for each in networks:
         latency_ms = each["latency_ms"]
         if mix not in latency_ms:
             continue
-        best = min((label for label in singles if label in latency_ms), key=lambda label: latency_ms[label])
-        found = {"best": latency_ms[best] / latency_ms[mix]}
-        found |= {label: latency_ms[label] / latency_ms[mix] for label in OTHERS if label in latency_ms}
+        best = _best(latency_ms, singles)
+        without_own = _best(latency_ms, [label for label in singles if label not in OWN_KERNELS])
+        found = {"best": latency_ms[best], "without own": latency_ms[without_own]}
+        found |= {label: latency_ms[label] for label in OTHERS if label in latency_ms}
+        found = {label: latency / latency_ms[mix] for label, latency in found.items()}
         for label, ratio in found.items():
             ratios[label].append(ratio)
         cells = [f"{found[label]:.2f}" if label in found else "–" for label in OTHERS]
         parts = ", ".join(f"{backend} {count}" for backend, count in sorted(each["parts"][mix].items()))
-        lines.append(f"| {each['network']} | {found['best']:.2f} ({best}) | {' | '.join(cells)} | {parts} |")
+        lines.append(
+            f"| {each['network']} | {found['best']:.2f} ({best}) | {found['without own']:.2f} ({without_own}) "
+            f"| {' | '.join(cells)} | {parts} |"
+        )
     means = [f"{statistics.geometric_mean(values):.2f}" if values else "–" for values in ratios.values()]
     lines.append(f"| **geometric mean** | **{means[0]}** | {' | '.join(means[1:])} | |")
+    return lines
+
+
+def _best(latency_ms: dict[str, float], labels: Sequence[str]) -> str:
+    return min((label for label in labels if label in latency_ms), key=lambda label: latency_ms[label])
+
+
+def _room(networks: Sequence[dict[str, Any]], singles: Sequence[str]) -> list[str]:
+    """Return how far the best single backend is from products at the machine's peak, network by network."""
+    lines = [
+        "| network | products, GFLOP | peak, GFLOP/s | at the peak, ms | mix, ms | best single over it |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    rooms = []
+    for each in networks:
+        latency_ms = each["latency_ms"]
+        least_ms = each["products_gflop"] / each["peak_gflops"] * 1e3
+        rooms.append(latency_ms[_best(latency_ms, singles)] / least_ms)
+        lines.append(
+            f"| {each['network']} | {each['products_gflop']:.2f} | {each['peak_gflops']:.0f} "
+            f"| {least_ms:.2f} | {latency_ms['mix']:.2f} | {rooms[-1]:.2f} |"
+        )
+    lines.append(f"| **geometric mean** | | | | | **{statistics.geometric_mean(rooms):.2f}** |")
     return lines
 
 
