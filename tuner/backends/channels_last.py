@@ -1,22 +1,25 @@
 """Stretches of convolutional networks with channels last inside, as TVM kernels that cost no tuning.
 
 A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
-with stride 1 go by Winograd's method, others without groups by direct kernels, each with its bias, a tensor
-that is added, and ReLU in one kernel; batch normalisation becomes one product and one sum, which TVM fuses
-with what follows. Operators with axes of their own that are not listed here get their data as it was. Weights
-are packed once where they never change. Checked in tests/tuner/backends/test_channels_last.py.
+with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
+channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel; batch
+normalisation becomes one product and one sum, which TVM fuses with what follows. Operators with axes of their
+own that are not listed here get their data as it was. Weights are packed once where they never change.
+Checked in tests/tuner/backends/test_channels_last.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import tvm
 from tvm import relax
 
-from tuner.backends import direct_kernel, winograd_kernel
+from tuner.backends import depthwise_kernel, direct_kernel, winograd_kernel
+from tuner.backends.activation import NONE, Activation, activation_of
+from tuner.backends.depthwise_kernel import DepthwiseShape
 from tuner.backends.direct_kernel import DirectShape
 from tuner.backends.kernel_schedule import as_finished, schedule_kernels
 from tuner.backends.library_call import shape_of
@@ -74,7 +77,7 @@ class ChannelsLast:
         """Say that the function has no convolution that its kernels are for."""
         if any(_is_ours(binding.value) for binding in _bindings(function)):
             return None
-        return "it has no convolution of float32 without groups whose filters fill vectors of 4"
+        return "it has no convolution of float32 in one group, or a group a channel, that fills vectors of 4"
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as kernels on tensors with channels last."""
@@ -94,14 +97,23 @@ class _Chain:
         last: the variable of the last operator.
         bias: what is added to each channel.
         other: a tensor that is added.
-        has_relu: whether negative results become 0.
+        activation: what is done to the results.
     """
 
     call: Expression
     last: Expression
     bias: Expression | None = None
     other: Expression | None = None
-    has_relu: bool = False
+    activation: Activation = NONE
+
+
+class _Place(TypedDict):
+    """What direct and depthwise kernels both ask for."""
+
+    data: tuple[int, int, int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
 
 
 class _Turned:
@@ -210,24 +222,28 @@ class _Turned:
         if _is_winograd(chain.call):
             cut = choose_shape(extents, filters, padding, self.target.num_threads)
             pack = winograd_kernel.weights_kernel(cut)
-            kernel = winograd_kernel.convolution_kernel(
-                cut, bias_shape, has_relu=chain.has_relu, channels_last=True
-            )
+            kernel = winograd_kernel.convolution_kernel(cut, bias_shape, chain.activation, channels_last=True)
             packed_shape: Sequence[int] = cut.packed_shape
             result = (extents[0], cut.result_height, cut.result_width, filters)
         else:
-            shape = DirectShape(
-                data=(extents[0], extents[2], extents[3], extents[1]),
-                filters=filters,
-                window=(shape_of(weights)[2], shape_of(weights)[3]),
-                strides=(int(attributes.strides[0]), int(attributes.strides[1])),
-                padding=padding,
-            )
-            pack = direct_kernel.weights_kernel(shape)
-            kernel = direct_kernel.convolution_kernel(
-                shape, bias_shape, has_other=bool(other), has_relu=chain.has_relu
-            )
-            packed_shape, result = shape.packed_shape, shape.result
+            place: _Place = {
+                "data": (extents[0], extents[2], extents[3], extents[1]),
+                "window": (shape_of(weights)[2], shape_of(weights)[3]),
+                "strides": (int(attributes.strides[0]), int(attributes.strides[1])),
+                "padding": padding,
+            }
+            if _is_depthwise(chain.call):
+                alone = DepthwiseShape(**place)
+                pack = depthwise_kernel.weights_kernel(alone)
+                kernel = depthwise_kernel.convolution_kernel(alone, bias_shape, chain.activation)
+                packed_shape, result = alone.packed_shape, alone.result
+            else:
+                shape = DirectShape(**place, filters=filters)
+                pack = direct_kernel.weights_kernel(shape)
+                kernel = direct_kernel.convolution_kernel(
+                    shape, bias_shape, chain.activation, has_other=bool(other)
+                )
+                packed_shape, result = shape.packed_shape, shape.result
         pack_name = self.builder.add_func(as_finished(pack), "pack_weights")
         kernel_name = self.builder.add_func(as_finished(kernel), "convolution")
         packed = self.builder.emit(
@@ -285,7 +301,7 @@ def _is_inference(call: Expression) -> bool:
 
 
 def _is_ours(value: Expression) -> bool:
-    """Say whether there is a kernel for a value: a convolution of one group."""
+    """Say whether there is a kernel for a value: a convolution of one group, or of one for each channel."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return False
     if value.op.name != "relax.nn.conv2d" or str(value.ty.dtype) != "float32":
@@ -294,14 +310,22 @@ def _is_ours(value: Expression) -> bool:
     if (attributes.data_layout, attributes.kernel_layout) != ("NCHW", "OIHW"):
         return False
     top, left, bottom, right = (int(extent) for extent in attributes.padding)
-    is_plain = int(attributes.groups) == 1 and {int(step) for step in attributes.dilation} == {1}
+    if int(attributes.groups) != 1 and not _is_depthwise(value):
+        return False
+    is_plain = {int(step) for step in attributes.dilation} == {1}
     return is_plain and (top, left) == (bottom, right) and lanes_of(shape_of(value.args[1])[0]) > 0
+
+
+def _is_depthwise(call: Expression) -> bool:
+    """Say whether each channel gives one of the result."""
+    groups, (filters, channels, *_) = int(call.attrs.groups), shape_of(call.args[1])
+    return groups > 1 and channels == 1 and groups == filters
 
 
 def _is_winograd(call: Expression) -> bool:
     filters = shape_of(call.args[1])
     is_one = {int(step) for step in call.attrs.strides} == {1}
-    return is_one and filters[2:] == (3, 3) and lanes_of(filters[1]) > 0
+    return is_one and filters[2:] == (3, 3) and lanes_of(filters[1]) > 0 and int(call.attrs.groups) == 1
 
 
 def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expression]]:
@@ -327,7 +351,7 @@ def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expr
             taken.add(reader.var)
             inside.add(chain.last)
             chain.last = reader.var
-            if chain.has_relu:
+            if chain.activation != NONE:
                 break
         chains[chain.last] = chain
     return chains, inside
@@ -337,8 +361,8 @@ def _absorb(chain: _Chain, value: Expression) -> bool:
     """Note that the kernel of a convolution does this operator too, where it can."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return False
-    if value.op.name == "relax.nn.relu":
-        chain.has_relu = True
+    if (bounds := activation_of(value)) is not None:
+        chain.activation = bounds
         return True
     if value.op.name != "relax.add" or shape_of(value) != shape_of(chain.last):
         return False
@@ -350,7 +374,12 @@ def _absorb(chain: _Chain, value: Expression) -> bool:
     if is_channels and chain.bias is None and chain.other is None:
         chain.bias = added
         return True
-    if shape == shape_of(chain.last) and chain.other is None and not _is_winograd(chain.call):
+    if shape == shape_of(chain.last) and chain.other is None and _adds_tensors(chain.call):
         chain.other = added
         return True
     return False
+
+
+def _adds_tensors(call: Expression) -> bool:
+    """Say whether the kernel of a convolution can add a tensor."""
+    return not _is_winograd(call) and not _is_depthwise(call)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from tuner.backends.activation import Activation
 from tuner.backends.register_tile import lanes_of
 
 PrimFunc: TypeAlias = Any
@@ -126,15 +127,15 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
 
 
 def convolution_kernel(
-    shape: DirectShape, bias_shape: Sequence[int] | None, *, has_other: bool, has_relu: bool
+    shape: DirectShape, bias_shape: Sequence[int] | None, activation: Activation, *, has_other: bool
 ) -> PrimFunc:
     """Return the kernel of data, packed weights, bias, what else is added, and the result.
 
     Args:
         shape: the convolution.
         bias_shape: of a bias with one element a filter, or None.
+        activation: what is done to the results.
         has_other: whether a tensor of the result's shape is added.
-        has_relu: whether negative results become 0.
     """
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("direct_convolution")
@@ -154,7 +155,7 @@ def convolution_kernel(
             bias = flat(added, shape.filters) if bias_shape else None
             other = flat(more, math.prod(shape.result)) if has_other else None
             target = flat(result, math.prod(shape.result))
-            _emit_tiles(shape, source, weights, bias, other, target, has_relu=has_relu)
+            _emit_tiles(shape, source, weights, bias, other, target, activation)
     return builder.get()
 
 
@@ -186,7 +187,7 @@ def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
 
 
 def _emit_tiles(
-    shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, *, has_relu: bool
+    shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, activation: Activation
 ) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
     lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
@@ -240,9 +241,7 @@ def _emit_tiles(
             place = script.Ramp((line * length + column + row) * filters + at, 1, lanes)
             if other is not None:
                 value = value + other[place]
-            if has_relu:
-                value = script.max(value, script.Broadcast(script.float32(0), lanes))
-            script.buffer_store(target, value, [place])
+            script.buffer_store(target, activation.emit(value, lanes), [place])
 
 
 def _first_pixel(shape: DirectShape, line: Any, column: Any) -> tuple[Any, int]:

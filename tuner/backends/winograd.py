@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tuner.backends.activation import NONE, RELU
 from tuner.backends.kernel_schedule import as_finished
 from tuner.backends.library_call import Convolution, recognise_call, shape_of
 from tuner.backends.protocol import IRModule, RelaxFunction
@@ -79,7 +80,7 @@ def _kernels(function: RelaxFunction, target: Target) -> IRModule:
     padding = (call.padding[0], call.padding[1])
     shape = choose_shape(shape_of(data), shape_of(weights)[0], padding, target.num_threads)
     kernel = convolution_kernel(
-        shape, shape_of(bias[0]) if bias else None, has_relu=call.activation == "relu"
+        shape, shape_of(bias[0]) if bias else None, RELU if call.activation == "relu" else NONE
     )
     builder = relax.BlockBuilder()
     transform = builder.add_func(as_finished(weights_kernel(shape)), "winograd_weights")

@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from tuner.backends.activation import Activation
 from tuner.backends.direct_kernel import flat
 from tuner.backends.register_tile import lanes_of
 from tuner.backends.winograd_shape import WinogradShape
@@ -105,14 +106,18 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
 
 
 def convolution_kernel(
-    shape: WinogradShape, bias_shape: Sequence[int] | None, *, has_relu: bool, channels_last: bool = False
+    shape: WinogradShape,
+    bias_shape: Sequence[int] | None,
+    activation: Activation,
+    *,
+    channels_last: bool = False,
 ) -> PrimFunc:
     """Return the kernel of data, transformed weights, the bias where there is one, and the result.
 
     Args:
         shape: the convolution and how it is cut.
         bias_shape: of a bias with one element a filter, or None.
-        has_relu: whether negative results become 0.
+        activation: what is done to the results.
         channels_last: whether data and result are NHWC in memory, not NCHW.
     """
     data_shape = (shape.batch, shape.channels, shape.height, shape.width)
@@ -141,7 +146,7 @@ def convolution_kernel(
                 products = script.alloc_buffer((shape.points * shape.block * shape.filters,), "float32")
                 _emit_data_transform(shape, block, padded, patches)
                 _emit_products(shape, patches, weights, products)
-                _emit_result_transform(shape, block, products, bias, found, has_relu=has_relu)
+                _emit_result_transform(shape, block, products, bias, found, activation)
             if channels_last:
                 _emit_cropped(shape, found, target)
             else:
@@ -254,7 +259,7 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
 
 
 def _emit_result_transform(
-    shape: WinogradShape, block: Any, products: Any, bias: Any, found: Any, *, has_relu: bool
+    shape: WinogradShape, block: Any, products: Any, bias: Any, found: Any, activation: Activation
 ) -> None:
     """Write tiles of results, channels last, in images filled up to whole tiles."""
     matrix = _TRANSFORMS[shape.tile].results
@@ -284,8 +289,7 @@ def _emit_result_transform(
                 added = None if bias is None else script.Bind(bias[script.Ramp(step * lanes, 1, lanes)])
                 for place, transformed in enumerate(_transformed(matrix, points, lanes)):
                     value = transformed if added is None else transformed + added
-                    if has_relu:
-                        value = script.max(value, script.Broadcast(script.float32(0), lanes))
+                    value = activation.emit(value, lanes)
                     at = first + (place // tile * columns + place % tile) * filters + step * lanes
                     script.buffer_store(found, value, [script.Ramp(at, 1, lanes)])
 

@@ -85,6 +85,25 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 8, 5, 5), (16, 8, 1, 1), (1, 16, 1, 1)],
         lambda x, w, f: op.nn.softmax(op.multiply(op.clip(op.nn.conv2d(x, w), 0.0, 6.0), f), axis=1),
     ),
+    "an inverted residual: wider, depthwise, narrower, and a sum": (
+        [(1, 8, 9, 9), (24, 8, 1, 1), (1, 24, 1, 1), (24, 1, 3, 3), (1, 24, 1, 1), (8, 24, 1, 1)],
+        lambda x, wide, b, depthwise, c, narrow: (
+            lambda y: op.add(x, op.nn.conv2d(op.clip(op.add(y, c), 0.0, 0.5), narrow))
+        )(op.nn.conv2d(op.clip(op.add(op.nn.conv2d(x, wide), b), 0.0, 0.5), depthwise, padding=1, groups=24)),
+    ),
+    "depthwise convolutions that are added": (
+        [(2, 12, 9, 7), (12, 1, 3, 3), (12, 1, 5, 5)],
+        lambda x, v, w: op.nn.relu(
+            op.add(
+                op.nn.conv2d(x, v, strides=2, padding=1, groups=12),
+                op.nn.conv2d(x, w, strides=2, padding=2, groups=12),
+            )
+        ),
+    ),
+    "Winograd's method and a clip": (
+        [(1, 16, 9, 7), (16, 16, 3, 3), (1, 16, 1, 1)],
+        lambda x, w, b: op.clip(op.add(op.nn.conv2d(x, w, padding=1), b), -0.5, 0.25),
+    ),
     "pools and strides of pixels": (
         [(1, 16, 9, 9), (32, 16, 1, 1)],
         lambda x, w: op.nn.adaptive_avg_pool2d(
@@ -110,12 +129,15 @@ def test_a_stretch_computes_what_it_did(program: str, target: Target) -> None:
     assert relative_error(results, expected) < 1e-5
 
 
-def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(target: Target) -> None:
+@pytest.mark.parametrize("activation", [op.nn.relu, lambda x: op.clip(x, 0.0, 6.0)])
+def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(
+    activation: Any, target: Target
+) -> None:
     shapes = [(1, 8, 5, 5), (16, 8, 1, 1), (1, 16, 1, 1), (1, 16, 5, 5)]
     module = partition_module(
         "channels_last",
         shapes,
-        lambda x, w, b, y: op.nn.relu(op.add(op.add(op.nn.conv2d(x, w), b), y)),
+        lambda x, w, b, y: activation(op.add(op.add(op.nn.conv2d(x, w), b), y)),
     )
     lowered = ChannelsLast().lower(module, ["part"], target)
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
@@ -126,9 +148,9 @@ def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(target: 
 
 def test_it_refuses_what_has_no_convolution_of_its_own(target: Target) -> None:
     grouped = partition_module(
-        "channels_last", [(1, 8, 5, 5), (8, 1, 3, 3)], lambda x, w: op.nn.conv2d(x, w, groups=8)
+        "channels_last", [(1, 8, 5, 5), (8, 2, 3, 3)], lambda x, w: op.nn.conv2d(x, w, groups=4)
     )
-    assert "groups" in (ChannelsLast().refusal(part_of(grouped), target) or "")
+    assert "one group" in (ChannelsLast().refusal(part_of(grouped), target) or "")
 
 
 def test_its_rule_proposes_stretches_where_weights_are_known(target: Target) -> None:
