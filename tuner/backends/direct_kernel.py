@@ -13,8 +13,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
+from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
@@ -31,8 +33,14 @@ _ROWS = range(5, 13)
 _BEST_ROWS = 7
 """Pixels of a tile: what divides the results best, and of equals what is nearest to 7."""
 
-_BLOCK_BYTES = 1 << 16
-"""Data and results that stay in the cache while all panels of weights pass."""
+_CACHED_BYTES = 1 << 22
+"""Weights above this are read once, a panel for all tiles; others are read again for each tile."""
+
+_FEW_TILES = 8
+"""Below this, threads share the panels, not the tiles."""
+
+_MAX_BLOCKS = 32
+"""Runs of tiles that threads share: enough for all to end at about the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +172,12 @@ def flat(buffer: Any, size: int) -> Any:
     return script.decl_buffer((size,), "float32", data=buffer.data)
 
 
+def prefetch(buffer: Any, at: Any, *, writes: bool) -> None:
+    """Have an element's cache line fetched before it is needed: it comes while products are added up."""
+    ahead = tirx.call_intrin("void", "tirx.prefetch", script.address_of(buffer[at]), int(writes), 3, 1)
+    script.evaluate(ahead)
+
+
 def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
     """Copy images into zeros."""
     batch, height, width, channels = shape.data
@@ -190,58 +204,102 @@ def _emit_tiles(
     shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, activation: Activation
 ) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
-    lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
-    num_lines, length = shape.lines
-    rows = _rows_of(length)
-    tiles_of_line = -(-length // rows)
-    num_tiles = num_lines * tiles_of_line
-    tile_bytes = (
-        4
-        * rows
-        * (channels * shape.strides[0] * shape.strides[1] + filters * (2 if other is not None else 1))
-    )
-    group = max(1, min(num_tiles, _BLOCK_BYTES // tile_bytes))
-    tile = tuple(itertools.product(range(rows), range(shape.vectors)))
+    tiles = _Tiles(shape)
+    emit = partial(_emit_tile, tiles, source, weights, bias, other, target, activation)
+    num_panels = shape.packed_shape[0]
+    if tiles.count < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES:
+        with script.parallel(num_panels) as which, script.serial(tiles.count) as index:
+            emit(index, which)
+        return
+    # Results, and what is added to them, are written and read in the order of memory.
+    size = -(-tiles.count // min(tiles.count, _MAX_BLOCKS))
+    num_blocks = -(-tiles.count // size)
     with (
-        script.parallel(-(-num_tiles // group)) as block,
-        script.serial(shape.packed_shape[0]) as which,
-        script.serial(group) as member,
+        script.parallel(num_blocks) as block,
+        script.serial(size) as member,
+        script.serial(num_panels) as which,
     ):
-        index = script.Bind(script.min(block * group + member, num_tiles - 1))
-        line = index // tiles_of_line
-        column = script.Bind(script.min(index % tiles_of_line * rows, length - rows))
-        pixel, step = _first_pixel(shape, line, column)
-        start = script.Bind(pixel * channels)
-        sums = script.alloc_buffer((rows * panel,), "float32", scope="local")
+        index = script.Bind(block * size + member)
+        if num_blocks * size == tiles.count:
+            emit(index, which)
+        else:
+            with script.If(index < tiles.count), script.Then():
+                emit(index, which)
+
+
+class _Tiles:
+    """How results are cut into tiles.
+
+    Attributes:
+        shape: the convolution.
+        rows: pixels of a tile.
+        count: tiles of all images.
+    """
+
+    def __init__(self, shape: DirectShape) -> None:
+        num_lines, length = shape.lines
+        self.shape = shape
+        self.rows = _rows_of(length)
+        self.of_line = -(-length // self.rows)
+        self.count = num_lines * self.of_line
+
+    def place(self, index: Any) -> tuple[Any, Any]:
+        """Return the line of a tile and its first column there."""
+        length = self.shape.lines[1]
+        return index // self.of_line, script.min(index % self.of_line * self.rows, length - self.rows)
+
+
+def _emit_tile(
+    tiles: _Tiles,
+    source: Any,
+    weights: Any,
+    bias: Any,
+    other: Any,
+    target: Any,
+    activation: Activation,
+    index: Any,
+    which: Any,
+) -> None:
+    """Compute the results of one tile for one panel of filters."""
+    shape, rows = tiles.shape, tiles.rows
+    lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
+    line, first_column = tiles.place(index)
+    column = script.Bind(first_column)
+    pixel, step = _first_pixel(shape, line, column)
+    start = script.Bind(pixel * channels)
+    first_filter = script.Bind(script.min(which * panel, filters - panel))
+    result = script.Bind((line * shape.lines[1] + column) * filters + first_filter)
+    tile = tuple(itertools.product(range(rows), range(shape.vectors)))
+    if other is not None:
         for row, vector in tile:
-            zeros = script.Broadcast(script.float32(0), lanes)
-            script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
-        (height, width), columns = shape.window, shape.padded[2]
-        with (
-            script.serial(height) as y,
-            script.serial(width) as x,
-            script.serial(channels) as channel,
-        ):
-            at_weights = (((which * height + y) * width + x) * channels + channel) * panel
-            right = [
-                script.Bind(weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
-                for vector in range(shape.vectors)
-            ]
-            first = script.Bind(start + (y * columns + x) * channels + channel)
-            for row in range(rows):
-                left = script.Bind(script.Broadcast(source[first + row * step * channels], lanes))
-                for vector in range(shape.vectors):
-                    at = script.Ramp(row * panel + vector * lanes, 1, lanes)
-                    script.buffer_store(sums, sums[at] + left * right[vector], [at])
-        for row, vector in tile:
-            value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
-            at = script.min(which * panel, filters - panel) + vector * lanes
-            if bias is not None:
-                value = value + bias[script.Ramp(at, 1, lanes)]
-            place = script.Ramp((line * length + column + row) * filters + at, 1, lanes)
-            if other is not None:
-                value = value + other[place]
-            script.buffer_store(target, activation.emit(value, lanes), [place])
+            at = result + row * filters + vector * lanes
+            prefetch(other, at, writes=False)
+            prefetch(target, at, writes=True)
+    sums = script.alloc_buffer((rows * panel,), "float32", scope="local")
+    for row, vector in tile:
+        zeros = script.Broadcast(script.float32(0), lanes)
+        script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
+    (height, width), columns = shape.window, shape.padded[2]
+    with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
+        at_weights = (((which * height + y) * width + x) * channels + channel) * panel
+        right = [
+            script.Bind(weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
+            for vector in range(shape.vectors)
+        ]
+        first = script.Bind(start + (y * columns + x) * channels + channel)
+        for row in range(rows):
+            left = script.Bind(script.Broadcast(source[first + row * step * channels], lanes))
+            for vector in range(shape.vectors):
+                at = script.Ramp(row * panel + vector * lanes, 1, lanes)
+                script.buffer_store(sums, sums[at] + left * right[vector], [at])
+    for row, vector in tile:
+        value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
+        if bias is not None:
+            value = value + bias[script.Ramp(first_filter + vector * lanes, 1, lanes)]
+        place = script.Ramp(result + row * filters + vector * lanes, 1, lanes)
+        if other is not None:
+            value = value + other[place]
+        script.buffer_store(target, activation.emit(value, lanes), [place])
 
 
 def _first_pixel(shape: DirectShape, line: Any, column: Any) -> tuple[Any, int]:
