@@ -23,6 +23,7 @@ from tuner.backends.depthwise_kernel import DepthwiseShape
 from tuner.backends.direct_kernel import DirectShape
 from tuner.backends.kernel_schedule import as_finished, schedule_kernels
 from tuner.backends.library_call import shape_of
+from tuner.backends.pools_first import with_pools_first
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.register_tile import lanes_of
 from tuner.backends.tvm_native import fuse_as_tvm_does, replace_function
@@ -82,7 +83,7 @@ class ChannelsLast:
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
-            turned = _Turned(module[name], target).lowered()
+            turned = _Turned(with_pools_first(module[name]), target).lowered()
             kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module
