@@ -82,9 +82,11 @@ def variables_of(call: Any) -> Sequence[Any]:
 
 
 def replace_variables(expression: Any, replacement: Callable[[Any], Any]) -> Any:
-    """Return the expression, made of calls, tuples and leaves, with each variable replaced."""
+    """Return the expression, made of calls, tuples, their fields and leaves, with each variable replaced."""
     if isinstance(expression, relax.Var):
         return replacement(expression)
+    if isinstance(expression, relax.TupleGetItem):
+        return relax.TupleGetItem(replace_variables(expression.tuple_value, replacement), expression.index)
     if isinstance(expression, relax.Tuple):
         return relax.Tuple([replace_variables(field, replacement) for field in expression.fields])
     if isinstance(expression, relax.Call):

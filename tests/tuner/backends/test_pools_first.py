@@ -25,6 +25,9 @@ MOVED: dict[str, Body] = {
     "padding": lambda x, w, b: op.nn.avg_pool2d(op.nn.conv2d(x, w), (3, 3), (2, 2), (1, 1)),
     "bias": lambda x, w, b: op.nn.avg_pool2d(op.add(op.nn.conv2d(x, w), b), (3, 2), (2, 2)),
     "bias first": lambda x, w, b: op.nn.avg_pool2d(op.add(b, op.nn.conv2d(x, w)), (2, 2), (2, 2)),
+    "a part of what is split": lambda x, w, b: op.nn.avg_pool2d(
+        op.nn.conv2d(op.split(x, 2, axis=3)[1], w), (2, 2), (2, 2)
+    ),
     "within": lambda x, w, b: op.nn.relu(
         op.add(op.nn.avg_pool2d(op.nn.conv2d(op.nn.relu(x), w), (2, 2), (2, 2), ceil_mode=True), b)
     ),
