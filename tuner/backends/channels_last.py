@@ -220,6 +220,7 @@ class _Turned:
         bias_shape = shape_of(bias[0]) if bias else None
         other = [] if chain.other is None else [self._channels_last(chain.other)]
         filters = shape_of(weights)[0]
+        is_planar = False
         if _is_winograd(chain.call):
             cut = choose_shape(extents, filters, padding, self.target.num_threads)
             pack = winograd_kernel.weights_kernel(cut)
@@ -239,7 +240,9 @@ class _Turned:
                 kernel = depthwise_kernel.convolution_kernel(alone, bias_shape, chain.activation)
                 packed_shape, result = alone.packed_shape, alone.result
             else:
-                shape = DirectShape(**place, filters=filters)
+                # Few channels, as an image's colours, would be slow to turn and make no vectors.
+                is_planar = data not in self.last and not lanes_of(extents[1])
+                shape = DirectShape(**place, filters=filters, is_planar=is_planar)
                 pack = direct_kernel.weights_kernel(shape)
                 kernel = direct_kernel.convolution_kernel(
                     shape, bias_shape, chain.activation, has_other=bool(other)
@@ -250,7 +253,8 @@ class _Turned:
         packed = self.builder.emit(
             relax.call_tir(pack_name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
         )
-        arguments = [self._channels_last(data), packed, *bias, *other]
+        source = self._channels_first(data) if is_planar else self._channels_last(data)
+        arguments = [source, packed, *bias, *other]
         return self.builder.emit(
             relax.call_tir(kernel_name, arguments, relax.TensorType(tuple(result), "float32"))
         )

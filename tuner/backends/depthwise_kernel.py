@@ -28,8 +28,9 @@ PrimFunc: TypeAlias = Any
 _PIXELS = 14
 """Results of a tile at most: with the weights of a window's row they fit 32 registers."""
 
-_CACHED_BYTES = 1 << 15
-"""Rows of data that stay in the nearest cache until the next row of results reads them again."""
+_MIN_TASKS = 32
+"""Parts that threads can share, where there are channels enough. Channels are parted no further: all of a
+pixel lie together, and reading some of them a pass costs a third more where data comes from afar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,14 @@ class DepthwiseShape:
     @property
     def group(self) -> int:
         """Vectors of channels that a thread takes together, row after row."""
-        num_vectors, lanes = self.packed_shape[0], self.lanes
-        row_bytes = 4 * self.data[2] * lanes * self.window[0]
-        fitting = max(1, _CACHED_BYTES // row_bytes)
-        return next(size for size in range(min(fitting, num_vectors), 0, -1) if num_vectors % size == 0)
+        num_vectors = self.packed_shape[0]
+        batch, rows, _, _ = self.result
+        num_groups = next(
+            count
+            for count in range(1, num_vectors + 1)
+            if num_vectors % count == 0 and (count * batch * rows >= _MIN_TASKS or count == num_vectors)
+        )
+        return num_vectors // num_groups
 
 
 def weights_kernel(shape: DepthwiseShape) -> PrimFunc:

@@ -1,4 +1,4 @@
-"""Direct convolutions of data with channels last, as two TVM kernels that cost no tuning.
+"""Direct convolutions with results whose channels are last, as two TVM kernels that cost no tuning.
 
 One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
@@ -45,10 +45,11 @@ _MAX_BLOCKS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectShape:
-    """A convolution of NHWC data without groups and dilation.
+    """A convolution without groups and dilation.
 
     Attributes:
         data: batch, height, width, channels.
+        is_planar: whether the data's memory holds channel after channel of an image (NCHW), not NHWC.
         filters: channels of the result.
         window: rows and columns.
         strides: along rows and columns.
@@ -60,6 +61,13 @@ class DirectShape:
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    is_planar: bool = False
+
+    @property
+    def data_in_memory(self) -> tuple[int, int, int, int]:
+        """The data's shape in the order of memory."""
+        batch, height, width, channels = self.data
+        return (batch, channels, height, width) if self.is_planar else self.data
 
     @property
     def result(self) -> tuple[int, int, int, int]:
@@ -97,10 +105,16 @@ class DirectShape:
         return (-(-self.filters // self.panel), self.window[0] * self.window[1] * self.data[3], self.panel)
 
     @property
+    def sees_one_line(self) -> bool:
+        """Whether each pixel gives one of the result, in the order of memory."""
+        is_pixelwise = self.window == (1, 1) and self.strides == (1, 1) and self.padding == (0, 0)
+        return is_pixelwise and not self.is_planar
+
+    @property
     def lines(self) -> tuple[int, int]:
         """Lines of results that are cut into tiles, and pixels of each; 1 x 1 windows see one line."""
         batch, rows, columns, _ = self.result
-        if self.window == (1, 1) and self.strides == (1, 1) and self.padding == (0, 0):
+        if self.sees_one_line:
             return (1, batch * rows * columns)
         return (batch * rows, columns)
 
@@ -147,7 +161,7 @@ def convolution_kernel(
     """
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("direct_convolution")
-        data = script.arg("data", script.buffer(shape.data, "float32"))
+        data = script.arg("data", script.buffer(shape.data_in_memory, "float32"))
         packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
         added = script.arg("bias", script.buffer(tuple(bias_shape), "float32")) if bias_shape else None
         more = script.arg("other", script.buffer(shape.result, "float32")) if has_other else None
@@ -183,6 +197,8 @@ def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
     batch, height, width, channels = shape.data
     _, rows, columns, _ = shape.padded
     above, left = shape.padding
+    if shape.is_planar:  # each channel is an image
+        batch, channels = batch * channels, 1
     run, edge = width * channels, left * channels
     with script.parallel(batch * rows) as row:
         y = script.Bind(row % rows)
@@ -265,8 +281,8 @@ def _emit_tile(
     lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
     line, first_column = tiles.place(index)
     column = script.Bind(first_column)
-    pixel, step = _first_pixel(shape, line, column)
-    start = script.Bind(pixel * channels)
+    steps = _Steps(shape)
+    start = script.Bind(steps.first(line, column))
     first_filter = script.Bind(script.min(which * panel, filters - panel))
     result = script.Bind((line * shape.lines[1] + column) * filters + first_filter)
     tile = tuple(itertools.product(range(rows), range(shape.vectors)))
@@ -279,16 +295,16 @@ def _emit_tile(
     for row, vector in tile:
         zeros = script.Broadcast(script.float32(0), lanes)
         script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
-    (height, width), columns = shape.window, shape.padded[2]
+    height, width = shape.window
     with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
         right = [
             script.Bind(weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
             for vector in range(shape.vectors)
         ]
-        first = script.Bind(start + (y * columns + x) * channels + channel)
+        first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
         for row in range(rows):
-            left = script.Bind(script.Broadcast(source[first + row * step * channels], lanes))
+            left = script.Bind(script.Broadcast(source[first + row * shape.strides[1] * steps.column], lanes))
             for vector in range(shape.vectors):
                 at = script.Ramp(row * panel + vector * lanes, 1, lanes)
                 script.buffer_store(sums, sums[at] + left * right[vector], [at])
@@ -302,14 +318,23 @@ def _emit_tile(
         script.buffer_store(target, activation.emit(value, lanes), [place])
 
 
-def _first_pixel(shape: DirectShape, line: Any, column: Any) -> tuple[Any, int]:
-    """Return the first pixel of the data that a tile reads, and how far its next result's is."""
-    if shape.lines[0] == 1 and shape.window == (1, 1) and shape.strides == (1, 1):
-        return column, 1
-    _, height, width, _ = shape.padded
-    rows = shape.result[1]
-    y = line // rows * height + line % rows * shape.strides[0]
-    return y * width + column * shape.strides[1], shape.strides[1]
+class _Steps:
+    """How far apart in memory padded data of neighbouring rows, columns and channels are."""
+
+    def __init__(self, shape: DirectShape) -> None:
+        _, height, width, channels = shape.padded
+        self.shape = shape
+        self.image = height * width * channels
+        self.column, self.channel = (1, height * width) if shape.is_planar else (channels, 1)
+        self.row = width * self.column
+
+    def first(self, line: Any, column: Any) -> Any:
+        """Return where the window of a result begins."""
+        if self.shape.sees_one_line:
+            return column * self.column
+        rows = self.shape.result[1]
+        y = line % rows * self.shape.strides[0]
+        return line // rows * self.image + y * self.row + column * self.shape.strides[1] * self.column
 
 
 def _rows_of(length: int) -> int:

@@ -46,6 +46,12 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 3, 20, 20), (12, 3, 7, 7)],
         lambda x, w: op.nn.max_pool2d(op.nn.conv2d(x, w, strides=2, padding=3), (3, 3), (2, 2), (1, 1)),
     ),
+    "images of three channels, without padding and pixelwise": (
+        [(2, 3, 12, 9), (16, 3, 5, 2), (8, 3, 1, 1)],
+        lambda x, v, w: op.concat(
+            [op.nn.conv2d(x, v, strides=(2, 1)), op.nn.conv2d(op.nn.max_pool2d(x, (5, 2), (2, 1)), w)], axis=1
+        ),
+    ),
     "Winograd's method and a sum": (
         [(1, 16, 9, 7), (32, 16, 1, 1), (16, 32, 1, 1), (32, 16, 3, 3), (1, 32, 1, 1)],
         _residual,
