@@ -25,6 +25,7 @@ BACKENDS = (
     "blas",
     "torch",
     "onnxruntime",
+    "products",
     "winograd",
     "channels_last",
     "metaschedule",

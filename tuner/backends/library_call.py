@@ -31,6 +31,12 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+Then = Literal["", "add", "multiply"]
+"""What is done to a product with a further tensor of its result's shape; nothing if empty."""
+
+_JOINS: dict[str, Then] = {"relax.add": "add", "relax.multiply": "multiply"}
+
+
 class Linear(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A matrix product, a bias along the last axis where there is one, and an activation.
 
@@ -93,6 +99,21 @@ class LibraryCall:
     operands: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """A linear layer, and what joins it with another tensor after its activation.
+
+    Attributes:
+        linear: the layer.
+        operands: left, right, the bias where there is one, and the other tensor where there is one.
+        then: how the other tensor is joined.
+    """
+
+    linear: Linear
+    operands: tuple[Any, ...]
+    then: Then
+
+
 def encode_call(call: Call) -> str:
     """Return the call as text, to pass to a packed function."""
     return msgspec.json.encode(call, order="sorted").decode()
@@ -112,6 +133,26 @@ def recognise_call(function: RelaxFunction) -> LibraryCall | None:
         found = read(reader, reader.result)
         if found is not None and reader.used == reader.bound:
             return found
+    return None
+
+
+def recognise_product(function: RelaxFunction) -> ProductCall | None:
+    """Return the linear layer that a function is, with a sum or product after it, or None."""
+    found = recognise_call(function)
+    if found is not None:
+        return ProductCall(found.call, found.operands, "") if isinstance(found.call, Linear) else None
+    reader = _Reader(function)
+    joined = reader.call(reader.result, *_JOINS)
+    if joined is None:
+        return None
+    before = set(reader.used)
+    for product, other in (joined.args, reversed(joined.args)):
+        reader.used = set(before)
+        found = _linear(reader, product)
+        is_whole = found is not None and reader.used == reader.bound and other not in reader.values
+        if found is not None and is_whole and shape_of(other) == shape_of(product) == shape_of(joined):
+            assert isinstance(found.call, Linear)
+            return ProductCall(found.call, (*found.operands, other), _JOINS[joined.op.name])
     return None
 
 

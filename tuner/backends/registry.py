@@ -19,6 +19,7 @@ from tuner.backends.blas import Blas
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.onnxruntime_library import OnnxRuntime
+from tuner.backends.products import Products
 from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_codegen import TvmCodegen
@@ -34,6 +35,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "blas": Blas,
         "torch": TorchLibrary,
         "onnxruntime": OnnxRuntime,
+        "products": Products,
         "winograd": Winograd,
         "channels_last": ChannelsLast,
         "metaschedule": MetaSchedule,

@@ -45,15 +45,9 @@ def vectorise_math(kernel: PrimFunc) -> PrimFunc:
 
 
 def _replace(call: Any) -> Any:
-    if not isinstance(call.op, tvm.ir.Op) or str(call.ty.dtype) != "float32":
+    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _ARITHMETIC:
         return call
-    if call.op.name == "tirx.exp":
-        return _bound(call.args[0], exponential)
-    if call.op.name == "tirx.erf":
-        return _bound(call.args[0], error_function)
-    if call.op.name == "tirx.tanh":
-        return _bound(call.args[0], hyperbolic_tangent)
-    return call
+    return _bound(call.args[0], _ARITHMETIC[call.op.name]) if str(call.ty.dtype) == "float32" else call
 
 
 def exponential(value: Any) -> Expression:
@@ -109,3 +103,11 @@ def _bound(value: Expression, make: Any) -> Expression:
 
 def _float(value: float) -> Expression:
     return tirx.const(value, "float32")
+
+
+_ARITHMETIC = {
+    "tirx.exp": exponential,
+    "tirx.erf": error_function,
+    "tirx.tanh": hyperbolic_tangent,
+}
+"""What replaces each of TVM's operators."""
