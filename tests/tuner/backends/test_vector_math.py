@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.special
@@ -38,14 +40,20 @@ def test_exponentials_beyond_the_range_stay_finite_and_vanish() -> None:
     assert (far[2:] > 1e38).all()
 
 
-def test_the_error_function_is_right_to_five_in_ten_million() -> None:
-    values = np.linspace(-6, 6, 20_001, dtype=np.float32)
-    assert np.max(np.abs(run_unary(relax.op.erf, values) - scipy.special.erf(values))) < 5e-7
+@pytest.mark.parametrize(
+    ("operator", "exact"), [(relax.op.erf, scipy.special.erf), (relax.op.tanh, np.tanh)], ids=["erf", "tanh"]
+)
+def test_error_functions_and_tangents_are_right_to_five_in_ten_million(operator: object, exact: Any) -> None:
+    near = np.logspace(-30, 1.5, 10_000, dtype=np.float32)
+    values = np.concatenate([-near, near, np.linspace(-10, 10, 20_001, dtype=np.float32) + np.float32(1e-5)])
+    expected = exact(values.astype(np.float64))
+    assert np.max(np.abs(run_unary(operator, values) - expected) / np.abs(expected)) < 5e-7
 
 
-def test_the_hyperbolic_tangent_is_right_to_three_in_ten_million() -> None:
-    values = np.linspace(-30, 30, 20_001, dtype=np.float32)
-    assert np.max(np.abs(run_unary(relax.op.tanh, values) - np.tanh(values.astype(np.float64)))) < 3e-7
+@pytest.mark.parametrize("operator", [relax.op.erf, relax.op.tanh], ids=["erf", "tanh"])
+def test_error_functions_and_tangents_end_at_one(operator: object) -> None:
+    far = run_unary(operator, np.array([-np.inf, -1e30, 0.0, 1e30, np.inf, 0, 0, 0], dtype=np.float32))
+    np.testing.assert_allclose(far, [-1, -1, 0, 1, 1, 0, 0, 0], atol=5e-7)
 
 
 def test_double_precision_is_left_alone() -> None:
