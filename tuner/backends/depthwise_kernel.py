@@ -11,15 +11,16 @@ tests/tuner/backends/test_depthwise_kernel.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.activation import Activation
-from tuner.backends.direct_kernel import flat
+from tuner.backends.direct_kernel import Operands, flat
 from tuner.backends.register_tile import lanes_of
 
 PrimFunc: TypeAlias = Any
@@ -117,7 +118,7 @@ def convolution_kernel(
         result = script.arg("result", script.buffer(shape.result, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            operands = _Operands(
+            operands = Operands(
                 data=flat(data, math.prod(shape.data)),
                 weights=flat(packed, math.prod(shape.packed_shape)),
                 bias=None if added is None else flat(added, shape.data[3]),
@@ -127,35 +128,55 @@ def convolution_kernel(
     return builder.get()
 
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
-    """What a kernel reads and writes, each as a row of memory."""
-
-    data: Any
-    weights: Any
-    bias: Any
-    result: Any
-
-
-def _emit_rows(shape: DepthwiseShape, operands: _Operands, activation: Activation) -> None:
+def _emit_rows(shape: DepthwiseShape, operands: Operands, activation: Activation) -> None:
     """Compute results row by row, a group of channels for all rows before the next."""
     batch, rows, columns, _ = shape.result
-    pixels = _pixels_of(columns)
     num_groups = shape.packed_shape[0] // shape.group
-    edges, inner = _tiles(shape, pixels)
     with script.parallel(batch * num_groups * rows) as task:
-        y = script.Bind(task % rows)
+        row = script.Bind(task % rows)
         image = script.Bind(task // (rows * num_groups))
         first_vector = script.Bind(task // rows % num_groups * shape.group)
-        for column in edges:
-            with script.serial(shape.group) as member:
-                _emit_tile(
-                    shape, operands, activation, (image, y, column), first_vector + member, pixels, True
-                )
-        if inner:
-            with script.serial(len(inner)) as index, script.serial(shape.group) as member:
-                at = (image, y, inner[0] + index * pixels)
-                _emit_tile(shape, operands, activation, at, first_vector + member, pixels, False)
+        emit_row(
+            shape,
+            operands,
+            activation,
+            row=row,
+            vectors=(first_vector, shape.group),
+            data_row=lambda y: image * shape.data[1] + y,
+            pixel=(image * rows + row) * columns,
+        )
+
+
+def emit_row(
+    shape: DepthwiseShape,
+    operands: Operands,
+    activation: Activation,
+    *,
+    row: Any,
+    vectors: tuple[Any, int],
+    data_row: Callable[[Any], Any],
+    pixel: Any,
+) -> None:
+    """Compute a row of results for some vectors of channels.
+
+    Args:
+        shape: the convolution.
+        operands: what is read and written, each of which may hold some rows only.
+        activation: what is done to the results.
+        row: which row of the image's results.
+        vectors: the first vector of channels, and how many.
+        data_row: which row of the operand holds a row of the image's data.
+        pixel: the row's first pixel in the memory of the result.
+    """
+    pixels = _pixels_of(shape.result[2])
+    emit = partial(_emit_tile, shape, operands, activation, pixels, row=row, data_row=data_row, pixel=pixel)
+    edges, inner = _tiles(shape, pixels)
+    for column in edges:
+        with script.serial(vectors[1]) as member:
+            emit(column=column, vector=vectors[0] + member, is_edge=True)
+    if inner:
+        with script.serial(len(inner)) as index, script.serial(vectors[1]) as member:
+            emit(column=inner[0] + index * pixels, vector=vectors[0] + member, is_edge=False)
 
 
 def _pixels_of(columns: int) -> int:
@@ -186,31 +207,34 @@ def _met(shape: DepthwiseShape, column: int) -> tuple[int, int]:
 
 def _emit_tile(
     shape: DepthwiseShape,
-    operands: _Operands,
+    operands: Operands,
     activation: Activation,
-    first: tuple[Any, Any, Any],
-    vector: Any,
     pixels: int,
+    *,
+    row: Any,
+    column: Any,
+    vector: Any,
+    data_row: Callable[[Any], Any],
+    pixel: Any,
     is_edge: bool,
 ) -> None:
-    """Compute some results of a row, from (image, row, column) on, of one vector of channels."""
-    image, row, column = first
+    """Compute some results of a row, from a column on, of one vector of channels."""
     lanes, (height, width), step = shape.lanes, shape.window, shape.strides[1]
     _, data_height, data_width, channels = shape.data
-    met = [_met(shape, column + pixel) if is_edge else (0, width) for pixel in range(pixels)]
+    met = [_met(shape, column + offset) if is_edge else (0, width) for offset in range(pixels)]
     sums = script.alloc_buffer((pixels * lanes,), "float32", scope="local")
     if operands.bias is None:
         start = script.Broadcast(script.float32(0), lanes)
     else:
         start = script.Bind(operands.bias[script.Ramp(vector * lanes, 1, lanes)])
-    for pixel in range(pixels):
-        script.buffer_store(sums, start, [script.Ramp(pixel * lanes, 1, lanes)])
+    for member in range(pixels):
+        script.buffer_store(sums, start, [script.Ramp(member * lanes, 1, lanes)])
     above = script.Bind(row * shape.strides[0] - shape.padding[0])
     top = script.Bind(script.max(0, -above))
     bottom = script.Bind(script.min(height, data_height - above))
     with script.serial(bottom - top) as met_row:
         y = script.Bind(top + met_row)
-        line = (image * data_height + above + y) * data_width + column * step - shape.padding[1]
+        line = data_row(above + y) * data_width + column * step - shape.padding[1]
         place = script.Bind(line * channels + vector * lanes)
         at_weights = script.Bind((vector * height + y) * width * lanes)
         weights = [
@@ -218,18 +242,17 @@ def _emit_tile(
         ]
         for offset in range((pixels - 1) * step + width):
             readers = [
-                (pixel, offset - pixel * step)
-                for pixel in range(pixels)
-                if met[pixel][0] <= offset - pixel * step < met[pixel][1]
+                (member, offset - member * step)
+                for member in range(pixels)
+                if met[member][0] <= offset - member * step < met[member][1]
             ]
             if not readers:
                 continue
             value = script.Bind(operands.data[script.Ramp(place + offset * channels, 1, lanes)])
-            for pixel, x in readers:
-                at = script.Ramp(pixel * lanes, 1, lanes)
+            for member, x in readers:
+                at = script.Ramp(member * lanes, 1, lanes)
                 script.buffer_store(sums, sums[at] + value * weights[x], [at])
-    _, rows, columns, _ = shape.result
-    place = script.Bind(((image * rows + row) * columns + column) * channels + vector * lanes)
-    for pixel in range(pixels):
-        value = activation.emit(sums[script.Ramp(pixel * lanes, 1, lanes)], lanes)
-        script.buffer_store(operands.result, value, [script.Ramp(place + pixel * channels, 1, lanes)])
+    place = script.Bind((pixel + column) * channels + vector * lanes)
+    for member in range(pixels):
+        value = activation.emit(sums[script.Ramp(member * lanes, 1, lanes)], lanes)
+        script.buffer_store(operands.result, value, [script.Ramp(place + member * channels, 1, lanes)])

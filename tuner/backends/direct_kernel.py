@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 from tvm import tirx
@@ -119,6 +118,17 @@ class DirectShape:
         return (batch * rows, columns)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """What a kernel reads and writes, each as a row of memory; absent where there is none."""
+
+    data: Any
+    weights: Any
+    result: Any
+    bias: Any = None
+    other: Any = None
+
+
 def weights_kernel(shape: DirectShape) -> PrimFunc:
     """Return the kernel that packs OIHW weights into `packed_shape`."""
     (height, width), channels = shape.window, shape.data[3]
@@ -171,13 +181,16 @@ def convolution_kernel(
             source = flat(data, math.prod(shape.data))
             if shape.padding != (0, 0):
                 padded = script.alloc_buffer((math.prod(shape.padded),), "float32")
-                _emit_padding(shape, source, padded)
+                emit_padding(shape, source, padded)
                 source = padded
-            weights = flat(packed, math.prod(shape.packed_shape))
-            bias = flat(added, shape.filters) if bias_shape else None
-            other = flat(more, math.prod(shape.result)) if has_other else None
-            target = flat(result, math.prod(shape.result))
-            _emit_tiles(shape, source, weights, bias, other, target, activation)
+            operands = Operands(
+                data=source,
+                weights=flat(packed, math.prod(shape.packed_shape)),
+                result=flat(result, math.prod(shape.result)),
+                bias=flat(added, shape.filters) if bias_shape else None,
+                other=flat(more, math.prod(shape.result)) if has_other else None,
+            )
+            _emit_tiles(shape, operands, activation)
     return builder.get()
 
 
@@ -192,7 +205,7 @@ def prefetch(buffer: Any, at: Any, *, writes: bool) -> None:
     script.evaluate(ahead)
 
 
-def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
+def emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
     """Copy images into zeros."""
     batch, height, width, channels = shape.data
     _, rows, columns, _ = shape.padded
@@ -216,12 +229,14 @@ def _emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
                 script.buffer_store(padded, script.float32(0), [start + step])
 
 
-def _emit_tiles(
-    shape: DirectShape, source: Any, weights: Any, bias: Any, other: Any, target: Any, activation: Activation
-) -> None:
+def _emit_tiles(shape: DirectShape, operands: Operands, activation: Activation) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
     tiles = _Tiles(shape)
-    emit = partial(_emit_tile, tiles, source, weights, bias, other, target, activation)
+
+    def emit(index: Any, which: Any) -> None:
+        start, pixel = tiles.place(index)
+        _emit_tile(shape, operands, activation, tiles.rows, start=start, pixel=pixel, which=which)
+
     num_panels = shape.packed_shape[0]
     if tiles.count < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES:
         with script.parallel(num_panels) as which, script.serial(tiles.count) as index:
@@ -260,37 +275,73 @@ class _Tiles:
         self.count = num_lines * self.of_line
 
     def place(self, index: Any) -> tuple[Any, Any]:
-        """Return the line of a tile and its first column there."""
+        """Return where a tile's data begins, and its first pixel of the result."""
         length = self.shape.lines[1]
-        return index // self.of_line, script.min(index % self.of_line * self.rows, length - self.rows)
+        line = index // self.of_line
+        column = script.Bind(script.min(index % self.of_line * self.rows, length - self.rows))
+        return Steps(self.shape).first(line, column), line * length + column
+
+
+def emit_row(
+    shape: DirectShape, operands: Operands, activation: Activation, *, start: Any, pixel: Any
+) -> None:
+    """Compute one row of results, tile by tile.
+
+    Args:
+        shape: the convolution.
+        operands: what is read and written, of which the result may hold some rows only.
+        activation: what is done to the results.
+        start: where the window of the row's first result begins in the data.
+        pixel: the row's first pixel in the memory of the result, and of what is added.
+    """
+    length = shape.result[2]
+    rows = _rows_of(length)
+    step = Steps(shape).column * shape.strides[1]
+    with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
+        column = script.Bind(script.min(index * rows, length - rows))
+        _emit_tile(
+            shape,
+            operands,
+            activation,
+            rows,
+            start=start + column * step,
+            pixel=pixel + column,
+            which=which,
+        )
 
 
 def _emit_tile(
-    tiles: _Tiles,
-    source: Any,
-    weights: Any,
-    bias: Any,
-    other: Any,
-    target: Any,
+    shape: DirectShape,
+    operands: Operands,
     activation: Activation,
-    index: Any,
+    rows: int,
+    *,
+    start: Any,
+    pixel: Any,
     which: Any,
 ) -> None:
-    """Compute the results of one tile for one panel of filters."""
-    shape, rows = tiles.shape, tiles.rows
+    """Compute some neighbouring results of one panel of filters.
+
+    Args:
+        shape: the convolution.
+        operands: what is read and written.
+        activation: what is done to the results.
+        rows: how many pixels of the result.
+        start: where the first one's window begins in the data.
+        pixel: which it is in the memory of the result, and of what is added.
+        which: the panel.
+    """
     lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
-    line, first_column = tiles.place(index)
-    column = script.Bind(first_column)
-    steps = _Steps(shape)
-    start = script.Bind(steps.first(line, column))
+    steps = Steps(shape)
+    start = script.Bind(start)
     first_filter = script.Bind(script.min(which * panel, filters - panel))
-    result = script.Bind((line * shape.lines[1] + column) * filters + first_filter)
+    result = script.Bind(pixel * filters + first_filter)
     tile = tuple(itertools.product(range(rows), range(shape.vectors)))
-    if other is not None:
+    if operands.other is not None:
         for row, vector in tile:
             at = result + row * filters + vector * lanes
-            prefetch(other, at, writes=False)
-            prefetch(target, at, writes=True)
+            prefetch(operands.other, at, writes=False)
+            prefetch(operands.result, at, writes=True)
     sums = script.alloc_buffer((rows * panel,), "float32", scope="local")
     for row, vector in tile:
         zeros = script.Broadcast(script.float32(0), lanes)
@@ -299,26 +350,28 @@ def _emit_tile(
     with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
         right = [
-            script.Bind(weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
+            script.Bind(operands.weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
             for vector in range(shape.vectors)
         ]
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
         for row in range(rows):
-            left = script.Bind(script.Broadcast(source[first + row * shape.strides[1] * steps.column], lanes))
+            left = script.Bind(
+                script.Broadcast(operands.data[first + row * shape.strides[1] * steps.column], lanes)
+            )
             for vector in range(shape.vectors):
                 at = script.Ramp(row * panel + vector * lanes, 1, lanes)
                 script.buffer_store(sums, sums[at] + left * right[vector], [at])
     for row, vector in tile:
         value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
-        if bias is not None:
-            value = value + bias[script.Ramp(first_filter + vector * lanes, 1, lanes)]
+        if operands.bias is not None:
+            value = value + operands.bias[script.Ramp(first_filter + vector * lanes, 1, lanes)]
         place = script.Ramp(result + row * filters + vector * lanes, 1, lanes)
-        if other is not None:
-            value = value + other[place]
-        script.buffer_store(target, activation.emit(value, lanes), [place])
+        if operands.other is not None:
+            value = value + operands.other[place]
+        script.buffer_store(operands.result, activation.emit(value, lanes), [place])
 
 
-class _Steps:
+class Steps:
     """How far apart in memory padded data of neighbouring rows, columns and channels are."""
 
     def __init__(self, shape: DirectShape) -> None:
@@ -333,8 +386,11 @@ class _Steps:
         if self.shape.sees_one_line:
             return column * self.column
         rows = self.shape.result[1]
-        y = line % rows * self.shape.strides[0]
-        return line // rows * self.image + y * self.row + column * self.shape.strides[1] * self.column
+        return self.of_row(line // rows, line % rows) + column * self.shape.strides[1] * self.column
+
+    def of_row(self, image: Any, row: Any) -> Any:
+        """Return where the window of the first result of a row begins."""
+        return image * self.image + row * self.shape.strides[0] * self.row
 
 
 def _rows_of(length: int) -> int:
