@@ -2,9 +2,10 @@
 
 F(m x m, 3 x 3) computes a tile of m x m results from a patch of (m + 2) x (m + 2) data by (m + 2)^2 instead
 of 9 m^2 multiplications for each pair of channels: 4 times fewer for m = 4, 2.25 times for m = 2. One kernel
-transforms the weights. The other copies the data to channels last within zero padding, and then, a block of
-tiles at a time so that all stays in the cache: transforms patches, multiplies one matrix for each of the
-(m + 2)^2 points with a tile of results in vector registers, transforms back, and adds bias and activation.
+transforms the weights. The other works on a block of tiles at a time, so that all stays in the cache: it
+transforms patches, multiplies one matrix for each of the (m + 2)^2 points with a tile of results in vector
+registers, transforms back, and adds bias and activation. Data with channels last is read, and results are
+written, where they lie; data with channels first is copied within zero padding before, results after.
 
 `tuner.backends.winograd_shape` chooses m and the blocks. Results differ from those of a direct convolution by
 some 1e-5 (m = 4) or 1e-6 (m = 2) of the largest. Checked in tests/tuner/backends/test_winograd.py.
@@ -15,8 +16,10 @@ Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (201
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from tvm import tirx
@@ -24,7 +27,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.activation import Activation
-from tuner.backends.direct_kernel import flat
+from tuner.backends.direct_kernel import flat, prefetch
 from tuner.backends.register_tile import lanes_of
 from tuner.backends.winograd_shape import WinogradShape
 
@@ -33,6 +36,9 @@ PrimFunc: TypeAlias = Any
 
 Vector: TypeAlias = Any
 """An expression of several lanes."""
+
+Load: TypeAlias = Callable[[int, int], Vector]
+"""Returns a value by its row and column."""
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -95,14 +101,15 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
                 script.serial(shape.vectors) as vector,
             ):
                 first = script.Bind(((panel * shape.vectors + vector) * lanes * shape.channels + channel) * 9)
-                filters = [
-                    [script.Bind(source[script.Ramp(first + 3 * y + x, stride, lanes)]) for x in range(3)]
-                    for y in range(3)
-                ]
-                for point, value in enumerate(_transformed(matrix, filters, lanes)):
+                load = partial(_loaded_filters, source, first, stride, lanes)
+                for point, value in enumerate(_transformed(matrix, load, lanes)):
                     at = ((point * num_panels + panel) * shape.channels + channel) * shape.panel
                     script.buffer_store(target, value, [script.Ramp(at + vector * lanes, 1, lanes)])
     return builder.get()
+
+
+def _loaded_filters(source: Any, first: Any, stride: int, lanes: int, y: int, x: int) -> Vector:
+    return source[script.Ramp(first + 3 * y + x, stride, lanes)]
 
 
 def convolution_kernel(
@@ -134,37 +141,56 @@ def convolution_kernel(
         result = script.arg("result", script.buffer(result_shape, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            source = flat(data, shape.batch * shape.channels * shape.height * shape.width)
+            source = flat(data, math.prod(data_shape))
+            target = flat(result, math.prod(result_shape))
             weights = flat(packed, shape.points * shape.filters * shape.channels)
             bias = None if added is None else flat(added, shape.filters)
-            target = flat(result, shape.batch * shape.filters * shape.result_height * shape.result_width)
-            padded = script.alloc_buffer((shape.batch * _padded_size(shape) * shape.channels,), "float32")
-            found = script.alloc_buffer((shape.num_tiles * shape.tile**2 * shape.filters,), "float32")
-            _emit_padding(shape, source, padded, channels_last=channels_last)
+            images = _images(shape, within_zeros=not channels_last)
+            if not channels_last:
+                source = script.alloc_buffer((math.prod(images.data) * shape.channels,), "float32")
+                _emit_padding(shape, flat(data, math.prod(data_shape)), source)
+                target = script.alloc_buffer((math.prod(images.result) * shape.filters,), "float32")
             with script.parallel(shape.num_blocks) as block:
                 patches = script.alloc_buffer((shape.points * shape.block * shape.channels,), "float32")
                 products = script.alloc_buffer((shape.points * shape.block * shape.filters,), "float32")
-                _emit_data_transform(shape, block, padded, patches)
+                _emit_data_transform(shape, images, block, source, patches)
                 _emit_products(shape, patches, weights, products)
-                _emit_result_transform(shape, block, products, bias, found, activation)
-            if channels_last:
-                _emit_cropped(shape, found, target)
-            else:
-                _emit_channels_first(shape, found, target)
+                _emit_result_transform(shape, images, block, products, bias, target, activation)
+            if not channels_last:
+                _emit_channels_first(shape, target, flat(result, math.prod(result_shape)))
     return builder.get()
 
 
-def _padded_size(shape: WinogradShape) -> int:
-    """Return the pixels of an image with its padding, filled up to whole tiles."""
-    return (shape.tile_rows * shape.tile + 2) * (shape.tile_columns * shape.tile + 2)
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The images that patches are read from and tiles are written to, channels last.
+
+    Attributes:
+        data: images, rows, columns of the data.
+        result: images, rows, columns of the result.
+        padding: rows above and columns left of the data, that are zeros and not in memory.
+    """
+
+    data: tuple[int, int, int]
+    result: tuple[int, int, int]
+    padding: tuple[int, int]
+
+
+def _images(shape: WinogradShape, *, within_zeros: bool) -> _Images:
+    """Return data and result as they are, or copies with all that patches and tiles meet."""
+    if not within_zeros:
+        data = (shape.batch, shape.height, shape.width)
+        return _Images(data, (shape.batch, shape.result_height, shape.result_width), shape.padding)
+    rows, columns = shape.tile_rows * shape.tile, shape.tile_columns * shape.tile
+    return _Images((shape.batch, rows + 2, columns + 2), (shape.batch, rows, columns), (0, 0))
 
 
 def _moved_last(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     return (shape[0], shape[2], shape[3], shape[1])
 
 
-def _emit_padding(shape: WinogradShape, source: Any, padded: Any, *, channels_last: bool) -> None:
-    """Copy images to channels last, within zeros."""
+def _emit_padding(shape: WinogradShape, source: Any, padded: Any) -> None:
+    """Copy images with channels first to channels last, within zeros."""
     channels, height, width = shape.channels, shape.height, shape.width
     above, left = shape.padding
     lanes = lanes_of(channels)
@@ -184,45 +210,73 @@ def _emit_padding(shape: WinogradShape, source: Any, padded: Any, *, channels_la
                         at = start + column * channels + step * lanes
                         script.buffer_store(padded, zeros, [script.Ramp(at, 1, lanes)])
                 with script.serial(channels // lanes) as step, script.serial(last_column) as x:
-                    if channels_last:
-                        first = (
-                            row // rows * height * width + (y - above) * width + x
-                        ) * channels + step * lanes
-                    else:
-                        first = (
-                            (row // rows * channels + step * lanes) * height * width + (y - above) * width + x
-                        )
-                    value = source[script.Ramp(first, 1 if channels_last else height * width, lanes)]
+                    image = row // rows * channels + step * lanes
+                    first = image * height * width + (y - above) * width + x
+                    value = source[script.Ramp(first, height * width, lanes)]
                     at = start + (left + x) * channels + step * lanes
                     script.buffer_store(padded, value, [script.Ramp(at, 1, lanes)])
 
 
-def _emit_data_transform(shape: WinogradShape, block: Any, padded: Any, patches: Any) -> None:
+def _emit_data_transform(
+    shape: WinogradShape, images: _Images, block: Any, source: Any, patches: Any
+) -> None:
     """Write points x tiles x channels."""
-    matrix = _TRANSFORMS[shape.tile].data
-    channels, side, tile = shape.channels, shape.side, shape.tile
-    lanes = lanes_of(channels)
-    columns = shape.tile_columns * tile + 2
+    _, height, width = images.data
+    side = shape.side
     with script.serial(shape.block) as member:
         # What fills the last block up is its last tile again.
         index = script.Bind(script.min(block * shape.block + member, shape.num_tiles - 1))
-        image = index // (shape.tile_rows * shape.tile_columns)
-        row = index // shape.tile_columns % shape.tile_rows * tile
-        column = index % shape.tile_columns * tile
-        first = script.Bind((image * _padded_size(shape) + row * columns + column) * channels)
-        with script.serial(channels // lanes) as step:
-            patch = [
-                [
-                    script.Bind(
-                        padded[script.Ramp(first + (y * columns + x) * channels + step * lanes, 1, lanes)]
-                    )
-                    for x in range(side)
-                ]
-                for y in range(side)
-            ]
-            for point, value in enumerate(_transformed(matrix, patch, lanes)):
-                at = (point * shape.block + member) * channels + step * lanes
-                script.buffer_store(patches, value, [script.Ramp(at, 1, lanes)])
+        image, row, column = _place(shape, index)
+        top = script.Bind(row - images.padding[0])
+        left = script.Bind(column - images.padding[1])
+        first = script.Bind(((image * height + top) * width + left) * shape.channels)
+        emit = partial(_emit_patch, shape, width, source, first, patches, member)
+        last_row, last_column = shape.tile_rows * shape.tile + 2, shape.tile_columns * shape.tile + 2
+        if images.padding == (0, 0) and last_row <= height and last_column <= width:
+            emit(None)
+            return
+        whole = tirx.all(top >= 0, top + side <= height, left >= 0, left + side <= width)
+        with script.If(whole):
+            with script.Then():
+                emit(None)
+            with script.Else():
+                rows = [script.Bind(tirx.all(top + y >= 0, top + y < height)) for y in range(side)]
+                columns = [script.Bind(tirx.all(left + x >= 0, left + x < width)) for x in range(side)]
+                emit([[tirx.all(row, column) for column in columns] for row in rows])
+
+
+def _place(shape: WinogradShape, index: Any) -> tuple[Any, Any, Any]:
+    """Return a tile's image, and its first row and column there."""
+    row = index // shape.tile_columns % shape.tile_rows * shape.tile
+    return index // (shape.tile_rows * shape.tile_columns), row, index % shape.tile_columns * shape.tile
+
+
+def _emit_patch(
+    shape: WinogradShape,
+    width: int,
+    source: Any,
+    first: Any,
+    patches: Any,
+    member: Any,
+    is_inside: Sequence[Sequence[Any]] | None,
+) -> None:
+    """Transform the patch of one tile; what is not inside the image is zeros."""
+    matrix = _TRANSFORMS[shape.tile].data
+    channels, side = shape.channels, shape.side
+    lanes = lanes_of(channels)
+    zeros = script.Broadcast(script.float32(0), lanes)
+    with script.serial(channels // lanes) as step:
+
+        def loaded(y: int, x: int) -> Vector:
+            value = source[script.Ramp(first + (y * width + x) * channels + step * lanes, 1, lanes)]
+            return value if is_inside is None else tirx.if_then_else(is_inside[y][x], value, zeros)
+
+        # The next tile's pixels, but for those that it shares with this one or the tiles above.
+        for y, x in itertools.product(range(2, side), range(side, side + shape.tile)):
+            prefetch(source, first + (y * width + x) * channels + step * lanes, writes=False)
+        for point, value in enumerate(_transformed(matrix, loaded, lanes)):
+            at = (point * shape.block + member) * channels + step * lanes
+            script.buffer_store(patches, value, [script.Ramp(at, 1, lanes)])
 
 
 def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: Any) -> None:
@@ -259,50 +313,67 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
 
 
 def _emit_result_transform(
-    shape: WinogradShape, block: Any, products: Any, bias: Any, found: Any, activation: Activation
+    shape: WinogradShape,
+    images: _Images,
+    block: Any,
+    products: Any,
+    bias: Any,
+    target: Any,
+    activation: Activation,
 ) -> None:
-    """Write tiles of results, channels last, in images filled up to whole tiles."""
-    matrix = _TRANSFORMS[shape.tile].results
-    filters, side, tile = shape.filters, shape.side, shape.tile
-    lanes = lanes_of(filters)
-    columns = shape.tile_columns * tile
+    """Write tiles of results, channels last, as far as they are in the image."""
+    _, height, width = images.result
+    tile = shape.tile
     with script.serial(shape.block) as member:
         index = script.Bind(block * shape.block + member)
         with script.If(index < shape.num_tiles), script.Then():
-            row = index // shape.tile_columns * tile  # images follow each other, each of whole tiles
-            column = index % shape.tile_columns * tile
-            first = script.Bind((row * columns + column) * filters)
-            with script.serial(filters // lanes) as step:
-                points = [
-                    [
-                        script.Bind(
-                            products[
-                                script.Ramp(
-                                    ((y * side + x) * shape.block + member) * filters + step * lanes, 1, lanes
-                                )
-                            ]
-                        )
-                        for x in range(side)
-                    ]
-                    for y in range(side)
-                ]
-                added = None if bias is None else script.Bind(bias[script.Ramp(step * lanes, 1, lanes)])
-                for place, transformed in enumerate(_transformed(matrix, points, lanes)):
-                    value = transformed if added is None else transformed + added
-                    value = activation.emit(value, lanes)
-                    at = first + (place // tile * columns + place % tile) * filters + step * lanes
-                    script.buffer_store(found, value, [script.Ramp(at, 1, lanes)])
+            image, first_row, first_column = _place(shape, index)
+            row, column = script.Bind(first_row), script.Bind(first_column)
+            first = script.Bind(((image * height + row) * width + column) * shape.filters)
+            emit = partial(_emit_tile, shape, width, products, bias, activation, target, first, member)
+            if height % tile == 0 and width % tile == 0:
+                emit(None)
+            else:
+                with script.If(tirx.all(row + tile <= height, column + tile <= width)):
+                    with script.Then():
+                        emit(None)
+                    with script.Else():
+                        rows = [script.Bind(row + y < height) for y in range(tile)]
+                        columns = [script.Bind(column + x < width) for x in range(tile)]
+                        emit([[tirx.all(row, column) for column in columns] for row in rows])
 
 
-def _emit_cropped(shape: WinogradShape, found: Any, target: Any) -> None:
-    """Copy results, channels last, without what filled images up."""
-    height, run = shape.result_height, shape.result_width * shape.filters
-    rows, columns = shape.tile_rows * shape.tile, shape.tile_columns * shape.tile
-    lanes = lanes_of(shape.filters)
-    with script.parallel(shape.batch * height) as row, script.serial(run // lanes) as step:
-        first = (row // height * rows + row % height) * columns * shape.filters
-        value = found[script.Ramp(first + step * lanes, 1, lanes)]
-        script.buffer_store(target, value, [script.Ramp(row * run + step * lanes, 1, lanes)])
+def _emit_tile(
+    shape: WinogradShape,
+    width: int,
+    products: Any,
+    bias: Any,
+    activation: Activation,
+    target: Any,
+    first: Any,
+    member: Any,
+    is_inside: Sequence[Sequence[Any]] | None,
+) -> None:
+    """Transform one tile of results back, and write those that are inside the image."""
+    matrix = _TRANSFORMS[shape.tile].results
+    filters, side, tile = shape.filters, shape.side, shape.tile
+    lanes = lanes_of(filters)
+    with script.serial(filters // lanes) as step:
+
+        def loaded(y: int, x: int) -> Vector:
+            at = ((y * side + x) * shape.block + member) * filters + step * lanes
+            return products[script.Ramp(at, 1, lanes)]
+
+        added = None if bias is None else script.Bind(bias[script.Ramp(step * lanes, 1, lanes)])
+        for place, transformed in enumerate(_transformed(matrix, loaded, lanes)):
+            y, x = divmod(place, tile)
+            value = activation.emit(transformed if added is None else transformed + added, lanes)
+            at = script.Ramp(first + (y * width + x) * filters + step * lanes, 1, lanes)
+            if is_inside is None:
+                script.buffer_store(target, value, [at])
+            else:
+                with script.If(is_inside[y][x]), script.Then():
+                    script.buffer_store(target, value, [at])
 
 
 def _emit_channels_first(shape: WinogradShape, found: Any, target: Any) -> None:
@@ -328,18 +399,86 @@ def _emit_channels_first(shape: WinogradShape, found: Any, target: Any) -> None:
                 script.buffer_store(target, value, [script.Ramp(at, 1, run)])
 
 
-def _transformed(matrix: Matrix, values: Sequence[Sequence[Vector]], lanes: int) -> list[Vector]:
-    """Return matrix x values x matrix transposed, row by row; intermediate results are bound to variables."""
-    columns = [[row[x] for row in values] for x in range(len(values[0]))]
-    half = [[script.Bind(_weighted(weights, column, lanes)) for column in columns] for weights in matrix]
-    return [_weighted(weights, row, lanes) for row in half for weights in matrix]
+def _transformed(matrix: Matrix, load: Load, lanes: int) -> Iterator[Vector]:
+    """Yield matrix x values x matrix transposed, row by row, each computed when it is asked for.
+
+    Args:
+        matrix: of a transform.
+        load: returns the value of a row and column.
+        lanes: of a value.
+    """
+    extent = range(len(matrix[0]))
+    halves = [_multiplied(matrix, [script.Bind(load(y, x)) for y in extent], lanes) for x in extent]
+    for row in zip(*halves, strict=True):
+        yield from _multiplied(matrix, row, lanes)
+
+
+def _multiplied(matrix: Matrix, values: Sequence[Vector], lanes: int) -> list[Vector]:
+    """Return matrix x values, bound to variables.
+
+    What two rows have in common, and what in one is the other's with its sign changed, is computed once; so
+    are the sum and the difference of two values that rows take with one weight or with opposite ones.
+    """
+    matrix, values = _with_sums(matrix, values)
+    found: dict[int, Vector] = {}
+    for index, row in enumerate(matrix):
+        twin = next((each for each in range(index + 1, len(matrix)) if _are_twins(row, matrix[each])), None)
+        if index in found:
+            continue
+        if twin is None or twin in found:
+            found[index] = script.Bind(_weighted(row, values, lanes))
+            continue
+        pairs = list(zip(row, matrix[twin], strict=True))
+        common = script.Bind(
+            _weighted([left if left == right else 0 for left, right in pairs], values, lanes)
+        )
+        opposite = [left if left != right else 0 for left, right in pairs]
+        scale = _common_scale(opposite)
+        other = script.Bind(_weighted([weight / scale for weight in opposite], values, lanes))
+        scaled = other if abs(scale) == 1 else other * script.Broadcast(script.float32(abs(scale)), lanes)
+        up, down = (index, twin) if scale > 0 else (twin, index)
+        found[up] = script.Bind(common + scaled)
+        found[down] = script.Bind(common - scaled)
+    return [found[index] for index in range(len(matrix))]
+
+
+def _with_sums(matrix: Matrix, values: Sequence[Vector]) -> tuple[Matrix, Sequence[Vector]]:
+    """Return the product with sums and differences in place of pairs of values that all rows allow."""
+    columns, replaced = list(zip(*matrix, strict=True)), list(values)
+    for left, right in itertools.combinations(range(len(columns)), 2):
+        first, second = columns[left], columns[right]
+        equal = [weight if weight == other else 0 for weight, other in zip(first, second, strict=True)]
+        opposite = [weight if weight == -other else 0 for weight, other in zip(first, second, strict=True)]
+        is_pair = all(abs(weight) == abs(other) for weight, other in zip(first, second, strict=True))
+        if is_pair and sum(map(bool, equal)) > 1 and sum(map(bool, opposite)) > 1:
+            total = script.Bind(replaced[left] + replaced[right])
+            difference = script.Bind(replaced[left] - replaced[right])
+            replaced[left], replaced[right] = total, difference
+            columns[left], columns[right] = tuple(equal), tuple(opposite)
+    return tuple(zip(*columns, strict=True)), replaced
+
+
+def _are_twins(row: Sequence[float], other: Sequence[float]) -> bool:
+    """Say whether two rows differ in signs alone, in some but not in all."""
+    pairs = [(left, right) for left, right in zip(row, other, strict=True) if left or right]
+    same = sum(left == right for left, right in pairs)
+    return all(abs(left) == abs(right) for left, right in pairs) and 0 < same < len(pairs)
+
+
+def _common_scale(weights: Sequence[float]) -> float:
+    """Return what divides weights so that the last is positive, and all are 1 where they are alike."""
+    last = [weight for weight in weights if weight][-1]
+    is_one = len({abs(weight) for weight in weights if weight}) == 1
+    return last if is_one else math.copysign(1, last)
 
 
 def _weighted(weights: Sequence[float], values: Sequence[Vector], lanes: int) -> Vector:
-    """Return the weighted sum of vectors; every row of the matrices has a weight that is not 0."""
-    terms = [(weight, value) for weight, value in zip(weights, values, strict=True) if weight]
+    """Return the weighted sum of vectors; of the weights at least one is not 0."""
+    terms = sorted(zip(weights, values, strict=True), key=lambda term: term[0] <= 0)
     total = None
     for weight, value in terms:
+        if not weight:
+            continue
         scaled = value if abs(weight) == 1 else value * script.Broadcast(script.float32(abs(weight)), lanes)
         if total is None:
             total = scaled if weight > 0 else script.Broadcast(script.float32(0), lanes) - scaled

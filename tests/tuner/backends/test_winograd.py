@@ -11,7 +11,8 @@ from scipy.signal import correlate
 from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
+from tuner.backends.channels_last import ChannelsLast
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend
 from tuner.backends.winograd import Winograd
 from tuner.backends.winograd_shape import choose_shape
 from tuner.candidate import HOST, CandidatePartition
@@ -31,7 +32,13 @@ op = relax.op
 
 
 def _program(
-    data: Sequence[int], filters: int, padding: Sequence[int], *, has_bias: bool, has_relu: bool
+    data: Sequence[int],
+    filters: int,
+    padding: Sequence[int],
+    *,
+    has_bias: bool,
+    has_relu: bool,
+    backend: str = "winograd",
 ) -> Any:
     def body(x: Any, weights: Any, *bias: Any) -> Any:
         result = op.nn.conv2d(x, weights, padding=tuple(padding))
@@ -39,7 +46,7 @@ def _program(
         return op.nn.relu(result) if has_relu else result
 
     shapes = [tuple(data), (filters, data[1], 3, 3), *([(1, filters, 1, 1)] if has_bias else [])]
-    return partition_module("winograd", shapes, body)
+    return partition_module(backend, shapes, body)
 
 
 def _expected(
@@ -54,8 +61,9 @@ def _expected(
     return np.maximum(result, 0) if has_relu else result
 
 
+@pytest.mark.parametrize("backend", [Winograd(), ChannelsLast()], ids=lambda backend: backend.name)
 @pytest.mark.parametrize("seed", range(6))
-def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
+def test_it_equals_a_direct_convolution_of_random_shape(seed: int, backend: Backend) -> None:
     rng = np.random.default_rng(seed)
     has_bias, has_relu = (bool(rng.integers(2)) for _ in range(2))
     padding = tuple(int(extent) for extent in rng.integers(0, 3, 2))
@@ -67,12 +75,12 @@ def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
     )
     filters = 4 * int(rng.integers(1, 9))
     target = resolve_target("cpu", num_threads=1 + seed % 2)
-    module = _program(data, filters, padding, has_bias=has_bias, has_relu=has_relu)
-    assert Winograd().refusal(part_of(module), target) is None
+    module = _program(data, filters, padding, has_bias=has_bias, has_relu=has_relu, backend=backend.name)
+    assert backend.refusal(part_of(module), target) is None
     arrays = [rng.standard_normal(data), rng.standard_normal((filters, data[1], 3, 3))]
     arrays += [rng.standard_normal((1, filters, 1, 1))] if has_bias else []
     inputs = [array.astype("float32") for array in arrays]
-    lowered = lower_module(module, [Winograd()], target)
+    lowered = lower_module(module, [backend], target)
     (found,) = run_module(build_module(lowered, target), inputs, target)
     expected = _expected(*inputs[:2], inputs[2] if has_bias else None, padding, has_relu=has_relu)
     assert np.abs(found - expected).max() <= 3e-5 * np.abs(expected).max()
