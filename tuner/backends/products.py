@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -21,7 +22,7 @@ from tuner.backends.library_call import recognise_product, shape_of
 from tuner.backends.product_kernel import LANES, ProductShape, pack_kernel, product_kernel
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
-from tuner.rules.pattern import LabelledPattern
+from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
@@ -101,22 +102,35 @@ def _kernels(function: RelaxFunction) -> IRModule:
 
 
 def _patterns() -> Iterator[LabelledPattern]:
-    for transposed in (True, False):
-        for bias in ("", "bias"):
+    for turns in (True, False):
+        for has_bias in (False, True):
             for activation in _ACTIVATIONS:
-                parts = ("product", bias, activation.removeprefix("nn."))
+                parts = ("product", "bias" * has_bias, activation.removeprefix("nn."))
                 label = "_".join(part for part in parts if part)
-
-                def product(bias: str = bias, activation: str = activation, turn: bool = transposed) -> Any:
-                    right = is_op("relax.permute_dims")(wildcard()) if turn else wildcard()
-                    found = is_op("relax.matmul")(wildcard(), right)
-                    found = is_op("relax.add")(found, wildcard()) if bias else found
-                    return is_op(f"relax.{activation}")(found) if activation else found
-
-                yield LabelledPattern(label, product())
+                make = partial(_product, turns=turns, has_bias=has_bias, activation=activation)
+                yield _labelled(label, *make())
                 for join in ("add", "multiply") if not activation else ("multiply",):
-                    yield LabelledPattern(f"{label}_{join}", is_op(f"relax.{join}")(product(), wildcard()))
-                    yield LabelledPattern(f"{label}_{join}", is_op(f"relax.{join}")(wildcard(), product()))
+                    for on_left in (True, False):
+                        product, matrix = make()
+                        operands = (product, wildcard()) if on_left else (wildcard(), product)
+                        yield _labelled(f"{label}_{join}", is_op(f"relax.{join}")(*operands), matrix)
+
+
+def _product(*, turns: bool, has_bias: bool, activation: str) -> tuple[Any, Any]:
+    """Return the pattern of a product with what follows it, and that of its matrix."""
+    matrix = wildcard()
+    product = is_op("relax.matmul")(wildcard(), is_op("relax.permute_dims")(matrix) if turns else matrix)
+    product = is_op("relax.add")(product, wildcard()) if has_bias else product
+    return (is_op(f"relax.{activation}")(product) if activation else product), matrix
+
+
+def _labelled(label: str, pattern: Any, matrix: Any) -> LabelledPattern:
+    """Return the pattern for matrices that are parameters: what is computed changes, or is turned first."""
+
+    def is_given(match: Match) -> bool:
+        return not isinstance(match[matrix], relax.DataflowVar | relax.Call)
+
+    return LabelledPattern(label, pattern, is_given)
 
 
 _PATTERNS = tuple(_patterns())

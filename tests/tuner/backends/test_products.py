@@ -164,7 +164,10 @@ def test_a_residual_block_is_proposed_whole_where_weights_are_bound_and_packs_th
     main = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
     module.update_func(module.get_global_var("main"), main)
     graph = DataflowGraph.from_function(module)
-    assert graph.all_indices in {candidate.inside for candidate in rule.find_candidates(graph)}
+    proposed = {candidate.inside for candidate in rule.find_candidates(graph)}
+    assert graph.all_indices in proposed
+    turned = next(node.index for node in graph.nodes if node.operator == "permute_dims")
+    assert all(turned in inside for inside in proposed), "a weight that was turned first is no parameter"
 
     part = partition_module("products", shapes, body)
     part.update_func(part.get_global_var("main"), part["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1))
