@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from tuner.backends import joined_data
 from tuner.backends.activation import Activation
+from tuner.backends.joined_data import JoinedShape
 from tuner.backends.register_tile import lanes_of
 
 PrimFunc: TypeAlias = Any
 """A `tvm.tirx.PrimFunc`; TVM ships no types."""
+
+Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
+"""Writes data: of which pixel on, how many, into which row of memory, and where there."""
 
 _LANES = 16
 """Filters of a vector, where there are enough of them."""
@@ -120,7 +126,7 @@ class DirectShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """What a kernel reads and writes, each as a row of memory; absent where there is none."""
+    """What a kernel reads and writes, each as a row of memory; absent where there is none (yet)."""
 
     data: Any
     weights: Any
@@ -159,7 +165,12 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
 
 
 def convolution_kernel(
-    shape: DirectShape, bias_shape: Sequence[int] | None, activation: Activation, *, has_other: bool
+    shape: DirectShape,
+    bias_shape: Sequence[int] | None,
+    activation: Activation,
+    *,
+    has_other: bool,
+    joined: JoinedShape | None = None,
 ) -> PrimFunc:
     """Return the kernel of data, packed weights, bias, what else is added, and the result.
 
@@ -168,17 +179,22 @@ def convolution_kernel(
         bias_shape: of a bias with one element a filter, or None.
         activation: what is done to the results.
         has_other: whether a tensor of the result's shape is added.
+        joined: how the data is made, where it is not in memory: its arguments are then the first ones. Only
+            where the convolution sees one line.
     """
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("direct_convolution")
-        data = script.arg("data", script.buffer(shape.data_in_memory, "float32"))
+        if joined is None:
+            data = [script.arg("data", script.buffer(shape.data_in_memory, "float32"))]
+        else:
+            data = joined_data.declare_arguments(joined)
         packed = script.arg("packed", script.buffer(shape.packed_shape, "float32"))
         added = script.arg("bias", script.buffer(tuple(bias_shape), "float32")) if bias_shape else None
         more = script.arg("other", script.buffer(shape.result, "float32")) if has_other else None
         result = script.arg("result", script.buffer(shape.result, "float32"))
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
-            source = flat(data, math.prod(shape.data))
+            source = None if joined else flat(data[0], math.prod(shape.data))
             if shape.padding != (0, 0):
                 padded = script.alloc_buffer((math.prod(shape.padded),), "float32")
                 emit_padding(shape, source, padded)
@@ -190,7 +206,10 @@ def convolution_kernel(
                 bias=flat(added, shape.filters) if bias_shape else None,
                 other=flat(more, math.prod(shape.result)) if has_other else None,
             )
-            _emit_tiles(shape, operands, activation)
+            prepare = None
+            if joined is not None:
+                prepare = partial(joined_data.emit_pixels, joined, joined_data.flat_arguments(joined, data))
+            _emit_tiles(shape, operands, activation, prepare)
     return builder.get()
 
 
@@ -229,33 +248,38 @@ def emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
                 script.buffer_store(padded, script.float32(0), [start + step])
 
 
-def _emit_tiles(shape: DirectShape, operands: Operands, activation: Activation) -> None:
+def _emit_tiles(
+    shape: DirectShape, operands: Operands, activation: Activation, prepare: Prepare | None
+) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
     tiles = _Tiles(shape)
-
-    def emit(index: Any, which: Any) -> None:
-        start, pixel = tiles.place(index)
-        _emit_tile(shape, operands, activation, tiles.rows, start=start, pixel=pixel, which=which)
-
-    num_panels = shape.packed_shape[0]
+    rows, num_panels, channels = tiles.rows, shape.packed_shape[0], shape.data[3]
+    emit = partial(_emit_tile, shape, activation=activation, rows=rows)
     if tiles.count < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES:
+        if prepare is not None:
+            data = script.alloc_buffer((math.prod(shape.data),), "float32")
+            with script.parallel(tiles.count) as index:
+                start, pixel = tiles.place(index)
+                prepare(pixel, rows, data, start)
+            operands = replace(operands, data=data)
         with script.parallel(num_panels) as which, script.serial(tiles.count) as index:
-            emit(index, which)
+            start, pixel = tiles.place(index)
+            emit(operands, start=start, pixel=pixel, which=which)
         return
     # Results, and what is added to them, are written and read in the order of memory.
     size = -(-tiles.count // min(tiles.count, _MAX_BLOCKS))
-    num_blocks = -(-tiles.count // size)
-    with (
-        script.parallel(num_blocks) as block,
-        script.serial(size) as member,
-        script.serial(num_panels) as which,
-    ):
-        index = script.Bind(block * size + member)
-        if num_blocks * size == tiles.count:
-            emit(index, which)
-        else:
+    with script.parallel(-(-tiles.count // size)) as block:
+        if prepare is not None:
+            operands = replace(operands, data=script.alloc_buffer((rows * channels,), "float32"))
+        with script.serial(size) as member:
+            index = script.Bind(block * size + member)
             with script.If(index < tiles.count), script.Then():
-                emit(index, which)
+                start, pixel = tiles.place(index)
+                if prepare is not None:
+                    prepare(pixel, rows, operands.data, 0)
+                    start = 0
+                with script.serial(num_panels) as which:
+                    emit(operands, start=start, pixel=pixel, which=which)
 
 
 class _Tiles:
@@ -302,8 +326,8 @@ def emit_row(
         _emit_tile(
             shape,
             operands,
-            activation,
-            rows,
+            activation=activation,
+            rows=rows,
             start=start + column * step,
             pixel=pixel + column,
             which=which,
@@ -313,9 +337,9 @@ def emit_row(
 def _emit_tile(
     shape: DirectShape,
     operands: Operands,
+    *,
     activation: Activation,
     rows: int,
-    *,
     start: Any,
     pixel: Any,
     which: Any,

@@ -1,0 +1,128 @@
+"""Data of a 1 x 1 convolution that is made as it is read: joined, normalised, and with an activation.
+
+DenseNet convolves what it has joined and normalised, and reads each of its parts by many layers. In memory
+that would be one more copy of all channels for the concatenation and one for the normalisation of each layer.
+Here pixels of the parts go to a buffer that stays in the cache, a factor and a shift each channel and the
+activation on the way. Checked in tests/tuner/backends/test_joined_data.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as script
+
+from tuner.backends.activation import Activation
+from tuner.backends.register_tile import lanes_of
+
+PrimFunc: TypeAlias = Any
+"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+
+_RUN = 8
+"""Pixels that a loop of a kernel writes at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedShape:
+    """How data is made.
+
+    Attributes:
+        pixels: batch, height and width.
+        channels: of each part; they fill vectors.
+        is_scaled: whether each channel is multiplied by a factor, and a shift added.
+        activation: what is done to the data then.
+    """
+
+    pixels: tuple[int, int, int]
+    channels: tuple[int, ...]
+    is_scaled: bool
+    activation: Activation
+
+    def __post_init__(self) -> None:
+        if not all(lanes_of(each) for each in self.channels):
+            raise ValueError(f"parts of {self.channels} channels do not fill vectors; join them in memory")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedArguments:
+    """A kernel's arguments, each as a row of memory: the parts, and factor and shift where there are."""
+
+    parts: tuple[Any, ...]
+    factor: Any = None
+    shift: Any = None
+
+
+def declare_arguments(shape: JoinedShape) -> list[Any]:
+    """Return new arguments of the kernel that is being written: the parts, then factor and shift."""
+    found = [
+        script.arg(f"part_{index}", script.buffer((*shape.pixels, channels), "float32"))
+        for index, channels in enumerate(shape.channels)
+    ]
+    if shape.is_scaled:
+        total = sum(shape.channels)
+        found += [script.arg(name, script.buffer((total,), "float32")) for name in ("factor", "shift")]
+    return found
+
+
+def flat_arguments(shape: JoinedShape, arguments: Sequence[Any]) -> JoinedArguments:
+    """Return what `declare_arguments` returned as rows of memory, where a kernel's body begins."""
+    count, pixels, total = len(shape.channels), math.prod(shape.pixels), sum(shape.channels)
+    sizes = [pixels * channels for channels in shape.channels] + [total] * (len(arguments) - count)
+    rows = [
+        script.decl_buffer((size,), "float32", data=argument.data)
+        for argument, size in zip(arguments, sizes, strict=True)
+    ]
+    return JoinedArguments(tuple(rows[:count]), *rows[count:])
+
+
+def emit_pixels(
+    shape: JoinedShape, arguments: JoinedArguments, pixel: Any, count: int, target: Any, at: Any
+) -> None:
+    """Write some neighbouring pixels.
+
+    Args:
+        shape: how data is made.
+        arguments: of what.
+        pixel: the first.
+        count: how many.
+        target: a row of memory.
+        at: where the first pixel goes.
+    """
+    total, offset = sum(shape.channels), 0
+    for part, channels in zip(arguments.parts, shape.channels, strict=True):
+        lanes = lanes_of(channels)
+        with script.serial(channels // lanes) as step:
+            place = script.Ramp(offset + step * lanes, 1, lanes)
+            scales = None
+            if shape.is_scaled:
+                scales = (script.Bind(arguments.factor[place]), script.Bind(arguments.shift[place]))
+            for row in range(count):
+                value = part[script.Ramp((pixel + row) * channels + step * lanes, 1, lanes)]
+                if scales is not None:
+                    value = value * scales[0] + scales[1]
+                value = shape.activation.emit(value, lanes)
+                to = script.Ramp(at + row * total + offset + step * lanes, 1, lanes)
+                script.buffer_store(target, value, [to])
+        offset += channels
+
+
+def joining_kernel(shape: JoinedShape) -> PrimFunc:
+    """Return the kernel of the parts, factor and shift where there are, and the data that is made of them."""
+    num_pixels, total = math.prod(shape.pixels), sum(shape.channels)
+    run = min(_RUN, num_pixels)
+    with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
+        script.func_name("joined_data")
+        declared = declare_arguments(shape)
+        result = script.arg("result", script.buffer((*shape.pixels, total), "float32"))
+        script.func_attr({"tirx.noalias": True})
+        with script.sblock("root"):
+            arguments = flat_arguments(shape, declared)
+            target = script.decl_buffer((num_pixels * total,), "float32", data=result.data)
+            with script.parallel(-(-num_pixels // run)) as index:
+                pixel = script.Bind(script.min(index * run, num_pixels - run))
+                emit_pixels(shape, arguments, pixel, run, target, pixel * total)
+    return builder.get()
