@@ -93,21 +93,18 @@ def emit_pixels(
         at: where the first pixel goes.
     """
     total, offset = sum(shape.channels), 0
-    for part, channels in zip(arguments.parts, shape.channels, strict=True):
-        lanes = lanes_of(channels)
-        with script.serial(channels // lanes) as step:
-            place = script.Ramp(offset + step * lanes, 1, lanes)
-            scales = None
-            if shape.is_scaled:
-                scales = (script.Bind(arguments.factor[place]), script.Bind(arguments.shift[place]))
-            for row in range(count):
+    with script.serial(count) as row:
+        for part, channels in zip(arguments.parts, shape.channels, strict=True):
+            lanes = lanes_of(channels)
+            with script.serial(channels // lanes) as step:
+                place = offset + step * lanes
                 value = part[script.Ramp((pixel + row) * channels + step * lanes, 1, lanes)]
-                if scales is not None:
-                    value = value * scales[0] + scales[1]
+                if shape.is_scaled:
+                    scale = script.Ramp(place, 1, lanes)
+                    value = value * arguments.factor[scale] + arguments.shift[scale]
                 value = shape.activation.emit(value, lanes)
-                to = script.Ramp(at + row * total + offset + step * lanes, 1, lanes)
-                script.buffer_store(target, value, [to])
-        offset += channels
+                script.buffer_store(target, value, [script.Ramp(at + row * total + place, 1, lanes)])
+            offset += channels
 
 
 def joining_kernel(shape: JoinedShape) -> PrimFunc:
