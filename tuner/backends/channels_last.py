@@ -11,16 +11,17 @@ Checked in tests/tuner/backends/test_channels_last.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypedDict
 
 import tvm
 from tvm import relax
 
 from tuner.backends import depthwise_kernel, direct_kernel, winograd_kernel
-from tuner.backends.activation import NONE, Activation, activation_of
+from tuner.backends.activation import NONE, RELU, Activation, activation_of
 from tuner.backends.depthwise_kernel import DepthwiseShape
 from tuner.backends.direct_kernel import DirectShape
+from tuner.backends.joined_data import JoinedShape, joining_kernel
 from tuner.backends.kernel_schedule import as_finished, schedule_kernels
 from tuner.backends.library_call import shape_of
 from tuner.backends.pools_first import with_pools_first
@@ -43,6 +44,9 @@ _POOLS: Mapping[str, Callable[..., Expression]] = {
     "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
 }
+
+_MAX_PARTS = 64
+"""Tensors that a kernel joins as it reads them, at most."""
 
 _ELEMENTWISE = frozenset(
     f"relax.{name}"
@@ -108,6 +112,37 @@ class _Chain:
     activation: Activation = NONE
 
 
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Data with channels last that is not in memory as it is: a kernel makes it, or makes it as it reads it.
+
+    Attributes:
+        parts: tensors with channels last whose channels are joined.
+        scales: factor and shift of each channel; none, or both.
+        activation: what is done to the data then.
+    """
+
+    parts: tuple[Expression, ...]
+    scales: tuple[Expression, ...] = ()
+    activation: Activation = NONE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether parts are joined, and that is all."""
+        return not self.scales and self.activation == NONE
+
+    @property
+    def shape(self) -> JoinedShape:
+        """What its kernels ask for."""
+        extents = [shape_of(part) for part in self.parts]
+        return JoinedShape(
+            pixels=(extents[0][0], extents[0][1], extents[0][2]),
+            channels=tuple(extent[3] for extent in extents),
+            is_scaled=bool(self.scales),
+            activation=self.activation,
+        )
+
+
 class _Place(TypedDict):
     """What direct and depthwise kernels both ask for."""
 
@@ -126,6 +161,7 @@ class _Turned:
         self.builder = relax.BlockBuilder()
         self.first: dict[Expression, Expression] = {}
         self.last: dict[Expression, Expression] = {}
+        self.joined: dict[Expression, _Joined] = {}
         self.normalised: dict[Expression, Expression] = {}
 
     def lowered(self) -> IRModule:
@@ -148,20 +184,22 @@ class _Turned:
     def _bind(self, variable: Expression, value: Expression) -> None:
         """Write one operator, with channels last where its data is so already and it can be."""
         if isinstance(value, relax.Var):
-            for known in (self.first, self.last):
+            for known in (self.first, self.last, self.joined):
                 if value in known:
                     known[variable] = known[value]
             return
         is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
         name = value.op.name if is_call else ""
-        if name == "relax.nn.batch_norm" and _is_inference(value) and value.args[0] in self.last:
+        if name == "relax.nn.batch_norm" and _is_inference(value) and self._is_last(value.args[0]):
             self.normalised[variable] = value
         elif (
             isinstance(value, relax.TupleGetItem)
             and value.tuple_value in self.normalised
             and value.index == 0
         ):
-            self.last[variable] = self.builder.emit(self._normalised(self.normalised[value.tuple_value]))
+            self._bind_normalised(variable, self.normalised[value.tuple_value])
+        elif is_call and (joined := self._joined(name, value)) is not None:
+            self.joined[variable] = joined
         elif is_call and (turned := self._turned(name, value)) is not None:
             self.last[variable] = self.builder.emit(turned)
         else:
@@ -171,24 +209,15 @@ class _Turned:
         """Return the operator with channels last, or None where it must stay as it was."""
         if name == "relax.concat":
             fields = _tensors_of(call)
-            is_known = any(each in self.last for each in fields) and int(call.attrs.axis) in (1, -3)
+            is_known = any(self._is_last(each) for each in fields) and int(call.attrs.axis) in (1, -3)
             if not is_known or any(len(shape_of(each)) != 4 for each in fields):
                 return None
             return relax.op.concat([self._channels_last(each) for each in fields], axis=3)
-        if not any(argument in self.last for argument in call.args):
+        if not any(self._is_last(argument) for argument in call.args):
             return None
         attributes = call.attrs
         if name in _POOLS and attributes.layout == "NCHW":
-            return _POOLS[name](
-                self._channels_last(call.args[0]),
-                attributes.pool_size,
-                attributes.strides,
-                attributes.padding,
-                attributes.dilation,
-                bool(attributes.ceil_mode),
-                bool(attributes.count_include_pad),
-                "NHWC",
-            )
+            return _pooled(name, self._channels_last(call.args[0]), attributes)
         if name == "relax.nn.adaptive_avg_pool2d" and attributes.layout == "NCHW":
             data = self._channels_last(call.args[0])
             return relax.op.nn.adaptive_avg_pool2d(data, attributes.output_size, "NHWC")
@@ -198,8 +227,34 @@ class _Turned:
             return relax.Call(call.op, arguments, call.attrs)
         return None
 
-    def _normalised(self, call: Expression) -> Expression:
-        """Return batch normalisation as a product and a sum, whose factors come of weights."""
+    def _joined(self, name: str, call: Expression) -> _Joined | None:
+        """Return what an operator makes of data, where that may wait until the data is read."""
+        if name == "relax.concat":
+            fields = _tensors_of(call)
+            is_known = any(self._is_last(each) for each in fields) and int(call.attrs.axis) in (1, -3)
+            if not is_known or not all(_fills_vectors(each) for each in fields):
+                return None
+            parts = tuple(part for each in fields for part in self._plain_parts(each))
+            return _Joined(parts) if len(parts) <= _MAX_PARTS else None
+        found = self.joined.get(call.args[0]) if call.args else None
+        if found is None or call.args[0] in self.last:
+            return None
+        activation = activation_of(call)
+        if activation is not None and found.activation == NONE:
+            return replace(found, activation=activation)
+        if name in _POOLS and call.attrs.layout == "NCHW" and found.is_plain:
+            return _Joined(tuple(self.builder.emit(_pooled(name, part, call.attrs)) for part in found.parts))
+        return None
+
+    def _plain_parts(self, expression: Expression) -> tuple[Expression, ...]:
+        """Return tensors in memory whose channels, joined, are an expression's."""
+        found = self.joined.get(expression)
+        if found is None or not found.is_plain or expression in self.last:
+            return (self._channels_last(expression),)
+        return found.parts
+
+    def _bind_normalised(self, variable: Expression, call: Expression) -> None:
+        """Write batch normalisation as a product and a sum, whose factors come of weights."""
         data, *parameters = call.args
         gamma, beta, mean, variance = (self._channels_first(parameter) for parameter in parameters)
         emit, op, attributes = self.builder.emit, relax.op, call.attrs
@@ -208,7 +263,27 @@ class _Turned:
         factor = emit(op.divide(gamma if attributes.scale else one, spread))
         shift = emit(op.multiply(mean, factor))
         shift = emit(op.subtract(beta, shift) if attributes.center else op.negative(shift))
-        return op.add(emit(op.multiply(self._channels_last(data), factor)), shift)
+        if _fills_vectors(data):
+            self.joined[variable] = _Joined(self._plain_parts(data), (factor, shift))
+        else:
+            product = emit(op.multiply(self._channels_last(data), factor))
+            self.last[variable] = emit(op.add(product, shift))
+
+    def _in_memory(self, joined: _Joined) -> Expression:
+        """Return the data, written by a kernel of its own, or by one that TVM fuses with others."""
+        emit, op = self.builder.emit, relax.op
+        if len(joined.parts) > 1:
+            batch, height, width = joined.shape.pixels
+            result = relax.TensorType((batch, height, width, sum(joined.shape.channels)), "float32")
+            name = self.builder.add_func(as_finished(joining_kernel(joined.shape)), "join")
+            return emit(relax.call_tir(name, [*joined.parts, *joined.scales], result))
+        (data,) = joined.parts
+        if joined.scales:
+            data = emit(op.add(emit(op.multiply(data, joined.scales[0])), joined.scales[1]))
+        lower, upper = joined.activation.lower, joined.activation.upper
+        if joined.activation == RELU:
+            return emit(op.nn.relu(data))
+        return data if joined.activation == NONE else emit(op.clip(data, lower, upper))
 
     def _convolved(self, chain: _Chain) -> Expression:
         """Return the call of the kernel of a convolution and what follows it."""
@@ -220,7 +295,7 @@ class _Turned:
         bias_shape = shape_of(bias[0]) if bias else None
         other = [] if chain.other is None else [self._channels_last(chain.other)]
         filters = shape_of(weights)[0]
-        is_planar = False
+        is_planar, joined = False, None
         if _is_winograd(chain.call):
             cut = choose_shape(extents, filters, padding, self.target.num_threads)
             pack = winograd_kernel.weights_kernel(cut)
@@ -241,11 +316,17 @@ class _Turned:
                 packed_shape, result = alone.packed_shape, alone.result
             else:
                 # Few channels, as an image's colours, would be slow to turn and make no vectors.
-                is_planar = data not in self.last and not lanes_of(extents[1])
+                is_planar = not self._is_last(data) and not lanes_of(extents[1])
                 shape = DirectShape(**place, filters=filters, is_planar=is_planar)
                 pack = direct_kernel.weights_kernel(shape)
+                if shape.sees_one_line and data not in self.last:
+                    joined = self.joined.get(data)
                 kernel = direct_kernel.convolution_kernel(
-                    shape, bias_shape, chain.activation, has_other=bool(other)
+                    shape,
+                    bias_shape,
+                    chain.activation,
+                    has_other=bool(other),
+                    joined=None if joined is None else joined.shape,
                 )
                 packed_shape, result = shape.packed_shape, shape.result
         pack_name = self.builder.add_func(as_finished(pack), "pack_weights")
@@ -253,14 +334,22 @@ class _Turned:
         packed = self.builder.emit(
             relax.call_tir(pack_name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
         )
-        source = self._channels_first(data) if is_planar else self._channels_last(data)
-        arguments = [source, packed, *bias, *other]
+        if joined is not None:
+            sources = [*joined.parts, *joined.scales]
+        else:
+            sources = [self._channels_first(data) if is_planar else self._channels_last(data)]
+        arguments = [*sources, packed, *bias, *other]
         return self.builder.emit(
             relax.call_tir(kernel_name, arguments, relax.TensorType(tuple(result), "float32"))
         )
 
+    def _is_last(self, expression: Expression) -> bool:
+        return expression in self.last or expression in self.joined
+
     def _channels_last(self, expression: Expression) -> Expression:
-        if expression not in self.last:
+        if expression not in self.last and expression in self.joined:
+            self.last[expression] = self._in_memory(self.joined[expression])
+        elif expression not in self.last:
             turned = relax.op.permute_dims(self._channels_first(expression), list(_LAST))
             self.last[expression] = self.builder.emit(turned)
         return self.last[expression]
@@ -272,7 +361,7 @@ class _Turned:
             if expression in self.normalised:  # what else a normalisation returns is asked for
                 source = self._as_was(self.normalised[expression])
             else:
-                source = relax.op.permute_dims(self.last[expression], list(_FIRST))
+                source = relax.op.permute_dims(self._channels_last(expression), list(_FIRST))
             self.first[expression] = self.builder.emit(source)
         return self.first[expression]
 
@@ -298,6 +387,26 @@ def _bindings(function: RelaxFunction) -> list[Any]:
 def _tensors_of(call: Expression) -> list[Expression]:
     """Return what a call of `concat` joins; none where that is no tuple written out."""
     return list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+
+
+def _pooled(name: str, data: Expression, attributes: Any) -> Expression:
+    """Return a pool of data with channels last."""
+    return _POOLS[name](
+        data,
+        attributes.pool_size,
+        attributes.strides,
+        attributes.padding,
+        attributes.dilation,
+        bool(attributes.ceil_mode),
+        bool(attributes.count_include_pad),
+        "NHWC",
+    )
+
+
+def _fills_vectors(tensor: Expression) -> bool:
+    """Say whether a tensor's channels fill vectors of float32."""
+    extents = shape_of(tensor)
+    return len(extents) == 4 and str(tensor.ty.dtype) == "float32" and lanes_of(extents[1]) > 0
 
 
 def _is_inference(call: Expression) -> bool:

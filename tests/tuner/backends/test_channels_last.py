@@ -37,6 +37,25 @@ def _normalised(x: Any, weights: Any, gamma: Any, beta: Any, mean: Any, variance
     return op.nn.conv2d(op.nn.relu(normalised[0]), after)
 
 
+def _dense(x: Any, first: Any, wide: Any, window: Any, after: Any, scale: Any, shift: Any) -> Any:
+    """What a layer of DenseNet does, then a transition, which pools what it convolves."""
+    statistics = (op.multiply(scale, shift), op.exp(shift))
+    y = op.nn.conv2d(x, first)
+    normalised = op.nn.batch_norm(y, scale, shift, *statistics, axis=1, training=False)
+    new = op.nn.conv2d(op.nn.relu(op.nn.conv2d(op.nn.relu(normalised[0]), wide)), window, padding=1)
+    y = op.concat([y, new, op.concat([new, y], axis=1)], axis=1)
+    parameters = [op.concat([each] * 4, axis=0) for each in (scale, shift, *statistics)]
+    y = op.nn.relu(op.nn.batch_norm(y, *parameters, axis=1, training=False)[0])
+    return op.nn.avg_pool2d(op.nn.conv2d(y, after), (2, 2), (2, 2))
+
+
+def _joined(x: Any, v: Any, w: Any, after: Any) -> Any:
+    """A concatenation that is read by operators of many kinds."""
+    y = op.concat([op.nn.conv2d(x, v), op.nn.conv2d(x, w)], axis=1)
+    pooled = op.nn.max_pool2d(y, (3, 3), (1, 1), (1, 1))
+    return op.concat([op.nn.conv2d(op.clip(y, 0.0, 0.5), after), op.add(pooled, y), op.tanh(y)], axis=1)
+
+
 PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "strides, padding, bias and a batch": (
         [(2, 12, 9, 11), (16, 12, 3, 3), (1, 16, 1, 1)],
@@ -109,6 +128,35 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "Winograd's method and a clip": (
         [(1, 16, 9, 7), (16, 16, 3, 3), (1, 16, 1, 1)],
         lambda x, w, b: op.clip(op.add(op.nn.conv2d(x, w, padding=1), b), -0.5, 0.25),
+    ),
+    "a layer that joins, and a transition": (
+        [(2, 8, 6, 7), (16, 8, 1, 1), (32, 16, 1, 1), (16, 32, 3, 3), (24, 64, 1, 1), (16,), (16,)],
+        _dense,
+    ),
+    "joined channels, read in many ways": (
+        [(1, 8, 5, 6), (16, 8, 1, 1), (4, 8, 1, 1), (12, 20, 1, 1)],
+        _joined,
+    ),
+    "a normalisation of joined channels that fill no vectors": (
+        [(1, 8, 5, 5), (16, 8, 1, 1), (1, 6, 5, 5), (22,), (22,), (8, 22, 1, 1)],
+        lambda x, w, y, g, v, after: op.nn.conv2d(
+            op.nn.batch_norm(
+                op.concat([op.nn.conv2d(x, w), y], axis=1), g, g, v, op.exp(v), axis=1, training=False
+            )[0],
+            after,
+        ),
+    ),
+    "joined pools, then a convolution": (
+        [(1, 8, 9, 9), (16, 8, 1, 1), (4, 8, 1, 1), (1, 16, 1, 1), (8, 20, 1, 1)],
+        lambda x, v, w, b, after: op.nn.conv2d(
+            op.nn.max_pool2d(
+                op.concat([op.nn.relu(op.add(op.nn.conv2d(x, v), b)), op.nn.conv2d(x, w)], axis=1),
+                (3, 3),
+                (2, 2),
+                ceil_mode=True,
+            ),
+            after,
+        ),
     ),
     "pools and strides of pixels": (
         [(1, 16, 9, 9), (32, 16, 1, 1)],
