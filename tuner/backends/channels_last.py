@@ -48,6 +48,9 @@ _POOLS: Mapping[str, Callable[..., Expression]] = {
 _MAX_PARTS = 64
 """Tensors that a kernel joins as it reads them, at most."""
 
+_MAX_MEAN = 16
+"""Pixels whose mean a kernel takes as it reads them, at most."""
+
 _ELEMENTWISE = frozenset(
     f"relax.{name}"
     for name in (
@@ -120,16 +123,18 @@ class _Joined:
         parts: tensors with channels last whose channels are joined.
         scales: factor and shift of each channel; none, or both.
         activation: what is done to the data then.
+        window: rows and columns whose mean makes a pixel, after all that.
     """
 
     parts: tuple[Expression, ...]
     scales: tuple[Expression, ...] = ()
     activation: Activation = NONE
+    window: tuple[int, int] = (1, 1)
 
     @property
     def is_plain(self) -> bool:
         """Whether parts are joined, and that is all."""
-        return not self.scales and self.activation == NONE
+        return not self.scales and self.activation == NONE and self.window == (1, 1)
 
     @property
     def shape(self) -> JoinedShape:
@@ -140,6 +145,7 @@ class _Joined:
             channels=tuple(extent[3] for extent in extents),
             is_scaled=bool(self.scales),
             activation=self.activation,
+            window=self.window,
         )
 
 
@@ -172,7 +178,7 @@ class _Turned:
         result = self.function.body.body
         with self.builder.function("main", parameters):
             with self.builder.dataflow():
-                for binding in _bindings(self.function):
+                for binding in _read_bindings(self.function):
                     if binding.var in chains:
                         self.last[binding.var] = self._convolved(chains[binding.var])
                     elif binding.var not in inside:
@@ -240,8 +246,10 @@ class _Turned:
         if found is None or call.args[0] in self.last:
             return None
         activation = activation_of(call)
-        if activation is not None and found.activation == NONE:
+        if activation is not None and found.activation == NONE and found.window == (1, 1):
             return replace(found, activation=activation)
+        if found.window == (1, 1) and (window := _mean_of(name, call)) is not None:
+            return replace(found, window=window)
         if name in _POOLS and call.attrs.layout == "NCHW" and found.is_plain:
             return _Joined(tuple(self.builder.emit(_pooled(name, part, call.attrs)) for part in found.parts))
         return None
@@ -272,9 +280,8 @@ class _Turned:
     def _in_memory(self, joined: _Joined) -> Expression:
         """Return the data, written by a kernel of its own, or by one that TVM fuses with others."""
         emit, op = self.builder.emit, relax.op
-        if len(joined.parts) > 1:
-            batch, height, width = joined.shape.pixels
-            result = relax.TensorType((batch, height, width, sum(joined.shape.channels)), "float32")
+        if len(joined.parts) > 1 or joined.window != (1, 1):
+            result = relax.TensorType(joined.shape.result, "float32")
             name = self.builder.add_func(as_finished(joining_kernel(joined.shape)), "join")
             return emit(relax.call_tir(name, [*joined.parts, *joined.scales], result))
         (data,) = joined.parts
@@ -384,6 +391,17 @@ def _bindings(function: RelaxFunction) -> list[Any]:
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
+def _read_bindings(function: RelaxFunction) -> list[Any]:
+    """Return the bindings that the result depends on: not what else normalisations return, if nobody asks."""
+    read = set(relax.analysis.free_vars(function.body.body))
+    found = []
+    for binding in reversed(_bindings(function)):
+        if binding.var in read:
+            read |= set(relax.analysis.free_vars(binding.value))
+            found.append(binding)
+    return found[::-1]
+
+
 def _tensors_of(call: Expression) -> list[Expression]:
     """Return what a call of `concat` joins; none where that is no tuple written out."""
     return list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
@@ -401,6 +419,18 @@ def _pooled(name: str, data: Expression, attributes: Any) -> Expression:
         bool(attributes.count_include_pad),
         "NHWC",
     )
+
+
+def _mean_of(name: str, call: Expression) -> tuple[int, int] | None:
+    """Return the window of an average pool that reads each pixel once; None for any other operator."""
+    if name != "relax.nn.avg_pool2d" or call.attrs.layout != "NCHW":
+        return None
+    rows, columns = (int(extent) for extent in call.attrs.pool_size)
+    _, _, height, width = shape_of(call.args[0])
+    is_apart = tuple(int(step) for step in call.attrs.strides) == (rows, columns)
+    is_inside = {int(extent) for extent in call.attrs.padding} == {0} and not height % rows | width % columns
+    is_dense = {int(step) for step in call.attrs.dilation} == {1}
+    return (rows, columns) if is_apart and is_inside and is_dense and rows * columns <= _MAX_MEAN else None
 
 
 def _fills_vectors(tensor: Expression) -> bool:

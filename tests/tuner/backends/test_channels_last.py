@@ -130,7 +130,7 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         lambda x, w, b: op.clip(op.add(op.nn.conv2d(x, w, padding=1), b), -0.5, 0.25),
     ),
     "a layer that joins, and a transition": (
-        [(2, 8, 6, 7), (16, 8, 1, 1), (32, 16, 1, 1), (16, 32, 3, 3), (24, 64, 1, 1), (16,), (16,)],
+        [(2, 8, 6, 8), (16, 8, 1, 1), (32, 16, 1, 1), (16, 32, 3, 3), (24, 64, 1, 1), (16,), (16,)],
         _dense,
     ),
     "joined channels, read in many ways": (

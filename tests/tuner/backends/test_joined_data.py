@@ -29,13 +29,14 @@ def _run(kernel: Any, inputs: Sequence[np.ndarray], result: Sequence[int]) -> np
 @pytest.mark.parametrize("seed", range(8))
 def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    pixels = (int(rng.integers(1, 3)), *(int(extent) for extent in rng.integers(1, 12, 2)))
+    pixels = (int(rng.integers(1, 3)), *(int(extent) for extent in rng.integers(2, 12, 2)))
     channels = tuple(int(each) for each in rng.choice([4, 8, 16, 24, 32, 48], rng.integers(1, 5)))
     shape = JoinedShape(
         pixels=pixels,
         channels=channels,
         is_scaled=bool(rng.integers(2)),
         activation=(NONE, RELU, Activation(-0.5, 0.5))[int(rng.integers(3))],
+        window=((1, 1), (2, 2), (1, 2))[int(rng.integers(3))],
     )
     parts = [rng.standard_normal((*pixels, each)).astype("float32") for each in channels]
     scales = rng.standard_normal((2 if shape.is_scaled else 0, sum(channels))).astype("float32")
@@ -43,12 +44,17 @@ def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
     if shape.is_scaled:
         expected = expected * scales[0] + scales[1]
     expected = np.clip(expected, shape.activation.lower, shape.activation.upper)
+    (batch, height, width, total), (rows, columns) = shape.result, shape.window
+    blocks = expected[:, : height * rows, : width * columns].reshape(
+        batch, height, rows, width, columns, total
+    )
+    expected = blocks.mean((2, 4), dtype="float32")
     found = _run(joining_kernel(shape), [*parts, *scales], expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
     filters = 4 * int(rng.integers(1, 20))
     weights = rng.standard_normal((filters, sum(channels), 1, 1)).astype("float32")
-    other = rng.standard_normal((*pixels, filters)).astype("float32")
+    other = rng.standard_normal((*shape.result[:3], filters)).astype("float32")
     direct = DirectShape(data=expected.shape, filters=filters, window=(1, 1), strides=(1, 1), padding=(0, 0))
     packed = _run(direct_kernel.weights_kernel(direct), [weights], direct.packed_shape)
     kernel = direct_kernel.convolution_kernel(direct, None, NONE, has_other=True, joined=shape)
