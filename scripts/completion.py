@@ -26,6 +26,7 @@ BACKENDS = (
     "torch",
     "onnxruntime",
     "products",
+    "attention",
     "winograd",
     "channels_last",
     "metaschedule",

@@ -127,8 +127,8 @@ def decode_call(text: str) -> Call:
 
 def recognise_call(function: RelaxFunction) -> LibraryCall | None:
     """Return the one library call that a partition's function is, or None."""
-    reader = _Reader(function)
-    for read in (_attention, _linear, _convolution, _layer_norm, _softmax):
+    reader = CallReader(function)
+    for read in (read_attention, _linear, _convolution, _layer_norm, _softmax):
         reader.used.clear()
         found = read(reader, reader.result)
         if found is not None and reader.used == reader.bound:
@@ -141,7 +141,7 @@ def recognise_product(function: RelaxFunction) -> ProductCall | None:
     found = recognise_call(function)
     if found is not None:
         return ProductCall(found.call, found.operands, "") if isinstance(found.call, Linear) else None
-    reader = _Reader(function)
+    reader = CallReader(function)
     joined = reader.call(reader.result, *_JOINS)
     if joined is None:
         return None
@@ -156,7 +156,7 @@ def recognise_product(function: RelaxFunction) -> ProductCall | None:
     return None
 
 
-class _Reader:
+class CallReader:
     """Follows variables to what binds them, and notes what has been used."""
 
     def __init__(self, function: RelaxFunction) -> None:
@@ -188,7 +188,7 @@ class _Reader:
         return expression, False
 
 
-def _linear(reader: _Reader, result: Any) -> LibraryCall | None:
+def _linear(reader: CallReader, result: Any) -> LibraryCall | None:
     result, activation = _without_activation(reader, result)
     product, bias = _without_bias(reader, result, "relax.matmul")
     if product is None or str(product.ty.dtype) != "float32":
@@ -201,7 +201,7 @@ def _linear(reader: _Reader, result: Any) -> LibraryCall | None:
     return LibraryCall(call, (left, right) if bias is None else (left, right, bias))
 
 
-def _convolution(reader: _Reader, result: Any) -> LibraryCall | None:
+def _convolution(reader: CallReader, result: Any) -> LibraryCall | None:
     result, activation = _without_activation(reader, result)
     convolution, bias = _without_bias(reader, result, "relax.nn.conv2d")
     if convolution is None or str(convolution.ty.dtype) != "float32":
@@ -226,7 +226,8 @@ def _convolution(reader: _Reader, result: Any) -> LibraryCall | None:
     return LibraryCall(call, operands if bias is None else (*operands, bias))
 
 
-def _attention(reader: _Reader, result: Any) -> LibraryCall | None:
+def read_attention(reader: CallReader, result: Any) -> LibraryCall | None:
+    """Return the attention that an expression is bound to, if any, and note what it uses."""
     product = reader.call(result, "relax.matmul")
     weights = None if product is None else reader.call(product.args[0], "relax.nn.softmax")
     if weights is None or not _is_last_axis(weights.attrs.axis, weights):
@@ -258,7 +259,7 @@ def _attention(reader: _Reader, result: Any) -> LibraryCall | None:
     return LibraryCall(call, (query, key, value) if mask is None else (query, key, value, mask))
 
 
-def _layer_norm(reader: _Reader, result: Any) -> LibraryCall | None:
+def _layer_norm(reader: CallReader, result: Any) -> LibraryCall | None:
     call = reader.call(result, "relax.nn.layer_norm")
     if call is None or str(call.ty.dtype) != "float32":
         return None
@@ -269,7 +270,7 @@ def _layer_norm(reader: _Reader, result: Any) -> LibraryCall | None:
     return LibraryCall(LayerNorm(len(axes), float(call.attrs.epsilon)), tuple(call.args))
 
 
-def _softmax(reader: _Reader, result: Any) -> LibraryCall | None:
+def _softmax(reader: CallReader, result: Any) -> LibraryCall | None:
     call = reader.call(result, "relax.nn.softmax", "relax.nn.log_softmax")
     if call is None or str(call.ty.dtype) != "float32":
         return None
@@ -277,12 +278,12 @@ def _softmax(reader: _Reader, result: Any) -> LibraryCall | None:
     return LibraryCall(Softmax(int(call.attrs.axis) % _rank(call), logarithm), tuple(call.args))
 
 
-def _without_activation(reader: _Reader, result: Any) -> tuple[Any, Activation]:
+def _without_activation(reader: CallReader, result: Any) -> tuple[Any, Activation]:
     call = reader.call(result, *_ACTIVATIONS)
     return (result, "") if call is None else (call.args[0], _ACTIVATIONS[call.op.name])
 
 
-def _without_bias(reader: _Reader, result: Any, operator: str) -> tuple[Any, Any]:
+def _without_bias(reader: CallReader, result: Any, operator: str) -> tuple[Any, Any]:
     """Return the operator's call and what is added to it, on either side, or None."""
     added = reader.call(result, "relax.add")
     if added is None:

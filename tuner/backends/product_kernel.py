@@ -50,8 +50,7 @@ class ProductShape:
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        choices = [rows for rows in _ROWS if rows <= self.rows] or [self.rows]
-        return min(choices, key=lambda rows: (-(-self.rows // rows) * rows, abs(rows - _BEST_ROWS)))
+        return tile_rows_of(self.rows)
 
     @property
     def vectors(self) -> int:
@@ -74,6 +73,12 @@ class ProductShape:
         num_tiles = -(-self.rows // self.tile_rows)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
+
+
+def tile_rows_of(rows: int) -> int:
+    """Return how many of so many rows a tile has."""
+    choices = [count for count in _ROWS if count <= rows] or [rows]
+    return min(choices, key=lambda count: (-(-rows // count) * count, abs(count - _BEST_ROWS)))
 
 
 def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:

@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from urllib.parse import parse_qsl
 
+from tuner.backends.attention import Attention
 from tuner.backends.blas import Blas
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.metaschedule import MetaSchedule
@@ -36,6 +37,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "torch": TorchLibrary,
         "onnxruntime": OnnxRuntime,
         "products": Products,
+        "attention": Attention,
         "winograd": Winograd,
         "channels_last": ChannelsLast,
         "metaschedule": MetaSchedule,
