@@ -2,14 +2,16 @@
 
 A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
 with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
-channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel; batch
-normalisation becomes one product and one sum, which TVM fuses with what follows. Operators with axes of their
-own that are not listed here get their data as it was. Weights are packed once where they never change.
+channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A
+direct convolution, a depthwise one of its result and a pixelwise one are one kernel, which goes row by row.
+Batch normalisation becomes one product and one sum, which TVM fuses with what follows. Operators with axes of
+their own that are not listed here get their data as it was. Weights are packed once where they never change.
 Checked in tests/tuner/backends/test_channels_last.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypedDict
@@ -21,6 +23,7 @@ from tuner.backends import depthwise_kernel, direct_kernel, winograd_kernel
 from tuner.backends.activation import NONE, RELU, Activation, activation_of
 from tuner.backends.depthwise_kernel import DepthwiseShape
 from tuner.backends.direct_kernel import DirectShape
+from tuner.backends.inverted_residual_kernel import Block, Stage, block_kernel
 from tuner.backends.joined_data import JoinedShape, joining_kernel
 from tuner.backends.kernel_schedule import as_finished, schedule_kernels
 from tuner.backends.library_call import shape_of
@@ -36,9 +39,18 @@ from tuner.target import Target
 Expression: TypeAlias = Any
 """A Relax expression; TVM ships no types."""
 
+PrimFunc: TypeAlias = Any
+"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+
 _LAST = (0, 2, 3, 1)
 _FIRST = (0, 3, 1, 2)
 """Axes of NCHW data in the order of NHWC, and back."""
+
+_MAX_AGAIN = 1 / 8
+"""Rows that strips compute again, as a share, above which a kernel for each convolution is faster."""
+
+_CACHED_BYTES = 1 << 21
+"""Weights of a convolution that each row reads again."""
 
 _POOLS: Mapping[str, Callable[..., Expression]] = {
     "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
@@ -175,11 +187,15 @@ class _Turned:
         parameters = [relax.Var(parameter.name, parameter.ty) for parameter in self.function.params]
         self.first.update(zip(self.function.params, parameters, strict=True))
         chains, inside = _chains(self.function)
+        blocks = _blocks(self.function, chains, self.target)
+        inside |= {chain.last for block in blocks.values() for chain in block[:-1]}
         result = self.function.body.body
         with self.builder.function("main", parameters):
             with self.builder.dataflow():
                 for binding in _read_bindings(self.function):
-                    if binding.var in chains:
+                    if binding.var in blocks:
+                        self.last[binding.var] = self._block(blocks[binding.var])
+                    elif binding.var in chains and binding.var not in inside:
                         self.last[binding.var] = self._convolved(chains[binding.var])
                     elif binding.var not in inside:
                         self._bind(binding.var, binding.value)
@@ -294,61 +310,96 @@ class _Turned:
 
     def _convolved(self, chain: _Chain) -> Expression:
         """Return the call of the kernel of a convolution and what follows it."""
-        attributes = chain.call.attrs
-        data, weights = (chain.call.args[0], self._channels_first(chain.call.args[1]))
-        extents = shape_of(data)
-        padding = (int(attributes.padding[0]), int(attributes.padding[1]))
-        bias = [] if chain.bias is None else [self._channels_first(chain.bias)]
-        bias_shape = shape_of(bias[0]) if bias else None
-        other = [] if chain.other is None else [self._channels_last(chain.other)]
-        filters = shape_of(weights)[0]
+        bias_shape = None if chain.bias is None else shape_of(chain.bias)
+        data = chain.call.args[0]
         is_planar, joined = False, None
         if _is_winograd(chain.call):
-            cut = choose_shape(extents, filters, padding, self.target.num_threads)
+            padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
+            cut = choose_shape(shape_of(data), _filters_of(chain.call), padding, self.target.num_threads)
             pack = winograd_kernel.weights_kernel(cut)
             kernel = winograd_kernel.convolution_kernel(cut, bias_shape, chain.activation, channels_last=True)
             packed_shape: Sequence[int] = cut.packed_shape
-            result = (extents[0], cut.result_height, cut.result_width, filters)
+        elif _is_depthwise(chain.call):
+            alone = DepthwiseShape(**_place_of(chain.call))
+            pack = depthwise_kernel.weights_kernel(alone)
+            kernel = depthwise_kernel.convolution_kernel(alone, bias_shape, chain.activation)
+            packed_shape = alone.packed_shape
         else:
-            place: _Place = {
-                "data": (extents[0], extents[2], extents[3], extents[1]),
-                "window": (shape_of(weights)[2], shape_of(weights)[3]),
-                "strides": (int(attributes.strides[0]), int(attributes.strides[1])),
-                "padding": padding,
-            }
-            if _is_depthwise(chain.call):
-                alone = DepthwiseShape(**place)
-                pack = depthwise_kernel.weights_kernel(alone)
-                kernel = depthwise_kernel.convolution_kernel(alone, bias_shape, chain.activation)
-                packed_shape, result = alone.packed_shape, alone.result
-            else:
-                # Few channels, as an image's colours, would be slow to turn and make no vectors.
-                is_planar = not self._is_last(data) and not lanes_of(extents[1])
-                shape = DirectShape(**place, filters=filters, is_planar=is_planar)
-                pack = direct_kernel.weights_kernel(shape)
-                if shape.sees_one_line and data not in self.last:
-                    joined = self.joined.get(data)
-                kernel = direct_kernel.convolution_kernel(
-                    shape,
-                    bias_shape,
-                    chain.activation,
-                    has_other=bool(other),
-                    joined=None if joined is None else joined.shape,
-                )
-                packed_shape, result = shape.packed_shape, shape.result
-        pack_name = self.builder.add_func(as_finished(pack), "pack_weights")
-        kernel_name = self.builder.add_func(as_finished(kernel), "convolution")
-        packed = self.builder.emit(
-            relax.call_tir(pack_name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
-        )
+            shape = self._direct_shape(chain)
+            is_planar = shape.is_planar
+            pack = direct_kernel.weights_kernel(shape)
+            has_other = chain.other is not None
+            if shape.sees_one_line and data not in self.last:
+                joined = self.joined.get(data)
+            kernel = direct_kernel.convolution_kernel(
+                shape,
+                bias_shape,
+                chain.activation,
+                has_other=has_other,
+                joined=None if joined is None else joined.shape,
+            )
+            packed_shape = shape.packed_shape
         if joined is not None:
             sources = [*joined.parts, *joined.scales]
         else:
             sources = [self._channels_first(data) if is_planar else self._channels_last(data)]
-        arguments = [*sources, packed, *bias, *other]
-        return self.builder.emit(
-            relax.call_tir(kernel_name, arguments, relax.TensorType(tuple(result), "float32"))
+        operands = self._weights_and_bias(chain, pack, packed_shape)
+        return self._called(kernel, [*sources, *operands], chain)
+
+    def _block(self, chains: Sequence[_Chain]) -> Expression:
+        """Return the call of the kernel that computes convolutions row by row, as `_blocks` found them."""
+        wide, depthwise, *narrow = chains
+        shape, alone = self._direct_shape(wide), DepthwiseShape(**_place_of(depthwise.call))
+        shapes: list[DirectShape | DepthwiseShape] = [shape, alone]
+        shapes += [self._direct_shape(chain) for chain in narrow]
+        stages = [
+            Stage(
+                shape=each,
+                bias_shape=None if chain.bias is None else shape_of(chain.bias),
+                activation=chain.activation,
+            )
+            for chain, each in zip(chains, shapes, strict=True)
+        ]
+        last = chains[-1]
+        block = Block(
+            wide=stages[0],
+            depthwise=stages[1],
+            narrow=stages[2] if narrow else None,
+            has_other=last.other is not None,
         )
+        data = wide.call.args[0]
+        operands = [self._channels_first(data) if shape.is_planar else self._channels_last(data)]
+        for chain, each in zip(chains, shapes, strict=True):
+            if isinstance(each, DepthwiseShape):
+                pack = depthwise_kernel.weights_kernel(each)
+            else:
+                pack = direct_kernel.weights_kernel(each)
+            operands += self._weights_and_bias(chain, pack, each.packed_shape)
+        return self._called(block_kernel(block, _strips(alone, self.target)), operands, last)
+
+    def _direct_shape(self, chain: _Chain) -> DirectShape:
+        data = chain.call.args[0]
+        # Few channels, as an image's colours, would be slow to turn and make no vectors.
+        is_planar = not self._is_last(data) and not lanes_of(shape_of(data)[1])
+        return DirectShape(**_place_of(chain.call), filters=_filters_of(chain.call), is_planar=is_planar)
+
+    def _weights_and_bias(
+        self, chain: _Chain, pack: PrimFunc, packed_shape: Sequence[int]
+    ) -> list[Expression]:
+        """Return a convolution's packed weights, and its bias where it has one."""
+        name = self.builder.add_func(as_finished(pack), "pack_weights")
+        weights = self._channels_first(chain.call.args[1])
+        packed = relax.call_tir(name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
+        bias = [] if chain.bias is None else [self._channels_first(chain.bias)]
+        return [self.builder.emit(packed), *bias]
+
+    def _called(self, kernel: PrimFunc, operands: Sequence[Expression], chain: _Chain) -> Expression:
+        """Return the result of a kernel that ends with a chain, whose other tensor it adds."""
+        other = [] if chain.other is None else [self._channels_last(chain.other)]
+        batch, filters, height, width = shape_of(chain.last)
+        result = relax.TensorType((batch, height, width, filters), "float32")
+        name = self.builder.add_func(as_finished(kernel), "convolution")
+        return self.builder.emit(relax.call_tir(name, [*operands, *other], result))
 
     def _is_last(self, expression: Expression) -> bool:
         return expression in self.last or expression in self.joined
@@ -472,13 +523,61 @@ def _is_winograd(call: Expression) -> bool:
     return is_one and filters[2:] == (3, 3) and lanes_of(filters[1]) > 0 and int(call.attrs.groups) == 1
 
 
-def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expression]]:
-    """Return convolutions with what follows by the last variable of each, and the variables before those."""
-    bindings = _bindings(function)
+def _is_direct(call: Expression) -> bool:
+    return not _is_winograd(call) and not _is_depthwise(call)
+
+
+def _is_pixelwise(call: Expression) -> bool:
+    place = _place_of(call)
+    is_one = (place["window"], place["strides"], place["padding"]) == ((1, 1), (1, 1), (0, 0))
+    return is_one and _is_direct(call) and _is_cached(call)
+
+
+def _goes_by_rows(chain: _Chain, shape: DepthwiseShape, target: Target) -> bool:
+    """Say whether a convolution is worth computing row by row, as the depthwise one after it reads it."""
+    again = (_strips(shape, target) - 1) * max(0, shape.window[0] - shape.strides[0])
+    is_little = again <= _MAX_AGAIN * shape.data[1]
+    is_plain = _is_direct(chain.call) and chain.other is None
+    return is_plain and is_little and _is_cached(chain.call)
+
+
+def _is_cached(call: Expression) -> bool:
+    """Say whether a convolution's weights stay in a core's cache, from where each row reads them."""
+    return 4 * math.prod(shape_of(call.args[1])) <= _CACHED_BYTES
+
+
+def _strips(shape: DepthwiseShape, target: Target) -> int:
+    """Return into how many strips an image's rows are cut, so that each thread has one."""
+    return -(-target.num_threads // shape.data[0])
+
+
+def _place_of(call: Expression) -> _Place:
+    batch, channels, height, width = shape_of(call.args[0])
+    attributes = call.attrs
+    return {
+        "data": (batch, height, width, channels),
+        "window": (shape_of(call.args[1])[2], shape_of(call.args[1])[3]),
+        "strides": (int(attributes.strides[0]), int(attributes.strides[1])),
+        "padding": (int(attributes.padding[0]), int(attributes.padding[1])),
+    }
+
+
+def _filters_of(call: Expression) -> int:
+    return shape_of(call.args[1])[0]
+
+
+def _readers(function: RelaxFunction) -> dict[Expression, list[Any]]:
+    """Return the bindings that read each variable."""
     readers: dict[Expression, list[Any]] = {}
-    for binding in bindings:
+    for binding in _bindings(function):
         for variable in relax.analysis.free_vars(binding.value):
             readers.setdefault(variable, []).append(binding)
+    return readers
+
+
+def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expression]]:
+    """Return convolutions with what follows by the last variable of each, and the variables before those."""
+    bindings, readers = _bindings(function), _readers(function)
     results = set(relax.analysis.free_vars(function.body.body))
     chains: dict[Expression, _Chain] = {}
     inside: set[Expression] = set()
@@ -501,6 +600,40 @@ def _chains(function: RelaxFunction) -> tuple[dict[Expression, _Chain], set[Expr
     return chains, inside
 
 
+def _blocks(
+    function: RelaxFunction, chains: dict[Expression, _Chain], target: Target
+) -> dict[Expression, tuple[_Chain, ...]]:
+    """Return convolutions that one kernel computes row by row, by the last variable of each.
+
+    They are direct ones that a depthwise one alone reads, and pixelwise ones that alone read that one.
+    """
+    readers, results = _readers(function), set(relax.analysis.free_vars(function.body.body))
+    chain_of = {chain.call: chain for chain in chains.values()}
+
+    def reader(chain: _Chain) -> _Chain | None:
+        found = readers.get(chain.last, [])
+        if chain.last in results or len(found) != 1 or found[0].value not in chain_of:
+            return None
+        after = chain_of[found[0].value]
+        return after if after.call.args[0] == chain.last and after.other != chain.last else None
+
+    blocks: dict[Expression, tuple[_Chain, ...]] = {}
+    for chain in chains.values():
+        depthwise = reader(chain)
+        if depthwise is None or not _is_depthwise(depthwise.call):
+            continue
+        shape = DepthwiseShape(**_place_of(depthwise.call))
+        if not _goes_by_rows(chain, shape, target):
+            continue
+        narrow = reader(depthwise)
+        # Behind strides the third one measured slower in this kernel than in one of its own.
+        if narrow is None or shape.strides != (1, 1) or not _is_pixelwise(narrow.call):
+            blocks[depthwise.last] = (chain, depthwise)
+        else:
+            blocks[narrow.last] = (chain, depthwise, narrow)
+    return blocks
+
+
 def _absorb(chain: _Chain, value: Expression) -> bool:
     """Note that the kernel of a convolution does this operator too, where it can."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
@@ -518,12 +651,7 @@ def _absorb(chain: _Chain, value: Expression) -> bool:
     if is_channels and chain.bias is None and chain.other is None:
         chain.bias = added
         return True
-    if shape == shape_of(chain.last) and chain.other is None and _adds_tensors(chain.call):
+    if shape == shape_of(chain.last) and chain.other is None and _is_direct(chain.call):
         chain.other = added
         return True
     return False
-
-
-def _adds_tensors(call: Expression) -> bool:
-    """Say whether the kernel of a convolution can add a tensor."""
-    return not _is_winograd(call) and not _is_depthwise(call)
