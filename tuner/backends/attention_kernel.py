@@ -3,7 +3,7 @@
 Queries, keys and values are read as products leave them, and results written as the next one reads them: all
 heads of a position lie in one row, and no tensor is cut into heads or put together again. For each head the
 keys are turned once; then, a tile of queries at a time, scores, softmax and the sum of values follow each
-other while they are in the cache. All scores of a tile's queries are kept, so that the largest is known before the
+other while they are in the cache. All scores of a tile are kept, so that the largest is known before the
 first exponential. Checked in tests/tuner/backends/test_attention.py.
 """
 
