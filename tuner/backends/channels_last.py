@@ -4,9 +4,11 @@ A partition becomes kernels on NHWC tensors; data is turned where it enters and 
 with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
 channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A
 direct convolution, a depthwise one of its result and a pixelwise one are one kernel, which goes row by row.
-Batch normalisation becomes one product and one sum, which TVM fuses with what follows. Operators with axes of
-their own that are not listed here get their data as it was. Weights are packed once where they never change.
-Checked in tests/tuner/backends/test_channels_last.py.
+Batch normalisation becomes one product and one sum. These, concatenations, activations and average pools
+wait until somebody reads their results: a pixelwise convolution does them as it reads
+(`tuner.backends.joined_data`), for others they are written to memory. Operators with axes of their own that
+are not listed here get their data as it was. Weights are packed once where they never change. Checked in
+tests/tuner/backends/test_channels_last.py.
 """
 
 from __future__ import annotations
