@@ -32,6 +32,7 @@ import tvm
 from tvm import relax
 
 from benchmarks import network_models
+from benchmarks.processor_peak import peak_gflops
 from records.workload import Operator, Workload
 from tuner.frontend import Model
 from tuner.frontend.torch_program import import_module
@@ -61,9 +62,6 @@ OWN_KERNELS = ("attention", "channels_last", "products", "winograd")
 
 TOLERANCE = 1e-4
 """Largest error over largest output: float32 sums in another order, through some hundred layers."""
-
-_PEAK_SIZE = 1024
-"""Rows and columns of the square product whose rate counts as the machine's peak."""
 
 _PRODUCTS = frozenset({"matmul", "nn.conv2d", "nn.attention"})
 _WINOGRAD_SAVES = 4
@@ -97,10 +95,10 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     wrong = [label for label, error in errors.items() if not error <= TOLERANCE]
     if wrong:
         sys.exit(f"{name}: {wrong[0]} differs from torch by {errors[wrong[0]]:.1e} of the largest output")
-    before = _peak_gflops()
+    before = peak_gflops()
     samples = _in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
-    peak_gflops = max(before, _peak_gflops())
-    return _figures(name, model, result, functions, errors, samples, partition_s, peak_gflops)
+    peak = max(before, peak_gflops())
+    return _figures(name, model, result, functions, errors, samples, partition_s, peak)
 
 
 def _partitioned(
@@ -246,13 +244,6 @@ def _in_turn(contenders: dict[str, Run], *, repeats: int, seconds: float) -> dic
     return samples
 
 
-def _peak_gflops() -> float:
-    """Return 10⁹ operations a second of a large square product by NumPy's BLAS, on one thread."""
-    left, right = np.ones((2, _PEAK_SIZE, _PEAK_SIZE), np.float32)
-    samples = _in_turn({"product": lambda: left @ right}, repeats=9, seconds=0)["product"]
-    return 2 * _PEAK_SIZE**3 / statistics.median(samples[1:]) / 1e6
-
-
 def _products_gflop(workload: Workload) -> float:
     """Return the 10⁹ operations of products and convolutions, as few as any backend here needs for them."""
     return sum(_least_flops(workload, each) for each in workload.operators if each.name in _PRODUCTS) / 1e9
@@ -289,7 +280,7 @@ def _figures(
     errors: dict[str, float],
     samples: dict[str, list[float]],
     partition_s: float,
-    peak_gflops: float,
+    peak: float,
 ) -> dict[str, Any]:
     latency_ms = {label: statistics.median(values) for label, values in samples.items()}
     measured = {functions[label].fingerprint: latency_ms[label] for label in functions if label in samples}
@@ -299,7 +290,7 @@ def _figures(
         "network": name,
         "operators": len(result.function.priced.graph),
         "products_gflop": _products_gflop(result.function.priced.workload),
-        "peak_gflops": peak_gflops,
+        "peak_gflops": peak,
         "parameters": sum(int(np.prod(array.shape)) for array in model.parameters.values()),
         "latency_ms": latency_ms,
         "quartiles_ms": {label: statistics.quantiles(values, n=4)[::2] for label, values in samples.items()},
@@ -331,7 +322,11 @@ def report(networks: Sequence[dict[str, Any]]) -> str:
     if WITHOUT in labels:
         lines += ["", f"The same without {LONGEST} among the backends.", ""]
         lines += _ratios(networks, WITHOUT, [label for label in singles if label != LONGEST])
-    lines += ["", "What is left to win: the same products at this machine's peak, and nothing besides.", ""]
+    lines += [
+        "",
+        "What is left to win: the same products at the peak of this machine's core, and nothing besides.",
+        "",
+    ]
     lines += _room(networks, singles)
     return "\n".join(lines)
 
