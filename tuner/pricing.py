@@ -8,6 +8,8 @@ spent. What is chosen for its prediction takes longer than predicted more often 
 prefers what was predicted too fast; by as much as the measured ones did, all other predictions are raised.
 Where intervals hold and errors of different programs do not depend on each other, no unmeasured candidates
 are then likely to improve the answer by more than the regret. The parts of the answer are always measured.
+A backend that the model was trained without is hoped to be as fast as the roofline allows until some of its
+programs are measured; its others are then expected to take as many times their bounds as those did.
 Checked in tests/tuner/test_pricing.py.
 
 Source: the principle is optimism under uncertainty for combinatorial choices (Chen et al., "Combinatorial
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeGuard
 
@@ -58,6 +61,9 @@ _ProgramKey: TypeAlias = tuple[str, str, str]
 
 _RETRAIN_GROWTH = 1.2
 """The model is trained again when there are this many times the records it was trained on."""
+
+_RESEMBLANCE = 1.25
+"""How far beyond the extremes of what was measured of a new backend its other programs may lie."""
 
 _MAX_ROUNDS = 50
 """Rounds of active pricing; each measures at least one candidate, and most functions need fewer than ten."""
@@ -147,6 +153,7 @@ def price_candidates(
         pricer.price,
         pricing,
         solve=functools.partial(find_partition, graph, launch_penalty_us=launch_penalty_us),
+        unseen={backend.name for backend in measurer.backends} - set(model.manifest.backends),
     )
 
 
@@ -163,15 +170,29 @@ def _price_actively(
     pricing: Pricing,
     *,
     solve: _Solve,
+    unseen: Set[str] = frozenset(),
 ) -> tuple[Price, ...]:
+    """Return prices of which the best partition is measured.
+
+    Args:
+        graph: what is partitioned.
+        candidates: all candidates.
+        estimates: what is known of each, or predicted; one object for all of equal programs.
+        measure: measures candidates.
+        pricing: the budget, and the regret that is allowed.
+        solve: finds the best partition by prices.
+        unseen: backends that the model knows nothing of.
+    """
     prices = list(estimates)
+    # Programs whose predictions tell of each other: the model's, and those of each backend it does not know.
+    groups = [candidate.backend if candidate.backend in unseen else "" for candidate in candidates]
     position = {candidate: index for index, candidate in enumerate(candidates)}
 
     def measure_predicted(partition: Partition) -> int:
         wanted = [c for c in partition.chosen if is_predicted(prices[position[c]])]
         for candidate, price in zip(wanted, measure(wanted), strict=True):
             prices[position[candidate]] = price
-        prices[:] = _corrected(estimates, prices)
+        prices[:] = _corrected(estimates, prices, groups)
         pricing.num_measured += len(wanted)
         return len(wanted)
 
@@ -189,7 +210,7 @@ def _price_actively(
         if is_spent(pricing):
             break
         best = solve(candidates, [_measured(price) for price in prices])
-        hopeful = _solve_hopefully(candidates, prices, solve)
+        hopeful = _solve_hopefully(candidates, prices, solve, unseen)
         if hopeful.cost_us >= best.cost_us * (1 - pricing.regret) or not measure_predicted(hopeful):
             break
     # What stays unmeasured must not be chosen for its prediction: the answer is measured throughout.
@@ -198,30 +219,42 @@ def _price_actively(
     )
 
 
-def _corrected(estimates: Sequence[Price], prices: Sequence[Price]) -> list[Price]:
+def _corrected(estimates: Sequence[Price], prices: Sequence[Price], groups: Sequence[str]) -> list[Price]:
     """Return prices whose predictions are scaled by how much longer the measured ones took than predicted.
 
     Args:
         estimates: what was predicted before anything was measured; one object for all of equal programs.
         prices: what is known now.
+        groups: of each, the backend where the model does not know it, else the empty string.
     """
-    known = {
-        id(estimate): (estimate.latency_us, price.latency_us)
-        for estimate, price in zip(estimates, prices, strict=True)
-        if is_predicted(estimate) and isinstance(price, Figure) and not is_predicted(price)
-    }
-    if not known:
-        return list(prices)
-    predicted_us, measured_us = map(sum, zip(*known.values(), strict=True))
-    scaled = {
-        id(estimate): _scaled(estimate, measured_us / predicted_us)
-        for estimate in estimates
-        if is_predicted(estimate)
-    }
+    known: dict[str, dict[int, tuple[float, float]]] = {}
+    for estimate, price, group in zip(estimates, prices, groups, strict=True):
+        if is_predicted(estimate) and isinstance(price, Figure) and not is_predicted(price):
+            known.setdefault(group, {})[id(estimate)] = (estimate.latency_us, price.latency_us)
+    corrected: dict[int, Figure] = {}
+    for estimate, group in zip(estimates, groups, strict=True):
+        if not is_predicted(estimate) or group not in known or id(estimate) in corrected:
+            continue
+        pairs = list(known[group].values())
+        if group:
+            corrected[id(estimate)] = _resembling(estimate, [took / bound for bound, took in pairs])
+        else:
+            predicted_us, measured_us = map(sum, zip(*pairs, strict=True))
+            corrected[id(estimate)] = _scaled(estimate, measured_us / predicted_us)
     return [
-        scaled[id(estimate)] if is_predicted(price) else price
+        corrected.get(id(estimate), price) if is_predicted(price) else price
         for estimate, price in zip(estimates, prices, strict=True)
     ]
+
+
+def _resembling(estimate: Figure, ratios: Sequence[float]) -> Figure:
+    """Return what is expected of a program of a new backend, by what others took of their estimates."""
+    latency_us = estimate.latency_us
+    return msgspec.structs.replace(
+        estimate,
+        latency_us=latency_us * statistics.median(ratios),
+        interval_us=(latency_us * min(ratios) / _RESEMBLANCE, latency_us * max(ratios) * _RESEMBLANCE),
+    )
 
 
 def _scaled(figure: Figure, factor: float) -> Figure:
@@ -245,19 +278,27 @@ def _solve_measured(
 
 
 def _solve_hopefully(
-    candidates: Sequence[CandidatePartition], prices: Sequence[Price], solve: _Solve
+    candidates: Sequence[CandidatePartition], prices: Sequence[Price], solve: _Solve, unseen: Set[str]
 ) -> Partition:
     """Return the partition that is cheapest if things go as well as the intervals together allow.
 
     Were every part at the low end of its own interval, the sum would lie far below what it ever is: errors of
     n parts that do not depend on each other add up like the square root of n. So the sum of n predicted parts
-    gets an interval of its own, narrower by that root; n is that of the answer with full intervals.
+    gets an interval of its own, narrower by that root; n is that of the answer with full intervals. What is
+    not known of a new backend is the same for all its parts, so that they keep their full intervals.
     """
     widest = solve(candidates, [_optimistic(price, 1.0) for price in prices])
     num_predicted = sum(is_predicted(figure) for figure in _figures_of(widest, candidates, prices))
     if num_predicted < 2:
         return widest
-    return solve(candidates, [_optimistic(price, num_predicted**-0.5) for price in prices])
+    share = num_predicted**-0.5
+    return solve(
+        candidates,
+        [
+            _optimistic(price, 1.0 if candidate.backend in unseen else share)
+            for candidate, price in zip(candidates, prices, strict=True)
+        ],
+    )
 
 
 def _figures_of(

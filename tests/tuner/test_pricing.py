@@ -97,12 +97,52 @@ def test_predictions_are_raised_by_what_the_measured_ones_took_longer() -> None:
     measured = Figure(latency_us=15, source="measured")
     known = Figure(latency_us=7, source="measured")
     estimates = [slow, slow, other, other, failed, known]
-    prices = _corrected(estimates, [measured, measured, other, other, Invalid("failed"), known])
+    prices = _corrected(estimates, [measured, measured, other, other, Invalid("failed"), known], [""] * 6)
     # Equal programs count once, and what was known from the start says nothing about predictions.
     assert prices[2] == predicted(60, 1.0, 1.5)
     assert prices[2] is prices[3]
     assert [prices[0], prices[5]] == [measured, known]
-    assert _corrected([other, known], [other, known]) == [other, known]
+    assert _corrected([other, known], [other, known], ["", ""]) == [other, known]
+
+
+def test_what_was_measured_of_a_new_backend_tells_of_it_alone() -> None:
+    first, second, third = (Figure(latency_us=bound, source="predicted") for bound in (10, 20, 40))
+    ours = predicted(7, 1.0, 1.5)
+    measured = [Figure(latency_us=latency, source="measured") for latency in (2, 6)]
+    prices = _corrected([first, second, third, ours], [*measured, third, ours], ["new", "new", "new", ""])
+    # The measured ones took 0.2 and 0.3 of their estimates.
+    assert isinstance(prices[2], Figure)
+    assert prices[2].interval_us is not None
+    assert prices[2].latency_us == pytest.approx(10)
+    assert prices[2].interval_us == pytest.approx((8 / 1.25, 12 * 1.25))
+    assert prices[3] is ours
+
+
+def test_a_backend_that_the_model_does_not_know_is_tried() -> None:
+    """It is the fastest by far, though by its estimates it is the slowest."""
+    graph = chain(12)
+    single = [SubGraph.of(graph, IndexSet.of([index])) for index in range(len(graph))]
+    candidates = [CandidatePartition(run, backend, "single") for run in single for backend in ("tvm", "new")]
+    truth_us = {"tvm": 20.0, "new": 12.0}
+    asked: list[CandidatePartition] = []
+
+    def measure(wanted: Sequence[CandidatePartition]) -> list[Price]:
+        asked.extend(wanted)
+        return [Figure(latency_us=truth_us[each.backend], source="measured") for each in wanted]
+
+    def solve(offered: Sequence[CandidatePartition], prices: Sequence[Price]) -> Partition:
+        return find_partition(graph, offered, prices, launch_penalty_us=0.5)
+
+    estimates = [
+        Figure(latency_us=100, source="predicted", interval_us=(10, 1000))
+        if each.backend == "new"
+        else predicted(20.0, 1.0, 1.2)
+        for each in candidates
+    ]
+    prices = _price_actively(
+        graph, candidates, estimates, measure, Pricing(mode="active"), solve=solve, unseen={"new"}
+    )
+    assert {part.backend for part in solve(candidates, prices).chosen} == {"new"}
 
 
 def test_a_budget_ends_measuring_with_an_answer_that_is_measured() -> None:
