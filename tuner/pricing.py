@@ -8,7 +8,7 @@ spent. What is chosen for its prediction takes longer than predicted more often 
 prefers what was predicted too fast; by as much as the measured ones did, all other predictions are raised.
 Where intervals hold and errors of different programs do not depend on each other, no unmeasured candidates
 are then likely to improve the answer by more than the regret. The parts of the answer are always measured.
-A backend that the model was trained without is hoped to be as fast as the roofline allows until some of its
+A backend that the model was trained without is hoped to compute at the device's peak until some of its
 programs are measured; its others are then expected to take as many times their bounds as those did.
 Checked in tests/tuner/test_pricing.py.
 
@@ -37,6 +37,7 @@ from cost_model import (
     roofline_us,
     train_kernel_model,
 )
+from cost_model.roofline import bound_us
 from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_stage_model
 from records import Workload
 from tuner.backends.protocol import settings_for
@@ -366,9 +367,13 @@ def _estimates(
 
 
 def _unseen_backend(workload: Workload, speed: DeviceSpeed) -> Figure:
-    """Return all that is known of a backend never measured: no faster than the roofline allows."""
-    bound_us = roofline_us(workload, speed)
-    return Figure(latency_us=10 * bound_us, source="predicted", interval_us=(bound_us, 100 * bound_us))
+    """Return all that is known of a backend never measured: no faster than its operations at peak speed.
+
+    Traffic slows only what is not in a cache.
+    """
+    least_us = bound_us(workload.flops, 0, speed)
+    typical_us = 10 * roofline_us(workload, speed)
+    return Figure(latency_us=typical_us, source="predicted", interval_us=(least_us, 10 * typical_us))
 
 
 def measured_speed(measurer: Measurer) -> DeviceSpeed:
