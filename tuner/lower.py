@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
-from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
 from tuner.errors import UnknownNameError
 from tuner.target import Target

@@ -15,11 +15,11 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
-from tuner.backends.attention_kernel import AttentionShape, Rows, attention_kernel
-from tuner.backends.kernel_schedule import as_finished
+from tuner.backends.kernels.attention import AttentionShape, Rows, attention_kernel
+from tuner.backends.kernels.product import LANES
+from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.library_call import Attention as AttentionCall
 from tuner.backends.library_call import CallReader, read_attention, shape_of
-from tuner.backends.product_kernel import LANES
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
 from tuner.rules.pattern import LabelledPattern

@@ -20,7 +20,7 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.library_call import shape_of, swaps_last_axes
 from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function

@@ -25,12 +25,12 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.kernels.schedule import schedule_kernels
+from tuner.backends.kernels.vector_math import vectorise_math
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm_native import fuse_function, replace_function
-from tuner.backends.vector_math import vectorise_math
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.kinds import PatternKind
 from tuner.rules.protocol import Rule

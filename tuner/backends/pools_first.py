@@ -11,17 +11,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import tvm
 from tvm import relax
 
 from tuner.backends.library_call import shape_of
-from tuner.backends.protocol import RelaxFunction
+from tuner.backends.protocol import Expression, RelaxFunction
 from tuner.graph.relax_source import replace_variables
-
-Expression: TypeAlias = Any
-"""A Relax expression; TVM ships no types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.kernel_schedule import as_finished
+from tuner.backends.kernels.product import LANES, ProductShape, pack_kernel, product_kernel
+from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.library_call import recognise_product, shape_of
-from tuner.backends.product_kernel import LANES, ProductShape, pack_kernel, product_kernel
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
 from tuner.rules.pattern import LabelledPattern, Match

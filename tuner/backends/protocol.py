@@ -44,6 +44,12 @@ IRModule: TypeAlias = Any
 RelaxFunction: TypeAlias = Any
 """A `tvm.relax.Function`."""
 
+Expression: TypeAlias = Any
+"""A Relax expression."""
+
+PrimFunc: TypeAlias = Any
+"""A `tvm.tirx.PrimFunc`: a kernel."""
+
 
 @runtime_checkable
 class TuningBackend(Protocol):

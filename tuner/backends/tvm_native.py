@@ -2,7 +2,7 @@
 
 TVM's default CPU code is naive single-threaded loops. This backend legalises a partition, fuses all of it
 into one kernel where TVM's fusion accepts that (several kernels otherwise), and applies
-the schedules of `tuner.backends.kernel_schedule`. Where a rule does not apply, the kernel keeps
+the schedules of `tuner.backends.kernels.schedule`. Where a rule does not apply, the kernel keeps
 the schedule it had: slower, never wrong. Checked in tests/tuner/backends/.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.activation import NONE, RELU
-from tuner.backends.kernel_schedule import as_finished
+from tuner.backends.kernels.bounds import RELU, UNBOUNDED
+from tuner.backends.kernels.register_tile import lanes_of
+from tuner.backends.kernels.schedule import as_finished
+from tuner.backends.kernels.winograd import convolution_kernel, weights_kernel
+from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.library_call import Convolution, recognise_call, shape_of
 from tuner.backends.protocol import IRModule, RelaxFunction
-from tuner.backends.register_tile import lanes_of
 from tuner.backends.tvm_native import replace_function
-from tuner.backends.winograd_kernel import convolution_kernel, weights_kernel
-from tuner.backends.winograd_shape import choose_shape
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
@@ -80,7 +80,7 @@ def _kernels(function: RelaxFunction, target: Target) -> IRModule:
     padding = (call.padding[0], call.padding[1])
     shape = choose_shape(shape_of(data), shape_of(weights)[0], padding, target.num_threads)
     kernel = convolution_kernel(
-        shape, shape_of(bias[0]) if bias else None, RELU if call.activation == "relu" else NONE
+        shape, shape_of(bias[0]) if bias else None, RELU if call.activation == "relu" else UNBOUNDED
     )
     builder = relax.BlockBuilder()
     transform = builder.add_func(as_finished(weights_kernel(shape)), "winograd_weights")

@@ -11,7 +11,7 @@ from scipy.special import erf
 from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
-from tuner.backends.product_kernel import ProductShape
+from tuner.backends.kernels.product import ProductShape
 from tuner.backends.products import Products
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph

@@ -12,9 +12,9 @@ from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
 from tuner.backends.channels_last import ChannelsLast
+from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, Backend
 from tuner.backends.winograd import Winograd
-from tuner.backends.winograd_shape import choose_shape
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet

@@ -10,27 +10,24 @@ tests/tuner/backends/test_products.py.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.direct_kernel import flat
+from tuner.backends.kernels.memory import flat
+from tuner.backends.kernels.sums import Sums, tile_rows
+from tuner.backends.kernels.vector_math import vectorise_math
 from tuner.backends.library_call import Activation, Then
-from tuner.backends.vector_math import vectorise_math
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.protocol import PrimFunc
 
 LANES = 16
 """Columns of a vector."""
 
-_ROWS = range(5, 13)
 _BEST_ROWS = 8
-"""Rows of a tile: what divides the rows best, and of equals what is nearest to 8."""
+"""Rows of a tile, of numbers that divide all rows as well."""
 
 _ACCUMULATORS = 16
 """Vectors of partial results that hide the latency of multiplication; fewer rows get more vectors."""
@@ -50,7 +47,7 @@ class ProductShape:
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        return tile_rows_of(self.rows)
+        return tile_rows(self.rows, _BEST_ROWS)
 
     @property
     def vectors(self) -> int:
@@ -73,12 +70,6 @@ class ProductShape:
         num_tiles = -(-self.rows // self.tile_rows)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
-
-
-def tile_rows_of(rows: int) -> int:
-    """Return how many of so many rows a tile has."""
-    choices = [count for count in _ROWS if count <= rows] or [rows]
-    return min(choices, key=lambda count: (-(-rows // count) * count, abs(count - _BEST_ROWS)))
 
 
 def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:
@@ -166,23 +157,20 @@ class _Epilogue:
     other: Any
     target: Any
 
-    def emit(self, sums: Any, row: Any, column: Any) -> None:
+    def emit(self, sums: Sums, row: Any, column: Any) -> None:
         """Write the tile whose first result is at a row and a column.
 
         An activation is a long expression, which written out for all vectors of a tile would not fit in
         registers: the sums are put down first.
         """
-        panel, num_rows = self.shape.panel, self.shape.tile_rows
-        tile = itertools.product(range(num_rows), range(self.shape.vectors))
         if self.activation in ("", "relu"):
-            for index, vector in tile:
-                self._emit_vector(sums, index, vector, row, column)
+            for index, vector in sums.places:
+                self._emit_vector(sums.memory, index, vector, row, column)
             return
-        kept = script.alloc_buffer((num_rows * panel,), "float32", scope="local")
-        for index, vector in tile:
-            at = script.Ramp(index * panel + vector * LANES, 1, LANES)
-            script.buffer_store(kept, sums[at], [at])
-        with script.serial(num_rows) as index:
+        kept = script.alloc_buffer((sums.rows * self.shape.panel,), "float32", scope="local")
+        for index, vector in sums.places:
+            script.buffer_store(kept, sums.load(index, vector), [sums.at(index, vector)])
+        with script.serial(sums.rows) as index:
             for vector in range(self.shape.vectors):
                 self._emit_vector(kept, index, vector, row, column)
 
@@ -206,25 +194,18 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
     rows, depth, columns, panel = shape.rows, shape.depth, shape.columns, shape.panel
     num_panels, num_tiles = shape.packed_shape[0], -(-shape.rows // shape.tile_rows)
     num_blocks = -(-num_tiles // shape.block_tiles)
-    tile = tuple(itertools.product(range(shape.tile_rows), range(shape.vectors)))
     with script.parallel(num_blocks * num_panels) as task, script.serial(shape.block_tiles) as member:
         which = script.Bind(task % num_panels)
         index = script.min(task // num_panels * shape.block_tiles + member, num_tiles - 1)
         row = script.Bind(script.min(index * shape.tile_rows, rows - shape.tile_rows))
-        sums = script.alloc_buffer((shape.tile_rows * panel,), "float32", scope="local")
-        for at in (script.Ramp(line * panel + vector * LANES, 1, LANES) for line, vector in tile):
-            script.buffer_store(sums, script.Broadcast(script.float32(0), LANES), [at])
+        sums = Sums(shape.tile_rows, shape.vectors, LANES)
         with script.serial(depth) as step:
             first = (which * depth + step) * panel
             right = [
                 script.Bind(weights[script.Ramp(first + vector * LANES, 1, LANES)])
                 for vector in range(shape.vectors)
             ]
-            for line in range(shape.tile_rows):
-                left = script.Bind(script.Broadcast(source[(row + line) * depth + step], LANES))
-                for vector in range(shape.vectors):
-                    at = script.Ramp(line * panel + vector * LANES, 1, LANES)
-                    script.buffer_store(sums, sums[at] + left * right[vector], [at])
+            sums.add(lambda line: source[(row + line) * depth + step], right)
         epilogue.emit(sums, row, script.min(which * panel, columns - panel))
 
 

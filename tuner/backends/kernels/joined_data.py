@@ -4,7 +4,7 @@ DenseNet convolves what it has joined and normalised, and reads each of its part
 that would be one more copy of all channels for the concatenation and one for the normalisation of each layer.
 Here pixels of the parts go to a buffer that stays in the cache, a factor and a shift each channel, the
 activation and the mean of neighbours, as in DenseNet's transitions, on the way. Checked in
-tests/tuner/backends/test_joined_data.py.
+tests/tuner/backends/kernels/test_joined_data.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.activation import Activation
-from tuner.backends.register_tile import lanes_of
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.kernels.bounds import Bounds
+from tuner.backends.kernels.memory import flat
+from tuner.backends.kernels.register_tile import lanes_of
+from tuner.backends.protocol import PrimFunc
 
 _RUN = 8
 """Pixels that a loop of a kernel writes at a time."""
@@ -44,7 +43,7 @@ class JoinedShape:
     pixels: tuple[int, int, int]
     channels: tuple[int, ...]
     is_scaled: bool
-    activation: Activation
+    activation: Bounds
     window: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
@@ -83,10 +82,7 @@ def flat_arguments(shape: JoinedShape, arguments: Sequence[Any]) -> JoinedArgume
     """Return what `declare_arguments` returned as rows of memory, where a kernel's body begins."""
     count, pixels, total = len(shape.channels), math.prod(shape.pixels), sum(shape.channels)
     sizes = [pixels * channels for channels in shape.channels] + [total] * (len(arguments) - count)
-    rows = [
-        script.decl_buffer((size,), "float32", data=argument.data)
-        for argument, size in zip(arguments, sizes, strict=True)
-    ]
+    rows = [flat(argument, size) for argument, size in zip(arguments, sizes, strict=True)]
     return JoinedArguments(tuple(rows[:count]), *rows[count:])
 
 
@@ -154,7 +150,7 @@ def joining_kernel(shape: JoinedShape) -> PrimFunc:
         script.func_attr({"tirx.noalias": True})
         with script.sblock("root"):
             arguments = flat_arguments(shape, declared)
-            target = script.decl_buffer((num_pixels * total,), "float32", data=result.data)
+            target = flat(result, num_pixels * total)
             with script.parallel(-(-num_pixels // run)) as index:
                 pixel = script.Bind(script.min(index * run, num_pixels - run))
                 emit_pixels(shape, arguments, pixel, run, target, pixel * total)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.backends.register_tile import lanes_of
+from tuner.backends.kernels.register_tile import lanes_of
 
 TILES = (2, 4)
-"""Sides of a tile of results, for which `tuner.backends.winograd_kernel` has matrices."""
+"""Sides of a tile of results, for which `tuner.backends.kernels.winograd_transforms` has matrices."""
 
 _NUM_ACCUMULATORS = 28
 """Vector registers for partial results; AVX-512 has 32."""

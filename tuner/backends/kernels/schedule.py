@@ -1,7 +1,7 @@
 """Schedule a module's kernels without tuning: on the CPU by our rules, on the GPU by TVM's DLight.
 
 Where no rule applies a kernel keeps the schedule it had: slower, never wrong. A finished kernel is marked, so
-that no later pass schedules or fuses it again. Checked in tests/tuner/backends/test_kernel_schedule.py.
+that no later pass schedules or fuses it again. Checked in tests/tuner/backends/kernels/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import tvm
 from tvm.s_tir import dlight
 
-from tuner.backends.cpu_schedule import PrimFunc, schedule_for_cpu
-from tuner.backends.protocol import IRModule
-from tuner.backends.vector_math import vectorise_math
+from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
+from tuner.backends.kernels.vector_math import vectorise_math
+from tuner.backends.protocol import IRModule, PrimFunc
 from tuner.target import Target
 from tuner.target_resolution import tvm_target
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, kernels_of
-from tuner.backends.cpu_schedule import schedule_for_cpu
-from tuner.backends.kernel_schedule import schedule_kernels
+from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
+from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.tvm_native import fuse_function
 from tuner.lower import build_module, build_reference, run_module
 from tuner.measure_worker import input_specs, random_inputs, relative_error

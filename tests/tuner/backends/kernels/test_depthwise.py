@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tvm
 
-from tuner.backends.activation import NONE, RELU, Activation
-from tuner.backends.depthwise_kernel import DepthwiseShape, convolution_kernel, weights_kernel
-from tuner.backends.kernel_schedule import as_finished
+from tuner.backends.kernels.bounds import RELU, UNBOUNDED, Bounds
+from tuner.backends.kernels.depthwise import DepthwiseShape, convolution_kernel, weights_kernel
+from tuner.backends.kernels.schedule import as_finished
 from tuner.target_resolution import resolve_target, tvm_target
 
 pytestmark = pytest.mark.tvm
 
-ACTIVATIONS = (NONE, RELU, Activation(0.0, 6.0), Activation(upper=1.5), Activation(-0.5, 0.25))
+ACTIVATIONS = (UNBOUNDED, RELU, Bounds(0.0, 6.0), Bounds(upper=1.5), Bounds(-0.5, 0.25))
 
 
 def _found(
@@ -24,7 +24,7 @@ def _found(
     data: np.ndarray,
     weights: np.ndarray,
     bias: np.ndarray | None,
-    activation: Activation,
+    activation: Bounds,
     num_threads: int,
 ) -> np.ndarray:
     kernels = {
@@ -52,7 +52,7 @@ def _expected(
     data: np.ndarray,
     weights: np.ndarray,
     bias: np.ndarray | None,
-    activation: Activation,
+    activation: Bounds,
 ) -> np.ndarray:
     above, left = shape.padding
     padded = np.pad(data.astype("float64"), ((0, 0), (above, above), (left, left), (0, 0)))
@@ -65,7 +65,7 @@ def _expected(
     return np.clip(total, activation.lower, activation.upper)
 
 
-def _check(shape: DepthwiseShape, rng: np.random.Generator, activation: Activation, num_threads: int) -> None:
+def _check(shape: DepthwiseShape, rng: np.random.Generator, activation: Bounds, num_threads: int) -> None:
     channels = shape.data[3]
     data = rng.standard_normal(shape.data).astype("float32")
     weights = rng.standard_normal((channels, 1, *shape.window)).astype("float32")
@@ -118,4 +118,4 @@ def test_edges_and_insides_have_code_of_their_own(
 @pytest.mark.parametrize("bounds", [(6.0, 0.0), (float("nan"), 1.0)])
 def test_bounds_that_nothing_lies_within_are_refused(bounds: Sequence[float]) -> None:
     with pytest.raises(ValueError, match="no result lies within"):
-        Activation(*bounds)
+        Bounds(*bounds)

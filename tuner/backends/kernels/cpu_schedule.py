@@ -4,7 +4,7 @@ A kernel is a list of loop nests. Cheap producers are first inlined into their o
 that is left gets the first rule that applies: matrix products and convolutions are tiled so that a block of
 the result stays in vector registers, row reductions keep a vector of partial results, everything else is
 parallel over its outer loops and a vector along its innermost. Cache sizes and exact vector units are left
-out: that is what tuning is for. Checked in tests/tuner/backends/test_cpu_schedule.py.
+out: that is what tuning is for. Checked in tests/tuner/backends/kernels/test_cpu_schedule.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
-from tuner.backends.register_tile import Tile, choose_tile, is_contiguous, largest_divisor, result_axes
+from tuner.backends.kernels.register_tile import (
+    Tile,
+    choose_tile,
+    is_contiguous,
+    largest_divisor,
+    result_axes,
+)
+from tuner.backends.protocol import PrimFunc
 
 logger = logging.getLogger(__name__)
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
 
 Schedule: TypeAlias = Any
 """A `tvm.s_tir.Schedule`."""

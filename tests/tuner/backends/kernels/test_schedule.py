@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from tuner.backends.kernel_schedule import OPAQUE, schedule_kernels
+from tuner.backends.kernels.schedule import OPAQUE, schedule_kernels
 from tuner.lower import build_module, build_reference, run_module
 from tuner.target_resolution import resolve_target
 

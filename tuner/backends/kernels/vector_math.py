@@ -2,7 +2,7 @@
 
 TVM lowers `exp`, `erf` and `tanh` of a vector to one call of the C library for each element, some 4 ns each.
 Written as polynomials they cost a few instructions for a whole vector. Only float32 is rewritten. Checked
-against NumPy and SciPy in tests/tuner/backends/test_vector_math.py.
+against NumPy and SciPy in tests/tuner/backends/kernels/test_vector_math.py.
 
 Source: the rational approximations of erf and tanh in Eigen, odd over even (relative error below 5e-7 in
 single precision); range reduction by powers of two with the Taylor polynomial of degree 7 on
@@ -18,8 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.protocol import PrimFunc
 
 Expression: TypeAlias = Any
 """A TIR expression of float32."""

@@ -10,8 +10,8 @@ import scipy.special
 from tvm import relax
 
 from tests.partition_samples import function_module, kernels_of
+from tuner.backends.kernels.vector_math import vectorise_math
 from tuner.backends.tvm_native import fuse_function
-from tuner.backends.vector_math import vectorise_math
 from tuner.lower import build_module, run_module
 from tuner.target_resolution import resolve_target
 

@@ -9,22 +9,20 @@ first exponential. Checked in tests/tuner/backends/test_attention.py.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.direct_kernel import flat
-from tuner.backends.product_kernel import LANES
-from tuner.backends.vector_math import vectorise_math
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.kernels.memory import flat
+from tuner.backends.kernels.product import LANES
+from tuner.backends.kernels.sums import Sums
+from tuner.backends.kernels.vector_math import vectorise_math
+from tuner.backends.protocol import PrimFunc
 
 _ROWS = (6, 5, 4)
 """Queries of a tile. With more, the compiler keeps the exponential's constants in registers and partial sums
@@ -185,9 +183,11 @@ def _emit_queries(
                     script.Ramp((which * shape.depth + step) * key_panel + vector * LANES, 1, LANES)
                 ],
             )
-            for line, vector in itertools.product(range(num_rows), range(shape.key_vectors)):
+            for line, vector in sums.places:
                 with script.vectorized(LANES) as lane:
-                    score = sums[line * key_panel + vector * LANES + lane] * script.float32(shape.scale)
+                    score = sums.memory[line * key_panel + vector * LANES + lane] * script.float32(
+                        shape.scale
+                    )
                     at = column + vector * LANES + lane
                     if mask is not None:
                         score = score + mask[_mask_index(shape, sequence, head, row + line, at)]
@@ -205,11 +205,10 @@ def _emit_queries(
             )
             features = shape.heads * shape.depth
             place = (sequence * shape.queries + row) * features + head * shape.depth + which * value_panel
-            for line, vector in itertools.product(range(num_rows), range(shape.value_vectors)):
-                at = script.Ramp(line * value_panel + vector * LANES, 1, LANES)
+            for line, vector in sums.places:
                 script.buffer_store(
                     target,
-                    sums[at] * script.Broadcast(factors[line], LANES),
+                    sums.load(line, vector) * script.Broadcast(factors[line], LANES),
                     [script.Ramp(place + line * features + vector * LANES, 1, LANES)],
                 )
 
@@ -219,8 +218,8 @@ def _emit_sums(
     length: int,
     left: Callable[[int, Any], Any],
     right: Callable[[Any, int], Any],
-) -> Any:
-    """Return a tile of rows x vectors of sums of products, which stays in registers meanwhile.
+) -> Sums:
+    """Return a tile of sums of products.
 
     Args:
         tile: rows and vectors.
@@ -228,21 +227,10 @@ def _emit_sums(
         left: the element of a row and a term.
         right: the vector of a term.
     """
-    num_rows, vectors = tile
-    sums = script.alloc_buffer((num_rows * vectors * LANES,), "float32", scope="local")
-    at = {
-        (line, vector): script.Ramp((line * vectors + vector) * LANES, 1, LANES)
-        for line, vector in itertools.product(range(num_rows), range(vectors))
-    }
-    for place in at.values():
-        script.buffer_store(sums, script.Broadcast(script.float32(0), LANES), [place])
+    sums = Sums(*tile, LANES)
     with script.serial(length) as step:
-        rights = [script.Bind(right(step, vector)) for vector in range(vectors)]
-        for line in range(num_rows):
-            each = script.Bind(script.Broadcast(left(line, step), LANES))
-            for vector in range(vectors):
-                place = at[line, vector]
-                script.buffer_store(sums, sums[place] + each * rights[vector], [place])
+        rights = [script.Bind(right(step, vector)) for vector in range(sums.vectors)]
+        sums.add(lambda line: left(line, step), rights)
     return sums
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tvm
 
-from tuner.backends import direct_kernel
-from tuner.backends.activation import NONE, RELU, Activation
-from tuner.backends.direct_kernel import DirectShape
-from tuner.backends.joined_data import JoinedShape, joining_kernel
+from tuner.backends.kernels import direct
+from tuner.backends.kernels.bounds import RELU, UNBOUNDED, Bounds
+from tuner.backends.kernels.direct import DirectShape
+from tuner.backends.kernels.joined_data import JoinedShape, joining_kernel
 from tuner.target_resolution import resolve_target, tvm_target
 
 pytestmark = pytest.mark.tvm
@@ -35,7 +35,7 @@ def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
         pixels=pixels,
         channels=channels,
         is_scaled=bool(rng.integers(2)),
-        activation=(NONE, RELU, Activation(-0.5, 0.5))[int(rng.integers(3))],
+        activation=(UNBOUNDED, RELU, Bounds(-0.5, 0.5))[int(rng.integers(3))],
         window=((1, 1), (2, 2), (1, 2))[int(rng.integers(3))],
     )
     parts = [rng.standard_normal((*pixels, each)).astype("float32") for each in channels]
@@ -55,9 +55,9 @@ def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
     filters = 4 * int(rng.integers(1, 20))
     weights = rng.standard_normal((filters, sum(channels), 1, 1)).astype("float32")
     other = rng.standard_normal((*shape.result[:3], filters)).astype("float32")
-    direct = DirectShape(data=expected.shape, filters=filters, window=(1, 1), strides=(1, 1), padding=(0, 0))
-    packed = _run(direct_kernel.weights_kernel(direct), [weights], direct.packed_shape)
-    kernel = direct_kernel.convolution_kernel(direct, None, NONE, has_other=True, joined=shape)
+    after = DirectShape(data=expected.shape, filters=filters, window=(1, 1), strides=(1, 1), padding=(0, 0))
+    packed = _run(direct.weights_kernel(after), [weights], after.packed_shape)
+    kernel = direct.convolution_kernel(after, None, UNBOUNDED, has_other=True, joined=shape)
     result = _run(kernel, [*parts, *scales, packed, other], other.shape)
     wanted = expected.astype("float64") @ weights[:, :, 0, 0].T + other
     assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
@@ -65,4 +65,4 @@ def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
 
 def test_parts_that_fill_no_vectors_are_refused() -> None:
     with pytest.raises(ValueError, match="join them in memory"):
-        JoinedShape(pixels=(1, 2, 2), channels=(8, 6), is_scaled=False, activation=NONE)
+        JoinedShape(pixels=(1, 2, 2), channels=(8, 6), is_scaled=False, activation=UNBOUNDED)

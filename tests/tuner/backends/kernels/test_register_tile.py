@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.backends.register_tile import (
+from tuner.backends.kernels.register_tile import (
     NUM_ACCUMULATORS,
     Access,
     ResultAxis,

@@ -5,7 +5,7 @@ images are the largest data of the network, and one that fills more than the cac
 write and to read again as to compute. Here a row of the result is computed as soon as its rows of the wide
 image are there, of which no more are kept than the depthwise window meets. Threads share strips of rows; the
 rows above a strip that its window meets are computed again. Checked in
-tests/tuner/backends/test_inverted_residual_kernel.py.
+tests/tuner/backends/kernels/test_inverted_residual.py.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends import depthwise_kernel, direct_kernel
-from tuner.backends.activation import Activation
-from tuner.backends.depthwise_kernel import DepthwiseShape
-from tuner.backends.direct_kernel import DirectShape, Operands, Steps, emit_padding, flat
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.kernels import depthwise, direct
+from tuner.backends.kernels.bounds import Bounds
+from tuner.backends.kernels.depthwise import DepthwiseShape
+from tuner.backends.kernels.direct import DirectShape, Steps, emit_padding
+from tuner.backends.kernels.memory import Operands, flat
+from tuner.backends.protocol import PrimFunc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class Stage:
 
     shape: DirectShape | DepthwiseShape
     bias_shape: Sequence[int] | None
-    activation: Activation
+    activation: Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ def _emit_strips(
             row = script.Bind(first + step)
             _emit_wide_rows(block, wider, image, row, is_first=step == 0)
             pixel = script.Bind((image * rows + row) * columns)
-            depthwise_kernel.emit_row(
+            depthwise.emit_row(
                 shape,
                 between,
                 block.depthwise.activation,
@@ -155,7 +154,7 @@ def _emit_strips(
             if block.narrow is not None:
                 narrower = stages[2](data=line, result=target, other=other)
                 activation = block.narrow.activation
-                direct_kernel.emit_row(_direct(block.narrow), narrower, activation, start=0, pixel=pixel)
+                direct.emit_row(_direct(block.narrow), narrower, activation, start=0, pixel=pixel)
 
 
 def _emit_wide_rows(block: Block, operands: Operands, image: Any, row: Any, *, is_first: Any) -> None:
@@ -168,7 +167,7 @@ def _emit_wide_rows(block: Block, operands: Operands, image: Any, row: Any, *, i
     start = script.Bind(script.max(script.max(0, top), script.Select(is_first, 0, known)))
     with script.serial(script.max(0, end - start)) as member:
         y = script.Bind(start + member)
-        direct_kernel.emit_row(
+        direct.emit_row(
             wide,
             operands,
             block.wide.activation,

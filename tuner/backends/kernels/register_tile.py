@@ -4,7 +4,7 @@ The model: a vector step covers `lanes` neighbouring results, a tile is some row
 of its partial results stay in registers while the reduction runs. A vector is cheap to load where the
 operand holds its axis last and steps by one; an operand that holds it elsewhere can be packed. Tiles divide
 their axes: nothing is left over. Latencies and cache sizes are left out. Checked in
-tests/tuner/backends/test_register_tile.py.
+tests/tuner/backends/kernels/test_register_tile.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ keeps some results of a row, of one vector of channels, in registers while the s
 and activation are added as they leave. There is no copy with padding: rows that the window does not meet are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
 their own. Registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
-tests/tuner/backends/test_depthwise_kernel.py.
+tests/tuner/backends/kernels/test_depthwise.py.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.activation import Activation
-from tuner.backends.direct_kernel import Operands, flat
-from tuner.backends.register_tile import lanes_of
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.kernels.bounds import Bounds
+from tuner.backends.kernels.memory import Operands, flat
+from tuner.backends.kernels.register_tile import lanes_of
+from tuner.backends.protocol import PrimFunc
 
 _PIXELS = 14
 """Results of a tile at most: with the weights of a window's row they fit 32 registers."""
@@ -101,7 +99,7 @@ def weights_kernel(shape: DepthwiseShape) -> PrimFunc:
 
 
 def convolution_kernel(
-    shape: DepthwiseShape, bias_shape: Sequence[int] | None, activation: Activation
+    shape: DepthwiseShape, bias_shape: Sequence[int] | None, activation: Bounds
 ) -> PrimFunc:
     """Return the kernel of data, packed weights, bias where there is one, and the result.
 
@@ -128,7 +126,7 @@ def convolution_kernel(
     return builder.get()
 
 
-def _emit_rows(shape: DepthwiseShape, operands: Operands, activation: Activation) -> None:
+def _emit_rows(shape: DepthwiseShape, operands: Operands, activation: Bounds) -> None:
     """Compute results row by row, a group of channels for all rows before the next."""
     batch, rows, columns, _ = shape.result
     num_groups = shape.packed_shape[0] // shape.group
@@ -150,7 +148,7 @@ def _emit_rows(shape: DepthwiseShape, operands: Operands, activation: Activation
 def emit_row(
     shape: DepthwiseShape,
     operands: Operands,
-    activation: Activation,
+    activation: Bounds,
     *,
     row: Any,
     vectors: tuple[Any, int],
@@ -208,7 +206,7 @@ def _met(shape: DepthwiseShape, column: int) -> tuple[int, int]:
 def _emit_tile(
     shape: DepthwiseShape,
     operands: Operands,
-    activation: Activation,
+    activation: Bounds,
     pixels: int,
     *,
     row: Any,

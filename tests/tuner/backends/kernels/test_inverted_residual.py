@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import tvm
 
-from tuner.backends import depthwise_kernel, direct_kernel
-from tuner.backends.activation import NONE, RELU, Activation
-from tuner.backends.depthwise_kernel import DepthwiseShape
-from tuner.backends.direct_kernel import DirectShape
-from tuner.backends.inverted_residual_kernel import Block, Stage, block_kernel
-from tuner.backends.kernel_schedule import as_finished
+from tuner.backends.kernels import depthwise, direct
+from tuner.backends.kernels.bounds import RELU, UNBOUNDED, Bounds
+from tuner.backends.kernels.depthwise import DepthwiseShape
+from tuner.backends.kernels.direct import DirectShape
+from tuner.backends.kernels.inverted_residual import Block, Stage, block_kernel
+from tuner.backends.kernels.schedule import as_finished
 from tuner.target_resolution import resolve_target, tvm_target
 
 pytestmark = pytest.mark.tvm
 
-ACTIVATIONS = (NONE, RELU, Activation(0.0, 0.5))
+ACTIVATIONS = (UNBOUNDED, RELU, Bounds(0.0, 0.5))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -87,10 +87,8 @@ def _stage(shape: DirectShape | DepthwiseShape, rng: np.random.Generator) -> Sta
 
 def _alone(stage: Stage, *, has_other: bool) -> Any:
     if isinstance(stage.shape, DepthwiseShape):
-        return depthwise_kernel.convolution_kernel(stage.shape, stage.bias_shape, stage.activation)
-    return direct_kernel.convolution_kernel(
-        stage.shape, stage.bias_shape, stage.activation, has_other=has_other
-    )
+        return depthwise.convolution_kernel(stage.shape, stage.bias_shape, stage.activation)
+    return direct.convolution_kernel(stage.shape, stage.bias_shape, stage.activation, has_other=has_other)
 
 
 def _direct(block: Block) -> DirectShape:

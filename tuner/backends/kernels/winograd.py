@@ -7,83 +7,38 @@ transforms patches, multiplies one matrix for each of the (m + 2)^2 points with 
 registers, transforms back, and adds bias and activation. Data with channels last is read, and results are
 written, where they lie; data with channels first is copied within zero padding before, results after.
 
-`tuner.backends.winograd_shape` chooses m and the blocks. Results differ from those of a direct convolution by
-some 1e-5 (m = 4) or 1e-6 (m = 2) of the largest. Checked in tests/tuner/backends/test_winograd.py.
+`tuner.backends.kernels.winograd_shape` chooses m and the blocks; `tuner.backends.kernels.winograd_transforms`
+has the matrices. Results differ from those of a direct convolution by some 1e-5 (m = 4) or 1e-6 (m = 2) of
+the largest. Checked in tests/tuner/backends/test_winograd.py.
 
-Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), with their matrices.
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.activation import Activation
-from tuner.backends.direct_kernel import flat, prefetch
-from tuner.backends.register_tile import lanes_of
-from tuner.backends.winograd_shape import WinogradShape
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
-
-Vector: TypeAlias = Any
-"""An expression of several lanes."""
-
-Load: TypeAlias = Callable[[int, int], Vector]
-"""Returns a value by its row and column."""
-
-Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Transforms:
-    """The matrices of one F(m x m, 3 x 3): of data, of weights and of results."""
-
-    data: Matrix
-    weights: Matrix
-    results: Matrix
-
-
-_TRANSFORMS = {
-    2: _Transforms(
-        data=((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        weights=((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        results=((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    4: _Transforms(
-        data=(
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        weights=(
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        results=((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}
-"""By tile side. The weights' matrices are real numbers, rounded where they are used."""
+from tuner.backends.kernels.bounds import Bounds
+from tuner.backends.kernels.memory import Vector, flat, prefetch
+from tuner.backends.kernels.register_tile import lanes_of
+from tuner.backends.kernels.sums import Sums
+from tuner.backends.kernels.winograd_shape import WinogradShape
+from tuner.backends.kernels.winograd_transforms import TRANSFORMS, transformed
+from tuner.backends.protocol import PrimFunc
 
 
 def weights_kernel(shape: WinogradShape) -> PrimFunc:
     """Return the kernel that transforms OIHW weights into `packed_shape`."""
-    matrix = _TRANSFORMS[shape.tile].weights
+    matrix = TRANSFORMS[shape.tile].weights
     lanes = lanes_of(shape.filters)
     num_panels = shape.filters // shape.panel
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
@@ -102,7 +57,7 @@ def weights_kernel(shape: WinogradShape) -> PrimFunc:
             ):
                 first = script.Bind(((panel * shape.vectors + vector) * lanes * shape.channels + channel) * 9)
                 load = partial(_loaded_filters, source, first, stride, lanes)
-                for point, value in enumerate(_transformed(matrix, load, lanes)):
+                for point, value in enumerate(transformed(matrix, load, lanes)):
                     at = ((point * num_panels + panel) * shape.channels + channel) * shape.panel
                     script.buffer_store(target, value, [script.Ramp(at + vector * lanes, 1, lanes)])
     return builder.get()
@@ -115,7 +70,7 @@ def _loaded_filters(source: Any, first: Any, stride: int, lanes: int, y: int, x:
 def convolution_kernel(
     shape: WinogradShape,
     bias_shape: Sequence[int] | None,
-    activation: Activation,
+    activation: Bounds,
     *,
     channels_last: bool = False,
 ) -> PrimFunc:
@@ -261,7 +216,7 @@ def _emit_patch(
     is_inside: Sequence[Sequence[Any]] | None,
 ) -> None:
     """Transform the patch of one tile; what is not inside the image is zeros."""
-    matrix = _TRANSFORMS[shape.tile].data
+    matrix = TRANSFORMS[shape.tile].data
     channels, side = shape.channels, shape.side
     lanes = lanes_of(channels)
     zeros = script.Broadcast(script.float32(0), lanes)
@@ -274,7 +229,7 @@ def _emit_patch(
         # The next tile's pixels, but for those that it shares with this one or the tiles above.
         for y, x in itertools.product(range(2, side), range(side, side + shape.tile)):
             prefetch(source, first + (y * width + x) * channels + step * lanes, writes=False)
-        for point, value in enumerate(_transformed(matrix, loaded, lanes)):
+        for point, value in enumerate(transformed(matrix, loaded, lanes)):
             at = (point * shape.block + member) * channels + step * lanes
             script.buffer_store(patches, value, [script.Ramp(at, 1, lanes)])
 
@@ -283,33 +238,23 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
     """Multiply tiles x channels by channels x filters for each point, a tile of results in registers."""
     lanes, panel = lanes_of(shape.filters), shape.panel
     num_panels = shape.filters // panel
-    tile = tuple(itertools.product(range(shape.rows), range(shape.vectors)))
     with (
         script.serial(shape.points) as point,
         script.serial(num_panels) as which,
         script.serial(shape.block // shape.rows) as group,
     ):
-        sums = script.alloc_buffer((shape.rows * panel,), "float32", scope="local")
-        for row, vector in tile:
-            zeros = script.Broadcast(script.float32(0), lanes)
-            script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
+        first = point * shape.block + group * shape.rows
+        sums = Sums(shape.rows, shape.vectors, lanes)
         with script.serial(shape.channels) as channel:
             start = ((point * num_panels + which) * shape.channels + channel) * panel
             right = [
                 script.Bind(weights[script.Ramp(start + vector * lanes, 1, lanes)])
                 for vector in range(shape.vectors)
             ]
-            for row, vector in tile:
-                if vector == 0:
-                    member = point * shape.block + group * shape.rows + row
-                    left = script.Bind(script.Broadcast(patches[member * shape.channels + channel], lanes))
-                at = script.Ramp(row * panel + vector * lanes, 1, lanes)
-                script.buffer_store(sums, sums[at] + left * right[vector], [at])
-        for row, vector in tile:
-            member = point * shape.block + group * shape.rows + row
-            at = member * shape.filters + which * panel + vector * lanes
-            value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
-            script.buffer_store(products, value, [script.Ramp(at, 1, lanes)])
+            sums.add(lambda row: patches[(first + row) * shape.channels + channel], right)
+        for row, vector in sums.places:
+            at = (first + row) * shape.filters + which * panel + vector * lanes
+            script.buffer_store(products, sums.load(row, vector), [script.Ramp(at, 1, lanes)])
 
 
 def _emit_result_transform(
@@ -319,7 +264,7 @@ def _emit_result_transform(
     products: Any,
     bias: Any,
     target: Any,
-    activation: Activation,
+    activation: Bounds,
 ) -> None:
     """Write tiles of results, channels last, as far as they are in the image."""
     _, height, width = images.result
@@ -348,14 +293,14 @@ def _emit_tile(
     width: int,
     products: Any,
     bias: Any,
-    activation: Activation,
+    activation: Bounds,
     target: Any,
     first: Any,
     member: Any,
     is_inside: Sequence[Sequence[Any]] | None,
 ) -> None:
     """Transform one tile of results back, and write those that are inside the image."""
-    matrix = _TRANSFORMS[shape.tile].results
+    matrix = TRANSFORMS[shape.tile].results
     filters, side, tile = shape.filters, shape.side, shape.tile
     lanes = lanes_of(filters)
     with script.serial(filters // lanes) as step:
@@ -365,9 +310,9 @@ def _emit_tile(
             return products[script.Ramp(at, 1, lanes)]
 
         added = None if bias is None else script.Bind(bias[script.Ramp(step * lanes, 1, lanes)])
-        for place, transformed in enumerate(_transformed(matrix, loaded, lanes)):
+        for place, without_bias in enumerate(transformed(matrix, loaded, lanes)):
             y, x = divmod(place, tile)
-            value = activation.emit(transformed if added is None else transformed + added, lanes)
+            value = activation.emit(without_bias if added is None else without_bias + added, lanes)
             at = script.Ramp(first + (y * width + x) * filters + step * lanes, 1, lanes)
             if is_inside is None:
                 script.buffer_store(target, value, [at])
@@ -397,91 +342,3 @@ def _emit_channels_first(shape: WinogradShape, found: Any, target: Any) -> None:
             else:
                 value = found[script.Ramp(first, filters, run)]
                 script.buffer_store(target, value, [script.Ramp(at, 1, run)])
-
-
-def _transformed(matrix: Matrix, load: Load, lanes: int) -> Iterator[Vector]:
-    """Yield matrix x values x matrix transposed, row by row, each computed when it is asked for.
-
-    Args:
-        matrix: of a transform.
-        load: returns the value of a row and column.
-        lanes: of a value.
-    """
-    extent = range(len(matrix[0]))
-    halves = [_multiplied(matrix, [script.Bind(load(y, x)) for y in extent], lanes) for x in extent]
-    for row in zip(*halves, strict=True):
-        yield from _multiplied(matrix, row, lanes)
-
-
-def _multiplied(matrix: Matrix, values: Sequence[Vector], lanes: int) -> list[Vector]:
-    """Return matrix x values, bound to variables.
-
-    What two rows have in common, and what in one is the other's with its sign changed, is computed once; so
-    are the sum and the difference of two values that rows take with one weight or with opposite ones.
-    """
-    matrix, values = _with_sums(matrix, values)
-    found: dict[int, Vector] = {}
-    for index, row in enumerate(matrix):
-        twin = next((each for each in range(index + 1, len(matrix)) if _are_twins(row, matrix[each])), None)
-        if index in found:
-            continue
-        if twin is None or twin in found:
-            found[index] = script.Bind(_weighted(row, values, lanes))
-            continue
-        pairs = list(zip(row, matrix[twin], strict=True))
-        common = script.Bind(
-            _weighted([left if left == right else 0 for left, right in pairs], values, lanes)
-        )
-        opposite = [left if left != right else 0 for left, right in pairs]
-        scale = _common_scale(opposite)
-        other = script.Bind(_weighted([weight / scale for weight in opposite], values, lanes))
-        scaled = other if abs(scale) == 1 else other * script.Broadcast(script.float32(abs(scale)), lanes)
-        up, down = (index, twin) if scale > 0 else (twin, index)
-        found[up] = script.Bind(common + scaled)
-        found[down] = script.Bind(common - scaled)
-    return [found[index] for index in range(len(matrix))]
-
-
-def _with_sums(matrix: Matrix, values: Sequence[Vector]) -> tuple[Matrix, Sequence[Vector]]:
-    """Return the product with sums and differences in place of pairs of values that all rows allow."""
-    columns, replaced = list(zip(*matrix, strict=True)), list(values)
-    for left, right in itertools.combinations(range(len(columns)), 2):
-        first, second = columns[left], columns[right]
-        equal = [weight if weight == other else 0 for weight, other in zip(first, second, strict=True)]
-        opposite = [weight if weight == -other else 0 for weight, other in zip(first, second, strict=True)]
-        is_pair = all(abs(weight) == abs(other) for weight, other in zip(first, second, strict=True))
-        if is_pair and sum(map(bool, equal)) > 1 and sum(map(bool, opposite)) > 1:
-            total = script.Bind(replaced[left] + replaced[right])
-            difference = script.Bind(replaced[left] - replaced[right])
-            replaced[left], replaced[right] = total, difference
-            columns[left], columns[right] = tuple(equal), tuple(opposite)
-    return tuple(zip(*columns, strict=True)), replaced
-
-
-def _are_twins(row: Sequence[float], other: Sequence[float]) -> bool:
-    """Say whether two rows differ in signs alone, in some but not in all."""
-    pairs = [(left, right) for left, right in zip(row, other, strict=True) if left or right]
-    same = sum(left == right for left, right in pairs)
-    return all(abs(left) == abs(right) for left, right in pairs) and 0 < same < len(pairs)
-
-
-def _common_scale(weights: Sequence[float]) -> float:
-    """Return what divides weights so that the last is positive, and all are 1 where they are alike."""
-    last = [weight for weight in weights if weight][-1]
-    is_one = len({abs(weight) for weight in weights if weight}) == 1
-    return last if is_one else math.copysign(1, last)
-
-
-def _weighted(weights: Sequence[float], values: Sequence[Vector], lanes: int) -> Vector:
-    """Return the weighted sum of vectors; of the weights at least one is not 0."""
-    terms = sorted(zip(weights, values, strict=True), key=lambda term: term[0] <= 0)
-    total = None
-    for weight, value in terms:
-        if not weight:
-            continue
-        scaled = value if abs(weight) == 1 else value * script.Broadcast(script.float32(abs(weight)), lanes)
-        if total is None:
-            total = scaled if weight > 0 else script.Broadcast(script.float32(0), lanes) - scaled
-        else:
-            total = total + scaled if weight > 0 else total - scaled
-    return total

@@ -16,17 +16,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends import joined_data
-from tuner.backends.activation import Activation
-from tuner.backends.joined_data import JoinedShape
-from tuner.backends.register_tile import lanes_of
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`; TVM ships no types."""
+from tuner.backends.kernels import joined_data
+from tuner.backends.kernels.bounds import Bounds
+from tuner.backends.kernels.joined_data import JoinedShape
+from tuner.backends.kernels.memory import Operands, flat, prefetch
+from tuner.backends.kernels.register_tile import lanes_of
+from tuner.backends.kernels.sums import Sums, tile_rows
+from tuner.backends.protocol import PrimFunc
 
 Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 """Writes data: of which pixel on, how many, into which row of memory, and where there."""
@@ -34,9 +33,8 @@ Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 _LANES = 16
 """Filters of a vector, where there are enough of them."""
 
-_ROWS = range(5, 13)
 _BEST_ROWS = 7
-"""Pixels of a tile: what divides the results best, and of equals what is nearest to 7."""
+"""Pixels of a tile, of numbers that divide the results as well."""
 
 _CACHED_BYTES = 1 << 22
 """Weights above this are read once, a panel for all tiles; others are read again for each tile."""
@@ -124,17 +122,6 @@ class DirectShape:
         return (batch * rows, columns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
-    """What a kernel reads and writes, each as a row of memory; absent where there is none (yet)."""
-
-    data: Any
-    weights: Any
-    result: Any
-    bias: Any = None
-    other: Any = None
-
-
 def weights_kernel(shape: DirectShape) -> PrimFunc:
     """Return the kernel that packs OIHW weights into `packed_shape`."""
     (height, width), channels = shape.window, shape.data[3]
@@ -167,7 +154,7 @@ def weights_kernel(shape: DirectShape) -> PrimFunc:
 def convolution_kernel(
     shape: DirectShape,
     bias_shape: Sequence[int] | None,
-    activation: Activation,
+    activation: Bounds,
     *,
     has_other: bool,
     joined: JoinedShape | None = None,
@@ -213,17 +200,6 @@ def convolution_kernel(
     return builder.get()
 
 
-def flat(buffer: Any, size: int) -> Any:
-    """Return a buffer's memory as a row."""
-    return script.decl_buffer((size,), "float32", data=buffer.data)
-
-
-def prefetch(buffer: Any, at: Any, *, writes: bool) -> None:
-    """Have an element's cache line fetched before it is needed: it comes while products are added up."""
-    ahead = tirx.call_intrin("void", "tirx.prefetch", script.address_of(buffer[at]), int(writes), 3, 1)
-    script.evaluate(ahead)
-
-
 def emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
     """Copy images into zeros."""
     batch, height, width, channels = shape.data
@@ -248,9 +224,7 @@ def emit_padding(shape: DirectShape, source: Any, padded: Any) -> None:
                 script.buffer_store(padded, script.float32(0), [start + step])
 
 
-def _emit_tiles(
-    shape: DirectShape, operands: Operands, activation: Activation, prepare: Prepare | None
-) -> None:
+def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prepare: Prepare | None) -> None:
     """Compute results tile by tile; the last of a line may repeat some of the one before."""
     tiles = _Tiles(shape)
     rows, num_panels, channels = tiles.rows, shape.packed_shape[0], shape.data[3]
@@ -294,7 +268,7 @@ class _Tiles:
     def __init__(self, shape: DirectShape) -> None:
         num_lines, length = shape.lines
         self.shape = shape
-        self.rows = _rows_of(length)
+        self.rows = tile_rows(length, _BEST_ROWS)
         self.of_line = -(-length // self.rows)
         self.count = num_lines * self.of_line
 
@@ -306,9 +280,7 @@ class _Tiles:
         return Steps(self.shape).first(line, column), line * length + column
 
 
-def emit_row(
-    shape: DirectShape, operands: Operands, activation: Activation, *, start: Any, pixel: Any
-) -> None:
+def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, start: Any, pixel: Any) -> None:
     """Compute one row of results, tile by tile.
 
     Args:
@@ -319,7 +291,7 @@ def emit_row(
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = _rows_of(length)
+    rows = tile_rows(length, _BEST_ROWS)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))
@@ -338,7 +310,7 @@ def _emit_tile(
     shape: DirectShape,
     operands: Operands,
     *,
-    activation: Activation,
+    activation: Bounds,
     rows: int,
     start: Any,
     pixel: Any,
@@ -360,16 +332,12 @@ def _emit_tile(
     start = script.Bind(start)
     first_filter = script.Bind(script.min(which * panel, filters - panel))
     result = script.Bind(pixel * filters + first_filter)
-    tile = tuple(itertools.product(range(rows), range(shape.vectors)))
     if operands.other is not None:
-        for row, vector in tile:
+        for row, vector in itertools.product(range(rows), range(shape.vectors)):
             at = result + row * filters + vector * lanes
             prefetch(operands.other, at, writes=False)
             prefetch(operands.result, at, writes=True)
-    sums = script.alloc_buffer((rows * panel,), "float32", scope="local")
-    for row, vector in tile:
-        zeros = script.Broadcast(script.float32(0), lanes)
-        script.buffer_store(sums, zeros, [script.Ramp(row * panel + vector * lanes, 1, lanes)])
+    sums = Sums(rows, shape.vectors, lanes)
     height, width = shape.window
     with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
@@ -378,15 +346,10 @@ def _emit_tile(
             for vector in range(shape.vectors)
         ]
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
-        for row in range(rows):
-            left = script.Bind(
-                script.Broadcast(operands.data[first + row * shape.strides[1] * steps.column], lanes)
-            )
-            for vector in range(shape.vectors):
-                at = script.Ramp(row * panel + vector * lanes, 1, lanes)
-                script.buffer_store(sums, sums[at] + left * right[vector], [at])
-    for row, vector in tile:
-        value = sums[script.Ramp(row * panel + vector * lanes, 1, lanes)]
+        apart = shape.strides[1] * steps.column
+        sums.add(lambda row: operands.data[first + row * apart], right)
+    for row, vector in sums.places:
+        value = sums.load(row, vector)
         if operands.bias is not None:
             value = value + operands.bias[script.Ramp(first_filter + vector * lanes, 1, lanes)]
         place = script.Ramp(result + row * filters + vector * lanes, 1, lanes)
@@ -415,9 +378,3 @@ class Steps:
     def of_row(self, image: Any, row: Any) -> Any:
         """Return where the window of the first result of a row begins."""
         return image * self.image + row * self.shape.strides[0] * self.row
-
-
-def _rows_of(length: int) -> int:
-    """Return how many pixels a tile has."""
-    choices = [rows for rows in _ROWS if rows <= length] or [length]
-    return min(choices, key=lambda rows: (-(-length // rows) * rows, abs(rows - _BEST_ROWS)))

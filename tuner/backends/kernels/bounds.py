@@ -1,27 +1,23 @@
 """What a kernel does to results as they leave the registers: bounds, which ReLU and clips are.
 
-Checked in tests/tuner/backends/test_channels_last.py and test_depthwise_kernel.py.
+Checked in tests/tuner/backends/test_channels_last.py and kernels/test_depthwise.py.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
 from tvm.tirx.script.builder import ir as script
 
-Expression: TypeAlias = Any
-"""A Relax expression; TVM ships no types."""
-
-Vector: TypeAlias = Any
-"""An expression in a kernel whose value is a vector."""
+from tuner.backends.kernels.memory import Vector
+from tuner.backends.protocol import Expression
 
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class Bounds:
     """Bounds of a result; infinite where there is none.
 
     Attributes:
@@ -47,11 +43,11 @@ class Activation:
         return value
 
 
-NONE = Activation()
-RELU = Activation(lower=0.0)
+UNBOUNDED = Bounds()
+RELU = Bounds(lower=0.0)
 
 
-def activation_of(value: Expression) -> Activation | None:
+def bounds_of(value: Expression) -> Bounds | None:
     """Return what a call of `relu` or `clip` does; None for any other expression."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return None
@@ -60,4 +56,4 @@ def activation_of(value: Expression) -> Activation | None:
     if value.op.name != "relax.clip":
         return None
     lower, upper = (float(bound.value) for bound in value.args[1:])
-    return Activation(lower, upper) if lower <= upper else None
+    return Bounds(lower, upper) if lower <= upper else None
