@@ -179,9 +179,8 @@ def _emit_queries(
                 (num_rows, shape.key_vectors),
                 shape.depth,
                 lambda line, step: query[asked + line * shape.rows[0].stride + step],
-                lambda step, vector: turned[
-                    script.Ramp((which * shape.depth + step) * key_panel + vector * LANES, 1, LANES)
-                ],
+                turned,
+                lambda step: (which * shape.depth + step) * key_panel,
             )
             for line, vector in sums.places:
                 with script.vectorized(LANES) as lane:
@@ -199,9 +198,8 @@ def _emit_queries(
                 (num_rows, shape.value_vectors),
                 shape.keys,
                 lambda line, step: scores[line * width + step],
-                lambda step, vector: value[
-                    script.Ramp(given + step * value_panel + vector * LANES, 1, LANES)
-                ],
+                value,
+                lambda step: given + step * value_panel,
             )
             features = shape.heads * shape.depth
             place = (sequence * shape.queries + row) * features + head * shape.depth + which * value_panel
@@ -217,7 +215,8 @@ def _emit_sums(
     tile: tuple[int, int],
     length: int,
     left: Callable[[int, Any], Any],
-    right: Callable[[Any, int], Any],
+    memory: Any,
+    first: Callable[[Any], Any],
 ) -> Sums:
     """Return a tile of sums of products.
 
@@ -225,12 +224,13 @@ def _emit_sums(
         tile: rows and vectors.
         length: terms of each sum.
         left: the element of a row and a term.
-        right: the vector of a term.
+        memory: what holds the vectors of all terms.
+        first: where those of a term begin.
     """
     sums = Sums(*tile, LANES)
     with script.serial(length) as step:
-        rights = [script.Bind(right(step, vector)) for vector in range(sums.vectors)]
-        sums.add(lambda line: left(line, step), rights)
+        right = sums.bound(memory, first(step))
+        sums.add(lambda line: left(line, step), right)
     return sums
 
 

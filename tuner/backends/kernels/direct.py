@@ -341,10 +341,7 @@ def _emit_tile(
     height, width = shape.window
     with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
-        right = [
-            script.Bind(operands.weights[script.Ramp(at_weights + vector * lanes, 1, lanes)])
-            for vector in range(shape.vectors)
-        ]
+        right = sums.bound(operands.weights, at_weights)
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
         apart = shape.strides[1] * steps.column
         sums.add(lambda row: operands.data[first + row * apart], right)

@@ -201,10 +201,7 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
         sums = Sums(shape.tile_rows, shape.vectors, LANES)
         with script.serial(depth) as step:
             first = (which * depth + step) * panel
-            right = [
-                script.Bind(weights[script.Ramp(first + vector * LANES, 1, LANES)])
-                for vector in range(shape.vectors)
-            ]
+            right = sums.bound(weights, first)
             sums.add(lambda line: source[(row + line) * depth + step], right)
         epilogue.emit(sums, row, script.min(which * panel, columns - panel))
 

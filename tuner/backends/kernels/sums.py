@@ -56,12 +56,19 @@ class Sums:
         """Return a vector of sums."""
         return self.memory[self.at(row, vector)]
 
+    def bound(self, memory: Any, first: Any) -> list[Vector]:
+        """Return as many neighbouring vectors of a row of memory as a row of sums has, bound to variables."""
+        return [
+            script.Bind(memory[script.Ramp(first + vector * self.lanes, 1, self.lanes)])
+            for vector in range(self.vectors)
+        ]
+
     def add(self, element: Callable[[int], Any], right: Sequence[Vector]) -> None:
         """Add one term.
 
         Args:
             element: returns the element of a row.
-            right: the vectors that it is multiplied by, bound to variables.
+            right: the vectors that it is multiplied by, as `bound` returns them.
         """
         for row in range(self.rows):
             left = script.Bind(script.Broadcast(element(row), self.lanes))

@@ -247,10 +247,7 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
         sums = Sums(shape.rows, shape.vectors, lanes)
         with script.serial(shape.channels) as channel:
             start = ((point * num_panels + which) * shape.channels + channel) * panel
-            right = [
-                script.Bind(weights[script.Ramp(start + vector * lanes, 1, lanes)])
-                for vector in range(shape.vectors)
-            ]
+            right = sums.bound(weights, start)
             sums.add(lambda row: patches[(first + row) * shape.channels + channel], right)
         for row, vector in sums.places:
             at = (first + row) * shape.filters + which * panel + vector * lanes
