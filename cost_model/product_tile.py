@@ -2,9 +2,9 @@
 
 How fast the loops of an untuned matrix product or convolution are depends on which axis of the result fills
 vectors, and on which divisors its extents have; the tuner's rule chooses by both (`choose_tile` in
-tuner/backends/kernels/register_tile.py). This module asks the same of a workload. Transpositions that feed the
-product count, because the schedule inlines them; reshapes between a product and its operands are left out.
-Held to the tuner's rule in tests/tuner/backends/kernels/test_product_tile.py.
+tuner/backends/kernels/register_tile.py). This module asks the same of a workload. Transpositions that feed
+the product count, because the schedule inlines them; reshapes between a product and its operands are left
+out. Held to the tuner's rule in tests/tuner/backends/kernels/test_product_tile.py.
 """
 
 from __future__ import annotations
