@@ -52,6 +52,10 @@ _MERGE_SLACK = 0.02
 the whole is measured before it is used."""
 
 
+_WORTH_COARSER = 1.5
+"""Ratio to the fastest single backend up to which coarser partitions of another one are measured."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedModel:
     """What partitioning a whole model found.
@@ -220,22 +224,29 @@ def _binding(priced: PricedFunction) -> str:
 
 def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool) -> dict[str, Variant]:
     """Measure each backend that can run something, with the reference backend for the rest."""
-    variants = {}
+    variants: dict[str, Variant] = {}
     usable = zip(priced.candidates, priced.prices, strict=True)
     able = {candidate.backend for candidate, price in usable if isinstance(price, Figure)}
-    for backend in session.backends:
-        if backend.name not in able:
-            continue
-        search = partial(choose_partition, only=backend.name)
-        label = f"{backend.name}-alone"
+    searches = {
+        backend.name: partial(choose_partition, only=backend.name)
+        for backend in session.backends
+        if backend.name in able
+    }
+    for name, search in searches.items():
         try:
-            variant = wholes.try_measure(search(priced), label=label)
+            variant = wholes.try_measure(search(priced), label=f"{name}-alone")
         except UnpriceableError:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
         if variant is not None:
-            more = find_coarser(wholes, search, variant[0], label=label) if coarser else None
-            variants[backend.name] = fastest(variant, more)
+            variants[name] = variant
+    if coarser:
+        limit_us = _WORTH_COARSER * min((figure.latency_us for _, figure in variants.values()), default=0.0)
+        for name, variant in variants.items():
+            if variant[1].latency_us <= limit_us:
+                label = f"{name}-alone"
+                found = find_coarser(wholes, searches[name], variant[0], label=label)
+                variants[name] = fastest(variant, found)
     return variants
 
 
