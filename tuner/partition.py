@@ -285,21 +285,16 @@ class _Problem:
         return Partition(
             chosen=tuple(offer.candidate for offer in offers),
             figures=tuple(offer.figure for offer in offers),
-            runner_ups=tuple(self._runner_up(offer) for offer in offers),
+            runner_ups=tuple(
+                self._index.runner_up(offer.candidate, launch_penalty_us=self._launch_penalty_us)
+                for offer in offers
+            ),
             cost_us=cost_us,
             penalty_us=max(cost_us - latency_us, 0.0),
             lower_bound_us=min((cover.lower_bound - len(offers)) / UNITS_PER_US, cost_us),
             states=cover.states,
             proven=cover.cost == cover.lower_bound,
         )
-
-    def _runner_up(self, offer: Offer) -> RunnerUp | None:
-        alternatives = self._index.alternatives(
-            offer.candidate.sub_graph.inside,
-            without=offer.candidate.backend,
-            launch_penalty_us=self._launch_penalty_us,
-        )
-        return RunnerUp(alternatives[0].runners, alternatives[0].latency_us) if alternatives else None
 
     def _option(self, offer: Offer) -> Option:
         sub_graph, backend = offer.candidate.sub_graph, offer.candidate.backend

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,13 +18,14 @@ from tuner.backends.protocol import IRModule
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function, describe_graph
 from tuner.graph import DataflowGraph, IndexSet
-from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition
+from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition, usable_offers
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.pricing import price_candidates
 from tuner.pruning import prune_candidates
 from tuner.rewrite import extract_function, outline_partitions
 from tuner.rules import gather_specs
+from tuner.runner_up import OfferIndex
 from tuner.session import Session, TuningProgress
 
 REFERENCE_BACKEND = "tvm"
@@ -174,6 +175,8 @@ def of_partition(priced: PricedFunction, partition: Partition) -> PartitionedFun
 def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> PartitionedFunction:
     """Return a partition of given parts, as the second level finds it: cheapest end to end, not by sum.
 
+    Its parts have no runner-ups: `with_runner_ups` finds them for the one that is chosen.
+
     Args:
         priced: the function; every part is one of its candidates, with a latency.
         parts: they hold every node exactly once.
@@ -193,6 +196,16 @@ def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> Par
         proven=False,
     )
     return of_partition(priced, partition)
+
+
+def with_runner_ups(function: PartitionedFunction) -> PartitionedFunction:
+    """Return the function with the next best backend of each part."""
+    priced, partition = function.priced, function.partition
+    index = OfferIndex(usable_offers(priced.candidates, priced.prices))
+    runner_ups = tuple(
+        index.runner_up(part, launch_penalty_us=priced.launch_penalty_us) for part in partition.chosen
+    )
+    return replace(function, partition=replace(partition, runner_ups=runner_ups))
 
 
 def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:

@@ -35,6 +35,7 @@ from tuner.partitioned_function import (
     partition_plans,
     price_function,
     refusals,
+    with_runner_ups,
 )
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
@@ -144,7 +145,7 @@ def partition_model(
     if coarser and session.pricing.mode != "model":
         variants = compare_again(measure, variants)
     chosen_by = min(variants, key=lambda name: variants[name][1].latency_us)
-    mix, figure = variants[chosen_by]
+    mix, figure = with_runner_ups(variants[chosen_by][0]), variants[chosen_by][1]
     error = _check(session, model, mix)
     refused = refusals([priced])
     return PartitionedModel(

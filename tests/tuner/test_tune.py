@@ -9,6 +9,7 @@ import pytest
 
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
+from tuner.partitioned_function import choose_partition, with_runner_ups
 from tuner.plan import ModelPlan
 from tuner.session import Session, start_session
 from tuner.stage_costs import measure_stages
@@ -97,13 +98,36 @@ def test_every_distinct_part_is_explained(whole: PartitionedModel) -> None:
     assert all(each.alternatives for each in products)
 
 
+def test_a_part_names_its_runner_up_whoever_found_the_mix(
+    whole: PartitionedModel,
+) -> None:
+    alone = choose_partition(whole.function.priced, only="blas")
+    assert set(alone.partition.runner_ups) == {None}
+    parts = with_runner_ups(alone).partition
+    named = {part.backend for part, found in zip(parts.chosen, parts.runner_ups, strict=True) if found}
+    assert "blas" in named
+    expected = {
+        (each.operators, each.figure.latency_us): (
+            each.alternatives[0].runners,
+            each.alternatives[0].latency_us,
+        )
+        for each in whole.explanations
+        if each.alternatives
+    }
+    assert {
+        (part.operators, part.figure.latency_us): part.runner_up
+        for part in whole.partition
+        if part.runner_up is not None
+    } == expected
+
+
 def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
     graph = whole.function.priced.graph
     covered = sorted(
         index for candidate in whole.function.partition.chosen for index in candidate.sub_graph.inside
     )
     assert covered == list(range(len(graph)))
-    assert whole.function.partition.proven
+    assert choose_partition(whole.function.priced).partition.proven
     assert {"mix", "tvm", "blas"} == whole.end_to_end.keys()
 
 
