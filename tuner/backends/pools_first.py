@@ -81,8 +81,8 @@ def _find_swaps(function: RelaxFunction) -> dict[Expression, _Swap]:
         if readers[before] == 1 and _is_whole(pool) and _is(values.get(before), "relax.add"):
             biased, total = before, values[before]
             before = next((each for each in total.args if _is_product(values.get(each))), None)
-            (bias,) = [each for each in total.args if each != before] or (None,)
-            if bias is None or not _is_bias(bias, shape_of(total)):
+            others = [each for each in total.args if each != before]
+            if before is None or len(others) != 1 or not _is_bias(others[0], shape_of(total)):
                 continue
         if readers[before] == 1 and _is_product(values.get(before)):
             swaps[variable] = _Swap(before, values[before], biased, total)

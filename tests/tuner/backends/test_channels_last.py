@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, part_of, partition_module
+from tests.random_stretches import random_stretch
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph
@@ -221,3 +222,25 @@ def _four_convolutions(x: Any, weights: Any) -> Any:
     for _ in range(4):
         x = op.nn.conv2d(x, weights)
     return x
+
+
+def _differs_by(seed: int, target: Target) -> float:
+    """Return the relative error of a random stretch."""
+    module = partition_module("channels_last", *random_stretch(seed))
+    inputs = random_inputs(input_specs(module), seed=seed)
+    results = run_module(build_module(lower_module(module, [ChannelsLast()], target), target), inputs, target)
+    expected = run_module(build_reference(module, target), inputs, target)
+    return relative_error(results, expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_stretches_compute_what_they_did(seed: int, target: Target) -> None:
+    assert _differs_by(seed, target) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_random_stretches_compute_what_they_did(threads: int) -> None:
+    target = resolve_target("cpu", num_threads=threads)
+    errors = {seed: _differs_by(seed, target) for seed in range(150)}
+    assert {seed: error for seed, error in errors.items() if not error < 1e-4} == {}
