@@ -45,7 +45,7 @@ def test_points_lie_between_bound_and_truth(case: Case) -> None:
 @pytest.mark.parametrize("shape", ["vshape", "kshape", "zbv"])
 def test_no_limit_is_answered_worse_than_by_a_rule_that_fits(shape: str) -> None:
     placement = make_shape(shape, 4)
-    points = find_makespan_frontier(placement, micro_batches=6, time_limit_s=0.5)
+    points = find_makespan_frontier(placement, micro_batches=6, time_limit_s=3000, clock=ticking_clock())
     check_points(points, 6)
     for limit in range(1, max(points[-1].memory) + 1):
         fitting = [point.makespan for point in points if max(point.memory) <= limit]
