@@ -15,6 +15,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
+from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.attention import AttentionShape, Rows, attention_kernel
 from tuner.backends.kernels.product import LANES
 from tuner.backends.kernels.schedule import as_finished
@@ -31,20 +32,11 @@ _HEADS_FIRST = (0, 2, 1, 3)
 """Turns (batch, position, head, feature) into (batch, head, position, feature), and back."""
 
 
-class Attention:
+class Attention(CpuKernels):
     """Runs attention of several heads, with what cuts rows into heads and puts them together."""
 
     name = "attention"
-    settings = ""
     reference = "attention"
-
-    def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
-
-    def unavailable_reason(self, target: Target) -> str | None:
-        """Say that its kernels are written for a CPU's vectors."""
-        return None if target.kind == "cpu" else "its kernels are for a CPU"
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes attention with and without a split, a scale and a mask."""

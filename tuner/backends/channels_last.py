@@ -17,6 +17,7 @@ from tvm import relax
 
 from tuner.backends.channels_last_writer import with_channels_last
 from tuner.backends.convolution_chains import bindings_of, has_kernel
+from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.pools_first import with_pools_first
 from tuner.backends.protocol import IRModule, RelaxFunction
@@ -26,22 +27,13 @@ from tuner.rules.segments import Segments, WithPackedWeights
 from tuner.target import Target
 
 
-class ChannelsLast:
+class ChannelsLast(CpuKernels):
     """Runs stretches of convolutional networks with channels last inside, 3 x 3 by Winograd's method."""
 
     name = "channels_last"
-    settings = ""
     reference = "channels_last"
     packs_weights = True
     takes_stretches = True
-
-    def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
-
-    def unavailable_reason(self, target: Target) -> str | None:
-        """Say that its kernels are written for a CPU's vectors."""
-        return None if target.kind == "cpu" else "its kernels are for a CPU"
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes stretches of a model that is not trained."""

@@ -17,6 +17,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.product import LANES, ProductShape, pack_kernel, product_kernel
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.library_call import recognise_product, shape_of
@@ -31,21 +32,12 @@ from tuner.target import Target
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
 
-class Products:
+class Products(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "products"
-    settings = ""
     reference = "products"
     packs_weights = True
-
-    def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
-
-    def unavailable_reason(self, target: Target) -> str | None:
-        """Say that its kernels are written for a CPU's vectors."""
-        return None if target.kind == "cpu" else "its kernels are for a CPU"
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each product, with and without what follows it."""

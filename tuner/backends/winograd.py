@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.bounds import RELU, UNBOUNDED
 from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.schedule import as_finished
@@ -26,21 +27,12 @@ from tuner.rules.styles import library_rule
 from tuner.target import Target
 
 
-class Winograd:
+class Winograd(CpuKernels):
     """Runs 3 x 3 convolutions with stride 1 by Winograd's method."""
 
     name = "winograd"
-    settings = ""
     reference = "winograd"
     packs_weights = True
-
-    def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
-
-    def unavailable_reason(self, target: Target) -> str | None:
-        """Say that its kernels are written for a CPU's vectors."""
-        return None if target.kind == "cpu" else "its kernels are for a CPU"
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each convolution, with and without its bias and ReLU."""
