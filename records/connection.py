@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from records.schema import SCHEMA_VERSION, metadata, record_schema
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for others. A batch of a thousand appends holds the lock for under 0.2 s."""
+
+_RETRY_S = 0.01
 
 CONNECT_TIMEOUT_S = 10
 
@@ -132,8 +135,8 @@ def _connect_sqlite(path: Path) -> sa.Engine:
     def _set_up(connection: sqlite3.Connection, _: object) -> None:
         # The driver's own transactions begin late and never with a lock; `_begin` below does it.
         connection.isolation_level = None
+        _write_ahead(connection)
         for setting in (
-            "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
             f"cache_size=-{CACHE_KIB}",
@@ -152,6 +155,25 @@ def _connect_sqlite(path: Path) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Put the file into write-ahead mode, where it is not yet, waiting for others that do the same.
+
+    SQLite's own waiting does not reach here: of several connections that change the mode of one file at once,
+    all but one are refused without delay.
+    """
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # The driver's own errors have no code.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+            if code & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _make_sqlite_file(path: Path) -> None:

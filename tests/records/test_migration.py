@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sqlite3
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import msgspec
@@ -50,6 +52,35 @@ def test_processes_that_open_an_older_database_at_once_upgrade_it_once(old_url: 
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert pool.map(_count, [old_url] * 4) == [3] * 4
     assert len(list(tmp_path.rglob("*backup*"))) == old_url.startswith("sqlite")
+
+
+def test_processes_that_open_a_database_at_once_wait_while_one_turns_its_journal(tmp_path: Path) -> None:
+    """SQLite itself does not wait where several change a file from a rollback journal to write-ahead mode."""
+    path = tmp_path / "records.db"
+    with open_store(str(path)) as store:
+        workload = make_workload(8)
+        store.append(workload, make_measurement(workload))
+    num_processes = 8
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(num_processes)
+    with context.Pool(num_processes, _meet_at, (together,)) as pool:
+        for _ in range(40):
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                assert connection.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+            assert pool.map(_count_together, [str(path)] * num_processes, chunksize=1) == [1] * num_processes
+
+
+_together: Barrier
+
+
+def _meet_at(barrier: Barrier) -> None:
+    global _together
+    _together = barrier
+
+
+def _count_together(url: str) -> int:
+    _together.wait(60)
+    return _count(url)
 
 
 def _count(url: str) -> int:
