@@ -20,7 +20,8 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         num_cores: cores (CPU) or multiprocessors (GPU) of the device.
         num_threads: threads that the measured program was allowed; 1 for a GPU.
         driver: the GPU driver's version, or the operating system's kernel release for a CPU.
-        versions: (distribution, version) pairs of what compiles and runs programs, sorted by name.
+        versions: (distribution, version) pairs of what compiles and runs programs, sorted by name. Kernels
+            that belong to a backend itself have a version too (`products-kernels`).
     """
 
     device_kind: str

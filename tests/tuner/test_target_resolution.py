@@ -32,7 +32,7 @@ def test_threads_do_not_change_the_target_but_its_environment() -> None:
 def test_a_library_belongs_to_the_environment_of_its_own_backend_only() -> None:
     target = resolve_target("cpu", num_threads=1)
     plain = dict(environment_of(target, make_backend("tvm")).versions)
-    assert set(plain) == {"apache-tvm", "apache-tvm-ffi"}
+    assert set(plain) == {"apache-tvm", "apache-tvm-ffi", "tvm-kernels"}
     assert "numpy" in dict(environment_of(target, make_backend("blas")).versions)
     assert environment_of(target, None) == environment_of(target)
 

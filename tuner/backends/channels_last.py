@@ -31,6 +31,7 @@ class ChannelsLast(CpuKernels):
     """Runs stretches of convolutional networks with channels last inside, 3 x 3 by Winograd's method."""
 
     name = "channels_last"
+    kernels_version = 1
     reference = "channels_last"
     packs_weights = True
     takes_stretches = True

@@ -5,14 +5,25 @@ from __future__ import annotations
 from tuner.target import Target
 
 
+def kernels_version(backend: str, version: int) -> tuple[str, str]:
+    """Return what tells the records of a backend's kernels from those of its older or newer kernels.
+
+    The version rises by one with each change of what the backend lowers to, so that nobody's records price
+    kernels that are no longer there; tests/tuner/backends/test_kernel_versions.py fails until it does.
+    """
+    return f"{backend}-kernels", str(version)
+
+
 class CpuKernels:
     """The part of `tuner.backends.protocol.Backend` that does not depend on which kernels they are."""
 
+    name: str
+    kernels_version: int
     settings = ""
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
+        """Return the version of its kernels; TVM's own is in every environment."""
+        return (kernels_version(self.name, self.kernels_version),)
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Say that its kernels are written for a CPU's vectors."""

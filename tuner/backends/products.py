@@ -36,6 +36,7 @@ class Products(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "products"
+    kernels_version = 1
     reference = "products"
     packs_weights = True
 

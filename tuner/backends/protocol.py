@@ -103,7 +103,10 @@ class Backend(Protocol):
         ...
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Distributions beside TVM that decide how fast it is, with versions; sorted by name."""
+        """Distributions beside TVM, and kernels of its own, that decide how fast it is, with versions.
+
+        Sorted by name. A record belongs to them: with another version, programs are measured again.
+        """
         ...
 
     def unavailable_reason(self, target: Target) -> str | None:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from tuner.backends.kernels.schedule import schedule_kernels
+from tuner.backends.cpu_kernels import kernels_version
+from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
@@ -39,8 +40,8 @@ class TvmNative:
         return f"{self.name}?compat={self.compat}" if self.compat else self.name
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment."""
-        return ()
+        """Return the version of the schedule rules; TVM's own is in every environment."""
+        return (kernels_version(self.name, SCHEDULES_VERSION),)
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Return None: whatever TVM has a target for, it generates code for."""

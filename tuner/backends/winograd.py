@@ -31,6 +31,7 @@ class Winograd(CpuKernels):
     """Runs 3 x 3 convolutions with stride 1 by Winograd's method."""
 
     name = "winograd"
+    kernels_version = 1
     reference = "winograd"
     packs_weights = True
 
