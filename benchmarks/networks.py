@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -229,15 +230,19 @@ def _onnxruntime(module: torch.nn.Module, inputs: Sequence[torch.Tensor], folder
 def _in_turn(contenders: dict[str, Run], *, repeats: int, seconds: float) -> dict[str, list[float]]:
     """Return milliseconds of each contender, one execution of each in every round.
 
-    One thread does all the work, so the processor's time is counted: what passes while another program has
-    the processor is nobody's.
+    Every round has an order of its own: who runs after whom decides what is in the caches. One thread does
+    all the work, so the processor's time is counted: what passes while another program has the processor is
+    nobody's.
     """
     samples: dict[str, list[float]] = {label: [] for label in contenders}
+    order = list(contenders.items())
+    rng = random.Random(0)
     started = time.perf_counter()
     rounds = 0
     while rounds < repeats or (time.perf_counter() - started < seconds and rounds < 50 * repeats):
         rounds += 1
-        for label, run in contenders.items():
+        rng.shuffle(order)
+        for label, run in order:
             before = time.process_time()
             run()
             samples[label].append((time.process_time() - before) * 1e3)
