@@ -182,6 +182,29 @@ def test_the_fastest_are_measured_again_and_their_medians_compared() -> None:
     }
 
 
+def test_one_that_was_disturbed_is_measured_again_for_its_faster_samples() -> None:
+    figures = {
+        "tvm": [Figure(latency_us=10.0, source="measured", interval_us=(9.9, 10.1))] * 3,
+        "products": [
+            Figure(latency_us=latency_us, source="measured", interval_us=(9.0, 14.0))
+            for latency_us in (12.0, 9.0, 9.1)
+        ],
+        "singles": [Figure(latency_us=11.0, source="measured", interval_us=(10.9, 11.1))],
+    }
+
+    def measure(function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
+        parts = count_parts(function)
+        name = next(name for name in ("products", "singles", "tvm") if name in parts)
+        return figures[name][repetition]
+
+    compared = compare_again(measure, named_variants(Wholes(measure)))
+    assert {name: figure.latency_us for name, (_, figure) in compared.items()} == {
+        "tvm": 10.0,
+        "products": 9.1,
+        "singles": 11.0,
+    }
+
+
 def test_one_that_is_far_ahead_is_not_measured_again() -> None:
     machine = Machine({"tvm": 5.0, "products": 40.0, "singles": 100.0})
     variants = named_variants(Wholes(machine.measure))
