@@ -166,7 +166,7 @@ def train(
 def generate(
     kernel: Annotated[str, typer.Argument(help=_KERNEL_HELP, metavar="KERNEL")],
     model: ModelOption = DEFAULT_MODEL,
-    count: Annotated[int, typer.Option(help="Distinct schedules to write.")] = 8,
+    count: Annotated[int, typer.Option(help="Distinct schedules to write, at most.")] = 8,
     temperature: TemperatureOption = 1.0,
     target: TargetOption = "cpu",
     threads: ThreadsOption = 1,

@@ -21,7 +21,7 @@ from tuner.errors import TunerError
 from tuner.measure import MeasureProgress, Measurer
 from tuner.pricing import Pricing
 from tuner.target import Target
-from tuner.target_resolution import resolve_target
+from tuner.target_resolution import environment_of, resolve_target
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""
@@ -116,9 +116,8 @@ def start_session(
         Measurer(store, target, backends, jobs=jobs, seed=seed, match=match, on_progress=report) as measurer,
     ):
         on_progress(TuningProgress(text="probing the device"))
-        measurer.new_measurements += ensure_probed(
-            store, target=target, environment=measurer.environment(backends[0].name)
-        )
+        # No backend takes part in a probe, so that none's versions decide whether it is known.
+        measurer.new_measurements += ensure_probed(store, target=target, environment=environment_of(target))
         yield Session(
             target=target,
             backends=backends,

@@ -120,4 +120,7 @@ def test_an_interrupted_training_leaves_a_whole_model(tessel: Callable[..., Any]
     assert rest.splitlines()[-1] == "tessel: interrupted; finished measurements are kept"
     outcome = tessel("language", "generate", "dense:4x8x8", "--model", tmp_path / "model", "--json")
     assert outcome.status == 0, outcome.stderr
-    assert len(json.loads(outcome.stdout)["proposals"]) == 8
+    # How many distinct ones it finds depends on how far training came.
+    proposals = json.loads(outcome.stdout)["proposals"]
+    assert 1 <= len(proposals) <= 8
+    assert all(each["legal"] for each in proposals)
