@@ -27,6 +27,7 @@ BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for others. A batch of a thousand appends holds the lock for under 0.2 s."""
 
 _RETRY_S = 0.01
+"""Pause before the next attempt where SQLite does not wait by itself."""
 
 CONNECT_TIMEOUT_S = 10
 

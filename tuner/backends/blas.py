@@ -20,7 +20,7 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.cpu_kernels import kernels_version
+from tuner.backends.cpu_kernels import version_entry
 from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.backends.library_call import shape_of, swaps_last_axes
 from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
@@ -50,7 +50,7 @@ class Blas:
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return NumPy's version, its BLAS's with the kernels it chose here, and that of TVM's schedules."""
         numpy = ("numpy", importlib.metadata.version("numpy"))
-        return tuple(sorted((blas_version(), numpy, kernels_version("tvm", SCHEDULES_VERSION))))
+        return tuple(sorted((blas_version(), numpy, version_entry("tvm", SCHEDULES_VERSION))))
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Say that a CPU's library does not run elsewhere."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuner.target import Target
 
 
-def kernels_version(backend: str, version: int) -> tuple[str, str]:
+def version_entry(backend: str, version: int) -> tuple[str, str]:
     """Return what tells the records of a backend's kernels from those of its older or newer kernels.
 
     The version rises by one with each change of what the backend lowers to, so that nobody's records price
@@ -23,7 +23,7 @@ class CpuKernels:
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return the version of its kernels; TVM's own is in every environment."""
-        return (kernels_version(self.name, self.kernels_version),)
+        return (version_entry(self.name, self.kernels_version),)
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Say that its kernels are written for a CPU's vectors."""

@@ -132,7 +132,7 @@ class MetaSchedule:
         return _SECONDS_TO_START + _SECONDS_A_TRIAL * self.trials
 
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Return nothing: TVM's own version is in every environment, and no schedule is written here."""
+        """Return nothing: TVM's own version is in every environment, and search finds the schedules."""
         return ()
 
     def unavailable_reason(self, target: Target) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from tuner.backends.cpu_kernels import kernels_version
+from tuner.backends.cpu_kernels import version_entry
 from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
@@ -41,7 +41,7 @@ class TvmNative:
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return the version of the schedule rules; TVM's own is in every environment."""
-        return (kernels_version(self.name, SCHEDULES_VERSION),)
+        return (version_entry(self.name, SCHEDULES_VERSION),)
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Return None: whatever TVM has a target for, it generates code for."""
