@@ -114,31 +114,17 @@ def write_picture(
 ) -> None:
     """Write the picture, page, report, trace or text that the path's suffix asks for."""
     from tessel.documents import save_document
-    from tessel.picture import (
-        comparison_figure,
-        save_figure,
-        schedule_figure,
-        text_grid,
-        trace_document,
-    )
+    from tessel.picture.files import draw as draw_file
 
-    step_ms = None if plan is None else plan.step_us / 1000
     compared = out.suffix in (".html", ".md") or (compare and out.suffix in PICTURES)
     comparison = build_comparison(schedule, plan, names) if compared else None
     with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
-        if out.suffix in PICTURES and comparison is not None:
-            figure = comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path)
-            save_figure(figure, out)
-        elif out.suffix in PICTURES:
-            figure = schedule_figure(schedule, step_ms=step_ms, title=title, critical_path=critical_path)
-            save_figure(figure, out)
-        elif comparison is not None:
+        if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
-        elif out.suffix == ".json":
-            step_us = 1.0 if plan is None else plan.step_us
-            save_document(out, trace_document(schedule, step_us=step_us, name=title))
         else:
-            save_document(out, text_grid(schedule).plain.encode())
+            subject = schedule if comparison is None else comparison
+            step_us = None if plan is None else plan.step_us
+            draw_file(subject, out, title=title, step_us=step_us, critical_path=critical_path)
 
 
 def _compared_document(comparison: Comparison, plan: Plan | None, out: Path, *, title: str) -> bytes:

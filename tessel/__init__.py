@@ -1,1 +1,87 @@
-"""Place stages on devices, find the order of all blocks, compare it with hand-written ones, and run it."""
+"""Place stages on devices, find the order of all blocks, compare it with hand-written ones, and run it.
+
+These are the public names; what is not among them is private to its own package and may change.
+
+    >>> import tessel
+    >>> schedule = tessel.find_schedule(tessel.shapes.vshape(2), micro_batches=4, memory=2)
+    >>> schedule.makespan, schedule.optimal
+    (20, True)
+    >>> tessel.compare_schedules(schedule).rows[0].schedule
+    'searched'
+
+A name is imported when it is first asked for (PEP 562), the one exception to the rule that no code runs on
+import: the search needs numba and pictures need matplotlib, and a program that only loads a schedule waits for
+neither. Type checkers and the API reference see the ordinary imports below. Checked in
+tests/tessel/test_public_surface.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tessel import shapes
+    from tessel.comparison import Comparison, compare_schedules
+    from tessel.documents import load_placement, load_schedule, save
+    from tessel.errors import ScheduleError
+    from tessel.picture.files import draw
+    from tessel.placement import Block, Edge, Placement
+    from tessel.plan import Plan, load_plan
+    from tessel.schedule import Schedule
+    from tessel.search import find_frontier, find_repetend, find_schedule
+    from tessel.validation import check_schedule
+
+__all__ = [
+    "Block",
+    "Comparison",
+    "Edge",
+    "Placement",
+    "Plan",
+    "Schedule",
+    "ScheduleError",
+    "check_schedule",
+    "compare_schedules",
+    "draw",
+    "find_frontier",
+    "find_repetend",
+    "find_schedule",
+    "load_placement",
+    "load_plan",
+    "load_schedule",
+    "save",
+    "shapes",
+]
+
+_MODULE_BY_NAME = {
+    "Block": "tessel.placement",
+    "Comparison": "tessel.comparison",
+    "Edge": "tessel.placement",
+    "Placement": "tessel.placement",
+    "Plan": "tessel.plan",
+    "Schedule": "tessel.schedule",
+    "ScheduleError": "tessel.errors",
+    "check_schedule": "tessel.validation",
+    "compare_schedules": "tessel.comparison",
+    "draw": "tessel.picture.files",
+    "find_frontier": "tessel.search",
+    "find_repetend": "tessel.search",
+    "find_schedule": "tessel.search",
+    "load_placement": "tessel.documents",
+    "load_plan": "tessel.plan",
+    "load_schedule": "tessel.documents",
+    "save": "tessel.documents",
+}
+
+if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name == "shapes":
+            return importlib.import_module("tessel.shapes")
+        if name not in _MODULE_BY_NAME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

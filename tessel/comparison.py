@@ -7,6 +7,7 @@ does not apply is listed with the reason. Ratios are makespan over 1F1B's makesp
 from __future__ import annotations
 
 import difflib
+import html
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -59,6 +60,13 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     schedules: tuple[tuple[str, Schedule], ...]
     not_applicable: tuple[tuple[str, str], ...]
 
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(f'{row.schedule} {row.length} {row.unit}' for row in self.rows)})"
+
+    def _repr_html_(self) -> str:
+        """Return the rows as a table, for a notebook."""
+        return comparison_html(self.rows)
+
 
 def compare_schedules(
     searched: Schedule,
@@ -106,6 +114,35 @@ def compare_schedules(
     # A stable sort keeps the searched schedule first among equals.
     rows.sort(key=lambda row: row.makespan)
     return Comparison(rows=tuple(rows), schedules=tuple(schedules), not_applicable=tuple(not_applicable))
+
+
+def comparison_html(rows: Sequence[ComparisonRow], *, caption: str = "") -> str:
+    """Return the rows as a table in HTML, fastest first as they come.
+
+    Args:
+        rows: of one comparison, at least one.
+        caption: text above the table; none if empty.
+    """
+    in_bytes = all(row.peak_memory_bytes is not None for row in rows)
+    memory = "peak memory (MiB)" if in_bytes else "peak memory (units)"
+    titles = ("schedule", f"makespan ({rows[0].unit})", "bubble ratio", memory, "fits", "ratio to 1F1B")
+    cells = [
+        (
+            row.schedule,
+            row.length,
+            f"{row.bubble_ratio:.1%}",
+            f"{max(row.peak_memory_bytes or row.peak_memory) / (2**20 if in_bytes else 1):.4g}",
+            "yes" if row.fits else "no",
+            "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}",
+        )
+        for row in rows
+    ]
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
+    )
+    above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def format_ms(time_ms: float) -> str:

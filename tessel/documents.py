@@ -12,7 +12,7 @@ import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +31,14 @@ class DocumentKind(enum.StrEnum):
     PLACEMENT = "placement"
     SCHEDULE = "schedule"
     PLAN = "plan"
+
+
+class Document(Protocol):
+    """A value that is kept as a document: a `Placement`, a `Schedule` or a `Plan`."""
+
+    def to_json(self) -> bytes:
+        """Return the document's bytes."""
+        ...
 
 
 def load_placement(path: str | os.PathLike[str]) -> Placement:
@@ -52,6 +60,15 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         DocumentError: the file cannot be read, is no such document, or claims what its starts do not show.
     """
     return _load_schedule(read_document(path), path)
+
+
+def save(document: Document, path: str | os.PathLike[str]) -> None:
+    """Write a placement, a schedule or a plan; the file appears whole or stays as it was.
+
+    Raises:
+        DocumentError: the folder is missing or cannot be written, or the disk is full.
+    """
+    save_document(path, document.to_json())
 
 
 def save_document(path: str | os.PathLike[str], document: bytes) -> None:

@@ -145,6 +145,19 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             edges=tuple(e for e in self.edges if e.source not in dropped and e.target not in dropped),
         )
 
+    def __repr__(self) -> str:
+        choices = f", {len(self.choices)} choices" if self.choices else ""
+        return (
+            f"Placement({self.devices} devices, {len(self.blocks)} blocks, {len(self.edges)} edges{choices}, "
+            f"work {max(map(self.work, range(self.devices)))} on the busiest device)"
+        )
+
+    def _repr_svg_(self) -> str | None:
+        """Return the picture of one micro-batch for a notebook; None where it has too many blocks."""
+        from tessel.picture.notebook import placement_svg  # noqa: PLC0415 (pictures know placements, not the reverse)
+
+        return placement_svg(self)
+
     def to_json(self) -> bytes:
         """Return the document of DESIGN's placement format, keys sorted."""
         return msgspec.json.encode(self, order="sorted")

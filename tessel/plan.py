@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessel.comparison import ComparisonRow
-from tessel.documents import read_document, save_document
+from tessel.comparison import ComparisonRow, comparison_html, format_ms
+from tessel.documents import read_document, save
 from tessel.errors import DocumentError, ScheduleError
 from tessel.placement import Placement
 from tessel.schedule import Schedule
@@ -42,6 +42,21 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     comparison: tuple[ComparisonRow, ...]
     schema_version: int = SCHEMA_VERSION
 
+    def to_json(self) -> bytes:
+        """Return the plan's document, keys sorted, a line a value."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.model!r} on {self.device_model!r}, {len(self.stages)} stages, "
+            f"{self.schedule.micro_batches} micro-batches, makespan "
+            f"{format_ms(self.schedule.makespan * self.step_us / 1000)} ms)"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the comparison with hand-written schedules, for a notebook."""
+        return comparison_html(self.comparison, caption=repr(self))
+
 
 def save_plan(plan: Plan, path: Path) -> None:
     """Write the plan; the file appears whole or not at all.
@@ -49,7 +64,7 @@ def save_plan(plan: Plan, path: Path) -> None:
     Raises:
         DocumentError: the folder cannot be written.
     """
-    save_document(path, msgspec.json.format(msgspec.json.encode(plan, order="sorted"), indent=1))
+    save(plan, path)
 
 
 def load_plan(path: Path) -> Plan:

@@ -130,6 +130,20 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             return 0.0
         return self.makespan / self.lower_bound - 1 if self.lower_bound else float("inf")
 
+    def __repr__(self) -> str:
+        proof = "optimal" if self.optimal else f"lower bound {self.lower_bound}"
+        return (
+            f"Schedule({self.placement.devices} devices, {self.micro_batches} micro-batches, makespan "
+            f"{self.makespan} ({proof}), bubble ratio {self.bubble_ratio:.1%}, peak memory "
+            f"{max(self.peak_memory)})"
+        )
+
+    def _repr_svg_(self) -> str | None:
+        """Return the picture of the schedule for a notebook; None where it has too many blocks to be read."""
+        from tessel.picture.notebook import schedule_svg  # noqa: PLC0415 (pictures know schedules, not the reverse)
+
+        return schedule_svg(self)
+
     def start_by_block(self) -> dict[tuple[int, int], int]:
         """Return the step by (block index, micro-batch), as `of` takes it."""
         index = self.placement.index_by_name

@@ -42,6 +42,13 @@ class RepetendResult:
     search_seconds: float
     found_by: str
 
+    def __repr__(self) -> str:
+        proof = "optimal" if self.optimal else f"lower bound {self.lower_bound}"
+        return (
+            f"RepetendResult({self.placement.devices} devices, {self.copies} micro-batches every {self.period} "
+            f"steps ({proof}), found by {self.found_by})"
+        )
+
     @property
     def rate(self) -> Fraction:
         """Steps a micro-batch takes in the long run."""

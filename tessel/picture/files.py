@@ -1,0 +1,70 @@
+"""One function from a schedule, or a comparison, to a file: the path's suffix says what is drawn.
+
+`.svg`, `.png` and `.pdf` are pictures, `.html` a page for any browser, `.json` a trace for Perfetto and `.txt`
+the text that terminals show. Checked in tests/tessel/picture/test_files.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tessel.comparison import Comparison, compare_schedules
+from tessel.documents import save_document
+from tessel.picture.figures import comparison_figure, save_figure, schedule_figure
+from tessel.picture.page import page_document
+from tessel.picture.text import text_grid
+from tessel.picture.trace import trace_document
+from tessel.schedule import Schedule
+
+PICTURES = (".svg", ".png", ".pdf")
+FORMATS = (*PICTURES, ".html", ".json", ".txt")
+
+
+def draw(
+    subject: Schedule | Comparison,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    step_us: float | None = None,
+    critical_path: bool = False,
+) -> None:
+    """Write the picture, page, trace or text that the path's suffix asks for; the file appears whole or not.
+
+    Args:
+        subject: a schedule, or a comparison, whose schedules stand on one time axis. A page always compares;
+            of a comparison, a trace and a text show the fastest schedule.
+        path: a file with one of the suffixes `FORMATS`.
+        title: above it.
+        step_us: microseconds of a step; time is counted in steps if None.
+        critical_path: whether to draw the critical path through the bars of a picture.
+
+    Raises:
+        ValueError: the suffix is none of these.
+        DocumentError: the folder cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise ValueError(
+            f"{path} has the suffix {path.suffix or '(none)'}, which names no picture; end it with one of "
+            f"{', '.join(FORMATS)}"
+        )
+    step_ms = None if step_us is None else step_us / 1000
+    if path.suffix == ".html":
+        comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
+        save_document(path, page_document(comparison, title=title, step_ms=step_ms))
+    elif path.suffix in PICTURES and isinstance(subject, Comparison):
+        figure = comparison_figure(subject, step_ms=step_ms, title=title, critical_path=critical_path)
+        save_figure(figure, path)
+    elif path.suffix in PICTURES:
+        figure = schedule_figure(_fastest(subject), step_ms=step_ms, title=title, critical_path=critical_path)
+        save_figure(figure, path)
+    elif path.suffix == ".json":
+        trace = trace_document(_fastest(subject), step_us=1.0 if step_us is None else step_us, name=title)
+        save_document(path, trace)
+    else:
+        save_document(path, text_grid(_fastest(subject)).plain.encode())
+
+
+def _fastest(subject: Schedule | Comparison) -> Schedule:
+    return subject if isinstance(subject, Schedule) else dict(subject.schedules)[subject.rows[0].schedule]

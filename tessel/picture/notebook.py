@@ -1,0 +1,52 @@
+"""Pictures that a notebook shows of its own accord: SVG texts of schedules and of placements.
+
+A notebook asks a value for `_repr_svg_`; `Schedule` and `Placement` answer with what these functions return.
+A placement is shown as one micro-batch that runs alone, each block as early as its edges and devices allow.
+Checked in tests/tessel/picture/test_notebook.py.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import matplotlib
+import networkx as nx
+
+from tessel.orders import Step, earliest_starts
+from tessel.picture.figures import schedule_figure
+from tessel.placement import Placement
+from tessel.schedule import Schedule
+
+MAX_BLOCKS = 4000
+"""Runs of blocks that are drawn at most: their picture has 2 MB, and a notebook keeps every one."""
+
+
+def schedule_svg(schedule: Schedule) -> str | None:
+    """Return the schedule over its memory as an SVG document; None for more than `MAX_BLOCKS` runs of blocks."""
+    return _svg(schedule, repr(schedule))
+
+
+def placement_svg(placement: Placement) -> str | None:
+    """Return one micro-batch of the placement as an SVG document; None for more than `MAX_BLOCKS` blocks.
+
+    Where there are choices, each is drawn with its first option.
+    """
+    chosen = placement.chosen({choice.name: 0 for choice in placement.choices})
+    names = nx.lexicographical_topological_sort(chosen.graph, key=chosen.index_by_name.__getitem__)
+    steps = [Step(chosen.index_by_name[name], 0) for name in names]
+    orders = [
+        [step for step in steps if device in chosen.blocks[step.block_index].devices]
+        for device in range(chosen.devices)
+    ]
+    alone = Schedule.of(chosen, earliest_starts(chosen, orders), micro_batches=1)
+    return _svg(alone, repr(placement))
+
+
+def _svg(schedule: Schedule, title: str) -> str | None:
+    if len(schedule.starts) > MAX_BLOCKS:
+        return None
+    text = StringIO()
+    # Without a date and with one salt, the same schedule gives the same text.
+    with matplotlib.rc_context({"svg.hashsalt": "tessel", "svg.fonttype": "none"}):
+        schedule_figure(schedule, title=title).savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()

@@ -1,0 +1,93 @@
+"""What a notebook shows: pictures of schedules and placements, tables, and a repr of one line."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from fractions import Fraction
+
+import pytest
+
+from tessel.comparison import compare_schedules
+from tessel.handwritten import HANDWRITTEN
+from tessel.picture import notebook
+from tessel.schedule import Schedule
+from tessel.search.period_result import RepetendResult
+from tessel.shapes import kshape, mshape, vshape
+
+
+def gpipe(devices: int, micro_batches: int) -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "gpipe")
+    return rule.build(vshape(devices), micro_batches=micro_batches, memory=None)
+
+
+def words(svg: str | None) -> set[str]:
+    assert svg is not None
+    return {element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")}
+
+
+def test_a_schedule_is_a_picture_with_its_figures_above() -> None:
+    schedule = gpipe(2, 3)
+    svg = schedule._repr_svg_()
+    assert {repr(schedule), "0", "1", "2", "backward"} <= words(svg)
+    assert svg == schedule._repr_svg_()  # or a notebook under version control would change each time
+
+
+@pytest.mark.parametrize(
+    "placement", [vshape(3, choose_backward=True), mshape(2), kshape(3, split_backward=True)], ids=repr
+)
+def test_a_placement_is_a_picture_of_one_micro_batch(placement) -> None:
+    assert {repr(placement), f"device {placement.devices - 1}"} <= {
+        word.split("  (")[0] for word in words(placement._repr_svg_())
+    }
+
+
+def test_what_nobody_could_read_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "MAX_BLOCKS", 11)
+    assert gpipe(2, 3)._repr_svg_() is None  # 12 runs of blocks
+    assert gpipe(2, 2)._repr_svg_() is not None
+
+
+def test_a_comparison_is_a_table_with_a_row_for_each_schedule() -> None:
+    comparison = compare_schedules(gpipe(2, 3), names=["1f1b"])
+    table = ElementTree.fromstring(comparison._repr_html_())
+    rows = [[cell.text for cell in row] for row in table.iter("tr")]
+    assert [row[0] for row in rows] == ["schedule", "searched", "1f1b"]
+    assert rows[1][1] == rows[2][1] == "16"
+    assert rows[1][5] == "1.000"
+
+
+def test_names_in_a_table_are_escaped() -> None:
+    comparison = compare_schedules(gpipe(2, 3), names=["1f1b"])
+    (row, *_) = comparison.rows
+    hostile = type(row)(
+        schedule="<script>alert(1)</script>", makespan=1, bubble_ratio=0, peak_memory=(1,), fits=True
+    )
+    shown = type(comparison)(rows=(hostile,), schedules=(), not_applicable=())._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_reprs_are_one_short_line() -> None:
+    schedule = gpipe(4, 16)
+    comparison = compare_schedules(schedule)
+    found = RepetendResult(
+        placement=vshape(4),
+        memory=None,
+        period=4,
+        copies=1,
+        block_indices=tuple(range(8)),
+        starts=((0, 1, 2, 3, 4, 7, 10, 13),),
+        lower_bound=4,
+        optimal=True,
+        rate_lower_bound=Fraction(4),
+        rate_optimal=True,
+        search_seconds=0.1,
+        found_by="branching on device orders",
+    )
+    for value in (schedule, schedule.placement, comparison, found):
+        assert len(repr(value)) < 300, value
+        assert "\n" not in repr(value)
+    assert repr(schedule) == (
+        "Schedule(4 devices, 16 micro-batches, makespan 76 (lower bound 0), bubble ratio 15.8%, peak memory 16)"
+    )
+    assert repr(schedule.placement) == "Placement(4 devices, 8 blocks, 7 edges, work 3 on the busiest device)"
