@@ -28,7 +28,9 @@ def backends(
 
     found = find_availability(resolve_target(target), own or ())
     if json:
-        console.print_json({"target": target, "backends": found})
+        from scripts.documents.machines import BackendsListed
+
+        console.print_json(BackendsListed(target=target, backends=found))
         return
     for backend in found:
         status = "ok" if backend.reason is None else "missing"

@@ -70,14 +70,16 @@ def collect(
     save_networks.parent.mkdir(parents=True, exist_ok=True)
     save_document(save_networks, msgspec.json.format(msgspec.json.encode(found.networks), indent=1))
     if json:
+        from scripts.documents.tuning import CollectionDone
+
         console.print_json(
-            {
-                "found": found.num_found,
-                "done": found.num_done,
-                "new_measurements": found.num_new,
-                "stages": num_stages,
-                "networks": str(save_networks),
-            }
+            CollectionDone(
+                found=found.num_found,
+                done=found.num_done,
+                new_measurements=found.num_new,
+                stages=num_stages,
+                networks=str(save_networks),
+            )
         )
         return
     console.print_line(

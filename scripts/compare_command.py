@@ -42,7 +42,10 @@ def compare(
     """
     comparison, is_plan = _load(file, parse_names(schedules))
     if json:
-        console.print_json({"schedules": comparison.rows, "not_applicable": dict(comparison.not_applicable)})
+        from scripts.documents.schedules import Compared
+
+        not_applicable = dict(comparison.not_applicable)
+        console.print_json(Compared(schedules=comparison.rows, not_applicable=not_applicable))
         return
     print_comparison(comparison, in_bytes=is_plan)
     if explain:

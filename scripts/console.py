@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    import msgspec
+
     from scripts.progress import Reporter
 
 MAX_WIDTH = 100
@@ -54,8 +56,12 @@ def wants_color() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document on stdout, keys sorted, and nothing else."""
+def print_json(document: msgspec.Struct) -> None:
+    """Print one JSON document on stdout, keys sorted, and nothing else.
+
+    Args:
+        document: a value of a type that `docs/schemas/` has a schema of (see scripts/documents).
+    """
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)

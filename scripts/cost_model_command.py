@@ -65,8 +65,10 @@ def train(
         stage_model.save(out)
     manifest = model.manifest
     if json:
+        from scripts.documents.cost_models import Trained
+
         stages = None if stage_model is None else stage_model.manifest
-        console.print_json({"model": str(out), "manifest": manifest, "stage_manifest": stages})
+        console.print_json(Trained(model=str(out), manifest=manifest, stage_manifest=stages))
         return
     console.print_line(
         f"trained on {manifest.num_samples} keys of {', '.join(manifest.backends)}"
@@ -106,7 +108,9 @@ def evaluate(
         )
     stages, reason = _evaluate_stages(records, min_latency_us, seed)
     if json:
-        console.print_json({"splits": figures, "stages": stages})
+        from scripts.documents.cost_models import Evaluated
+
+        console.print_json(Evaluated(splits=dict(figures), stages=stages))
         return
     rows = [[title, *(_cell(name, split) for split in figures.values())] for name, title in _FIGURES]
     console.print_table("On what was held out", ["figure", *figures], rows)
@@ -162,18 +166,20 @@ def predict(
         )
         for backend, settings in sorted(measured.keys() | {(name, "") for name in loaded.manifest.backends})
     ]
-    rows = [
-        {
-            "backend": query.backend,
-            "settings": query.settings,
-            "predicted_us": prediction.latency_us,
-            "interval_us": [prediction.low_us, prediction.high_us],
-            "measured_us": measured.get((query.backend, query.settings)),
-        }
-        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
-    ]
     if json:
-        console.print_json({"workload": first.workload.fingerprint, "predictions": rows})
+        from scripts.documents.cost_models import Predicted, PrintedPrediction
+
+        rows = tuple(
+            PrintedPrediction(
+                backend=query.backend,
+                settings=query.settings,
+                predicted_us=prediction.latency_us,
+                interval_us=(prediction.low_us, prediction.high_us),
+                measured_us=measured.get((query.backend, query.settings)),
+            )
+            for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+        )
+        console.print_json(Predicted(workload=first.workload.fingerprint, predictions=rows))
         return
     table = [
         [
@@ -215,16 +221,18 @@ def _predict_stages(found: Sequence[StageSample], folder: Path, *, json: bool) -
 
     predictions = load_stage_model(folder).predict([sample.query for sample in found])
     if json:
-        rows = [
-            {
-                "plain_sum_us": sample.query.plain_us,
-                "predicted_us": each.latency_us,
-                "interval_us": [each.low_us, each.high_us],
-                "measured_us": sample.latency_us,
-            }
+        from scripts.documents.cost_models import PrintedStagePrediction, StagesPredicted
+
+        rows = tuple(
+            PrintedStagePrediction(
+                plain_sum_us=sample.query.plain_us,
+                predicted_us=each.latency_us,
+                interval_us=(each.low_us, each.high_us),
+                measured_us=sample.latency_us,
+            )
             for sample, each in zip(found, predictions, strict=True)
-        ]
-        console.print_json({"workload": found[0].query.workload.fingerprint, "predictions": rows})
+        )
+        console.print_json(StagesPredicted(workload=found[0].query.workload.fingerprint, predictions=rows))
         return
     table = [
         [

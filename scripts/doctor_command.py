@@ -65,7 +65,9 @@ def doctor(
     """
     findings = list(find_all())
     if json:
-        console.print_json({"findings": findings})
+        from scripts.documents.examined import Examined
+
+        console.print_json(Examined(findings=tuple(findings)))
     else:
         for finding in findings:
             console.print_line(f"{finding.status:8} {finding.name:14} {finding.detail}")

@@ -86,13 +86,15 @@ def draw(
             names=parse_names(schedules),
         )
     if json:
+        from scripts.documents.schedules import Drawn
+
         console.print_json(
-            {
-                "out": None if out is None else str(out),
-                "bytes": None if out is None else out.stat().st_size,
-                "blocks": len(schedule.starts),
-                "makespan": schedule.makespan,
-            }
+            Drawn(
+                out=None if out is None else str(out),
+                bytes=None if out is None else out.stat().st_size,
+                blocks=len(schedule.starts),
+                makespan=schedule.makespan,
+            )
         )
     elif out is None:
         from tessel.picture import text_grid

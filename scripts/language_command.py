@@ -22,6 +22,7 @@ from scripts.tuning_options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from scripts.documents.language_models import PrintedTrials
     from scripts.progress import Reporter
     from tuner.language.evaluation import Measuring, Run
     from tuner.language.model_files import Manifest
@@ -149,7 +150,9 @@ def train(
         update("reading trials")
         manifest = training.fine_tune(store, held_out, best, fine_tuning_epochs)
     if json:
-        console.print_json({"model": str(out), "manifest": manifest})
+        from scripts.documents.language_models import Trained
+
+        console.print_json(Trained(model=str(out), manifest=manifest))
         return
     console.print_line(
         f"{network.num_parameters:,} parameters, pre-trained on {manifest.num_texts} schedules, "
@@ -219,19 +222,27 @@ def generate(
             )
         latencies = [each.latency_us for each in measured]
     legal = [space.schedule(proposal) is not None for proposal in written.proposals]
-    rows = [
-        {
-            "sketch": proposal.sketch,
-            "decisions": proposal.decisions,
-            "legal": is_legal,
-            "latency_us": latency_us,
-        }
-        for proposal, is_legal, latency_us in zip(written.proposals, legal, latencies, strict=True)
-    ]
     legal_ratio = sum(legal) / max(1, len(legal))
     if json:
-        ratios = {"legal_ratio": legal_ratio, "distinct_ratio": written.distinct_ratio}
-        console.print_json({"kernel": space.name, "proposals": rows, **ratios})
+        from scripts.documents.language_models import Generated, PrintedProposal
+
+        rows = tuple(
+            PrintedProposal(
+                sketch=proposal.sketch,
+                decisions=proposal.decisions,
+                legal=is_legal,
+                latency_us=latency_us,
+            )
+            for proposal, is_legal, latency_us in zip(written.proposals, legal, latencies, strict=True)
+        )
+        console.print_json(
+            Generated(
+                kernel=space.name,
+                proposals=rows,
+                legal_ratio=legal_ratio,
+                distinct_ratio=written.distinct_ratio,
+            )
+        )
         return
     console.print_table(
         f"{space.name}: {legal_ratio:.0%} legal, {written.distinct_ratio:.0%} of what was written distinct",
@@ -307,13 +318,18 @@ def evaluate(
     legal_ratio = sum(run.num_legal for run in written) / sum(len(run.latencies_us) for run in written)
     distinct_ratio = sum(run.distinct_ratio for run in written) / len(written)
     if json:
-        document = {
-            "trials": counts,
-            **{f"{proposer}_us": list(map(_finite, curve)) for proposer, curve in curves.items()},
-            "legal_ratio": legal_ratio,
-            "distinct_ratio": distinct_ratio,
-            "runs": [_run_document(run) for run in runs],
-        }
+        from scripts.documents.language_models import Evaluated
+
+        finite = {proposer: tuple(map(_finite, curve)) for proposer, curve in curves.items()}
+        document = Evaluated(
+            trials=tuple(counts),
+            language_us=finite["language"],
+            evolutionary_us=finite["evolutionary"],
+            random_us=finite["random"],
+            legal_ratio=legal_ratio,
+            distinct_ratio=distinct_ratio,
+            runs=tuple(map(_run_document, runs)),
+        )
         console.print_json(document)
         return
     console.print_table(
@@ -432,10 +448,12 @@ def _finite(latency_us: float) -> float | None:
     return latency_us if math.isfinite(latency_us) else None
 
 
-def _run_document(run: Run) -> dict[str, object]:
-    return {
-        "kernel": run.kernel,
-        "proposer": run.proposer,
-        "seed": run.seed,
-        "latencies_us": list(map(_finite, run.latencies_us)),
-    }
+def _run_document(run: Run) -> PrintedTrials:
+    from scripts.documents.language_models import PrintedTrials
+
+    return PrintedTrials(
+        kernel=run.kernel,
+        proposer=run.proposer,
+        seed=run.seed,
+        latencies_us=tuple(map(_finite, run.latencies_us)),
+    )

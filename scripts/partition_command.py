@@ -21,6 +21,7 @@ from scripts.tuning_options import (
 )
 
 if TYPE_CHECKING:
+    from scripts.documents.tuning import Partitioned, PrintedExplanation
     from tessel.picture import GraphNode
     from tuner.explanation import Explanation
     from tuner.whole_model import PartitionedModel
@@ -88,38 +89,40 @@ def _nodes(result: PartitionedModel) -> list[GraphNode]:
     ]
 
 
-def _document(result: PartitionedModel) -> dict[str, object]:
-    return {
-        "partitions": [
-            {
-                "operators": part.operators,
-                "backend": part.backend,
-                "latency_us": part.figure.latency_us,
-                "measured": part.figure.source == "measured",
-                "source": part.figure.source,
-                "occurrences": part.occurrences,
-                "runner_up": None
+def _document(result: PartitionedModel) -> Partitioned:
+    from scripts.documents.tuning import Partitioned, PrintedPart, RunnerUp
+
+    return Partitioned(
+        partitions=tuple(
+            PrintedPart(
+                operators=part.operators,
+                backend=part.backend,
+                latency_us=part.figure.latency_us,
+                measured=part.figure.source == "measured",
+                source=part.figure.source,
+                occurrences=part.occurrences,
+                runner_up=None
                 if part.runner_up is None
-                else {"backend": part.runner_up[0], "latency_us": part.runner_up[1]},
-                "record_ids": part.figure.record_ids,
-            }
+                else RunnerUp(backend=part.runner_up[0], latency_us=part.runner_up[1]),
+                record_ids=part.figure.record_ids,
+            )
             for part in result.partition
-        ],
-        "explanations": [_explanation_document(each) for each in result.explanations],
-        "refused": result.num_refused_by_reason,
-        "end_to_end_us": {name: figure.latency_us for name, figure in result.end_to_end.items()},
-        "sum_of_parts_us": result.sum_of_parts.latency_us,
-        "launch_penalty_us": result.launch_penalty_us,
-        "chosen_by": result.chosen_by,
-        "max_relative_error": result.max_relative_error,
-        "candidates": sum(result.num_candidates_by_rule.values()),
-        "candidates_by_rule": result.num_candidates_by_rule,
-        "candidates_invalid": result.num_invalid,
-        "candidates_pruned": result.function.priced.num_pruned,
-        "states": result.num_states,
-        "new_measurements": result.new_measurements,
-        "reused_measurements": result.reused_measurements,
-    }
+        ),
+        explanations=tuple(_explanation_document(each) for each in result.explanations),
+        refused=result.num_refused_by_reason,
+        end_to_end_us={name: figure.latency_us for name, figure in result.end_to_end.items()},
+        sum_of_parts_us=result.sum_of_parts.latency_us,
+        launch_penalty_us=result.launch_penalty_us,
+        chosen_by=result.chosen_by,
+        max_relative_error=result.max_relative_error,
+        candidates=sum(result.num_candidates_by_rule.values()),
+        candidates_by_rule=result.num_candidates_by_rule,
+        candidates_invalid=result.num_invalid,
+        candidates_pruned=result.function.priced.num_pruned,
+        states=result.num_states,
+        new_measurements=result.new_measurements,
+        reused_measurements=result.reused_measurements,
+    )
 
 
 def _print(result: PartitionedModel, *, explain: bool) -> None:
@@ -174,22 +177,24 @@ def _others(explanation: Explanation) -> str:
     return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
 
 
-def _explanation_document(explanation: Explanation) -> dict[str, object]:
-    return {
-        "operators": explanation.operators,
-        "backend": explanation.backend,
-        "rule": explanation.rule,
-        "latency_us": explanation.figure.latency_us,
-        "margin_us": explanation.margin_us,
-        "alternatives": [
-            {
-                "backend": each.backend,
-                "runners": each.runners,
-                "latency_us": each.latency_us,
-                "parts": len(each.parts),
-            }
+def _explanation_document(explanation: Explanation) -> PrintedExplanation:
+    from scripts.documents.tuning import PrintedAlternative, PrintedExplanation
+
+    return PrintedExplanation(
+        operators=explanation.operators,
+        backend=explanation.backend,
+        rule=explanation.rule,
+        latency_us=explanation.figure.latency_us,
+        margin_us=explanation.margin_us,
+        alternatives=tuple(
+            PrintedAlternative(
+                backend=each.backend,
+                runners=each.runners,
+                latency_us=each.latency_us,
+                parts=len(each.parts),
+            )
             for each in explanation.alternatives
-        ],
-        "cannot": dict(explanation.reasons),
-        "record_ids": explanation.figure.record_ids,
-    }
+        ),
+        cannot=dict(explanation.reasons),
+        record_ids=explanation.figure.record_ids,
+    )

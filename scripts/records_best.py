@@ -11,6 +11,7 @@ from scripts.records_options import JsonOption, UrlOption, name_operators, open_
 
 if TYPE_CHECKING:
     from records import Record, RecordStore
+    from scripts.documents.stored import FastestRecord
 
 
 def best(
@@ -45,7 +46,9 @@ def best(
         found = _find_best(store, wanted, target, threads, match)
     missing = 0 if wanted is None else len(wanted) - len(found)
     if json:
-        console.print_json({"best": [_document(record) for record in found], "not_measured": missing})
+        from scripts.documents.stored import BestFound
+
+        console.print_json(BestFound(best=tuple(map(_document, found)), not_measured=missing))
         return
     columns = ["operators", "backend", "record", "latency"]
     console.print_table("", columns, [_row(record) for record in found], text_columns=2)
@@ -94,16 +97,18 @@ def _find_best(
     return sorted(fastest.values(), key=lambda record: (-record.measurement.latency_us, record.record_id))
 
 
-def _document(record: Record) -> dict[str, object]:
-    return {
-        "operators": [operator.name for operator in record.workload.operators],
-        "role": record.workload.role,
-        "workload": record.workload.fingerprint,
-        "backend": record.measurement.backend,
-        "settings": record.measurement.settings,
-        "latency_us": record.measurement.latency_us,
-        "record": record.record_id,
-    }
+def _document(record: Record) -> FastestRecord:
+    from scripts.documents.stored import FastestRecord
+
+    return FastestRecord(
+        operators=tuple(operator.name for operator in record.workload.operators),
+        role=record.workload.role,
+        workload=record.workload.fingerprint,
+        backend=record.measurement.backend,
+        settings=record.measurement.settings,
+        latency_us=record.measurement.latency_us,
+        record=record.record_id,
+    )
 
 
 def _row(record: Record) -> list[str]:

@@ -14,6 +14,7 @@ from scripts.tuning_options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records import Record
+    from scripts.documents.stored import PrintedRecord
 
 # Spelled out here, because importing the records' own types would slow down every `--help`.
 StatusName = Literal["ok", "unsupported", "error", "timeout"]
@@ -51,7 +52,9 @@ def list_records(
         shown = list(islice(found, limit + 1))
     more, shown = len(shown) > limit, shown[:limit]
     if json:
-        console.print_json({"records": [_document(record) for record in shown], "more": more})
+        from scripts.documents.stored import RecordsListed
+
+        console.print_json(RecordsListed(records=tuple(map(_document, shown)), more=more))
         return
     columns = ["operators", "backend", "status", "id", "latency", "samples"]
     console.print_table("", columns, [_row(record) for record in shown], text_columns=3)
@@ -127,7 +130,9 @@ def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> No
     with open_existing(records) as store, console.progress_bar("reading every record"):
         findings = store.verify()
     if json:
-        console.print_json({"findings": findings})
+        from scripts.documents.stored import Verified
+
+        console.print_json(Verified(findings=tuple(findings)))
     else:
         for finding in findings:
             console.print_line(f"{finding.subject}: {finding.problem}")
@@ -143,14 +148,16 @@ app.command()(records_transfer.merge)
 app.command()(records_transfer.prune)
 
 
-def _document(record: Record) -> dict[str, object]:
-    return {
-        "id": record.record_id,
-        "digest": record.digest,
-        "workload": record.workload,
-        "measurement": record.measurement,
-        "latency_us": record.measurement.latency_us if record.measurement.samples_us else None,
-    }
+def _document(record: Record) -> PrintedRecord:
+    from scripts.documents.stored import PrintedRecord
+
+    return PrintedRecord(
+        id=record.record_id,
+        digest=record.digest,
+        workload=record.workload,
+        measurement=record.measurement,
+        latency_us=record.measurement.latency_us if record.measurement.samples_us else None,
+    )
 
 
 def _row(record: Record) -> list[str]:

@@ -45,7 +45,9 @@ def export(
             summary = save_records(store, path, skip_damaged=skip_damaged)
             written, damaged = summary.written, summary.damaged
     if json:
-        console.print_json({"written": written, "damaged": damaged})
+        from scripts.documents.stored import Exported
+
+        console.print_json(Exported(written=written, damaged=damaged))
     else:
         console.print_line(f"{written} records written to {path}")
     for problem in damaged:
@@ -76,7 +78,9 @@ def import_(
     with open_store(records) as store:
         summary = import_items(store, console.track(read(path), "adding records", total))
     if json:
-        console.print_json({"read": summary.read, "new": summary.new, "known": summary.known})
+        from scripts.documents.stored import Imported
+
+        console.print_json(Imported(read=summary.read, new=summary.new, known=summary.known))
     else:
         console.print_line(f"{summary.read} records read: {summary.new} new, {summary.known} known already")
 
@@ -97,7 +101,9 @@ def merge(
     """
     summaries = {source: _merge_one(source, records, tolerance) for source in sources}
     if json:
-        console.print_json({"sources": summaries})
+        from scripts.documents.stored import Merged
+
+        console.print_json(Merged(sources=summaries))
         return
     for source, summary in summaries.items():
         console.print_line(

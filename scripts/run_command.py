@@ -17,6 +17,7 @@ from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scripts.documents.runs import RunDone
     from tessel.engine.devices import Devices
     from tessel.engine.overheads import Calibration
     from tessel.engine.run import Reference, RunReport
@@ -124,7 +125,9 @@ def run(
         save_document(csv, actions_to_csv(renumbered(actions_of(subject.schedule))).encode())
         console.print_note(f"orders written to {csv}")
         if json:
-            console.print_json({"orders": str(csv)})
+            from scripts.documents.runs import OrdersWritten
+
+            console.print_json(OrdersWritten(orders=str(csv)))
         return
     devices = _devices(subject, device)
     programs = _programs(subject, stages, seed, devices)
@@ -370,14 +373,19 @@ def _draw(subject: _Subject, report: RunReport, path: Path) -> None:
     save_figure(schedule_figure(real, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
 
 
-def _document(report: RunReport) -> dict[str, object]:
-    return {
-        "max_gradient_error": report.max_gradient_error,
-        "loss_error": report.loss_error,
-        "ranks_per_core": report.ranks_per_core,
-        "ranks_per_gpu": report.ranks_per_gpu,
-        **report.figures,
-    }
+def _document(report: RunReport) -> RunDone:
+    from msgspec import UNSET
+
+    from scripts.documents.runs import RunDone
+
+    return RunDone(
+        max_gradient_error=report.max_gradient_error,
+        loss_error=report.loss_error,
+        ranks_per_core=report.ranks_per_core,
+        ranks_per_gpu=report.ranks_per_gpu,
+        searched=report.figures["searched"],
+        one_f_one_b=report.figures.get("1f1b", UNSET),
+    )
 
 
 def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:

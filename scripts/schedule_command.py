@@ -280,7 +280,19 @@ def _period_frontier(
         points = find_frontier(placement, time_limit_s=time_limit_s, seed=seed, on_search=tell)
     _draw_frontier(points, picture)
     if as_json:
-        console.print_json({"frontier": points})
+        from scripts.documents.schedules import PeriodFrontier, PrintedPeriod
+
+        printed = (
+            PrintedPeriod(
+                memory=point.memory,
+                period=point.period,
+                copies=point.copies,
+                lower_bound=point.lower_bound,
+                optimal=point.optimal,
+            )
+            for point in points
+        )
+        console.print_json(PeriodFrontier(frontier=tuple(printed)))
         return
     columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "lower bound", "proven"]
     rows = [
@@ -325,9 +337,20 @@ def _makespan_frontier(
         )
     _draw_frontier(points, picture)
     if as_json:
-        keys = ("memory", "makespan", "lower_bound", "optimal", "gap", "found_by")
-        documents = [{key: getattr(point, key) for key in keys} for point in points]
-        console.print_json({"micro_batches": micro_batches, "frontier": documents})
+        from scripts.documents.schedules import MakespanFrontier, PrintedMakespan
+
+        printed = (
+            PrintedMakespan(
+                memory=point.memory,
+                makespan=point.makespan,
+                lower_bound=point.lower_bound,
+                optimal=point.optimal,
+                gap=point.gap,
+                found_by=point.found_by,
+            )
+            for point in points
+        )
+        console.print_json(MakespanFrontier(micro_batches=micro_batches, frontier=tuple(printed)))
         return
     rows = [
         [
@@ -373,19 +396,21 @@ def _show_schedule(found: Schedule, *, as_json: bool) -> None:
 
 
 def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
-    document = {
-        "period": found.period,
-        "micro_batches": found.copies,
-        "lower_bound": found.lower_bound,
-        "optimal": found.optimal,
-        "steps_per_micro_batch": found.period / found.copies,
-        "rate_lower_bound": float(found.rate_lower_bound),
-        "rate_optimal": found.rate_optimal,
-        "starts": found.starts,
-        "search_seconds": found.search_seconds,
-        "found_by": found.found_by,
-    }
     if as_json:
+        from scripts.documents.schedules import PrintedRepetend
+
+        document = PrintedRepetend(
+            period=found.period,
+            micro_batches=found.copies,
+            lower_bound=found.lower_bound,
+            optimal=found.optimal,
+            steps_per_micro_batch=found.period / found.copies,
+            rate_lower_bound=float(found.rate_lower_bound),
+            rate_optimal=found.rate_optimal,
+            starts=found.starts,
+            search_seconds=found.search_seconds,
+            found_by=found.found_by,
+        )
         console.print_json(document)
         return
     state = "proven least" if found.optimal else f"at least {found.lower_bound}"

@@ -13,6 +13,7 @@ from scripts.report import print_stages
 from scripts.tuning_options import BatchOption, JsonOption, ModelArgument, ShapeOption, TuningOptions
 
 if TYPE_CHECKING:
+    from scripts.documents.tuning import PrintedStage
     from tuner.plan import Figure, StagePlan, TiedParameter
 
 
@@ -58,10 +59,9 @@ def stages(
         )
     with tuning_options.open_session(options) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
-    document = {
-        "stages": [_stage_document(stage) for stage in found.stages],
-        "tied": [list(group) for group in found.tied],
-    }
+    from scripts.documents.tuning import Staged
+
+    document = Staged(stages=tuple(map(_stage_document, found.stages)), tied=found.tied)
     if save is not None:
         import msgspec
 
@@ -75,23 +75,25 @@ def stages(
     _print(found.stages, found.tied)
 
 
-def _stage_document(stage: StagePlan) -> dict[str, object]:
-    return {
-        "name": stage.name,
-        "layers": stage.layers,
-        "inputs": stage.inputs,
-        "outputs": stage.outputs,
-        "relayed": stage.relayed,
-        "parameters": stage.parameters,
-        "forward_us": _latency_us(stage.forward),
-        "backward_us": _latency_us(stage.backward),
-        "backward_input_us": _latency_us(stage.backward_input),
-        "backward_weight_us": _latency_us(stage.backward_weight),
-        "weight_bytes": stage.weight_bytes,
-        "saved_bytes": stage.saved_bytes,
-        "saved_for_weight_bytes": stage.saved_for_weight_bytes,
-        "boundary_bytes": stage.boundary_bytes,
-    }
+def _stage_document(stage: StagePlan) -> PrintedStage:
+    from scripts.documents.tuning import PrintedStage
+
+    return PrintedStage(
+        name=stage.name,
+        layers=stage.layers,
+        inputs=stage.inputs,
+        outputs=stage.outputs,
+        relayed=stage.relayed,
+        parameters=stage.parameters,
+        forward_us=_latency_us(stage.forward),
+        backward_us=_latency_us(stage.backward),
+        backward_input_us=_latency_us(stage.backward_input),
+        backward_weight_us=_latency_us(stage.backward_weight),
+        weight_bytes=stage.weight_bytes,
+        saved_bytes=stage.saved_bytes,
+        saved_for_weight_bytes=stage.saved_for_weight_bytes,
+        boundary_bytes=stage.boundary_bytes,
+    )
 
 
 def _latency_us(figure: Figure | None) -> float | None:

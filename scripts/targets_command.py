@@ -23,6 +23,7 @@ def targets(
 
     `tessel targets nvidia-a100`
     """
+    from scripts.documents.machines import Device, TargetsListed
     from tuner.errors import TunerError
     from tuner.target_resolution import environment_of, known_targets, resolve_target
 
@@ -32,17 +33,17 @@ def targets(
         try:
             environment = environment_of(resolve_target(name))
         except TunerError as error:
-            here[name] = {"measurable": False, "detail": str(error)}
+            here[name] = Device(measurable=False, detail=str(error))
         else:
             detail = f"{environment.device_model}, {environment.num_cores} cores, driver {environment.driver}"
-            here[name] = {"measurable": True, "detail": detail}
+            here[name] = Device(measurable=True, detail=detail)
     if json:
-        console.print_json({"here": here, "targets": names})
+        console.print_json(TargetsListed(here=here, targets=tuple(names)))
         return
     for name in names:
         device = here.get(name)
         if device is None:
             console.print_line(f"{'builds':10}{name}")
         else:
-            status = "measures" if device["measurable"] else "missing"
-            console.print_line(f"{status:10}{name:28}{device['detail']}")
+            status = "measures" if device.measurable else "missing"
+            console.print_line(f"{status:10}{name:28}{device.detail}")

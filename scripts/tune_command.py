@@ -23,6 +23,7 @@ from scripts.tuning_options import (
 )
 
 if TYPE_CHECKING:
+    from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
 
 _PIPELINE = "Pipeline options"
@@ -131,16 +132,18 @@ def _check(*, devices: int, micro_batches: int, optimizer: str, hop_us: float | 
         raise typer.BadParameter(f"--hop-us is {hop_us}; a latency is a number of microseconds >= 0")
 
 
-def _document(plan: Plan, path: Path) -> dict[str, object]:
-    return {
-        "plan": str(path),
-        "new_measurements": plan.new_measurements,
-        "reused_measurements": plan.reused_measurements,
-        "comparison": plan.comparison,
-        "lower_bound_ms": plan.schedule.lower_bound * plan.step_us / 1000,
-        "optimal": plan.schedule.optimal,
-        "gap": plan.schedule.gap,
-    }
+def _document(plan: Plan, path: Path) -> Tuned:
+    from scripts.documents.tuning import Tuned
+
+    return Tuned(
+        plan=str(path),
+        new_measurements=plan.new_measurements,
+        reused_measurements=plan.reused_measurements,
+        comparison=plan.comparison,
+        lower_bound_ms=plan.schedule.lower_bound * plan.step_us / 1000,
+        optimal=plan.schedule.optimal,
+        gap=plan.schedule.gap if plan.schedule.lower_bound else None,
+    )
 
 
 def _print_plan(plan: Plan) -> None:

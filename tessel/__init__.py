@@ -10,8 +10,8 @@ These are the public names; what is not among them is private to its own package
     'searched'
 
 A name is imported when it is first asked for (PEP 562), the one exception to the rule that no code runs on
-import: the search needs numba and pictures need matplotlib, and a program that only loads a schedule waits for
-neither. Type checkers and the API reference see the ordinary imports below. Checked in
+import: the search needs numba and pictures need matplotlib, and a program that only loads a schedule waits
+for neither. Type checkers and the API reference see the ordinary imports below. Checked in
 tests/tessel/test_public_surface.py.
 """
 

@@ -1,7 +1,7 @@
 """One function from a schedule, or a comparison, to a file: the path's suffix says what is drawn.
 
-`.svg`, `.png` and `.pdf` are pictures, `.html` a page for any browser, `.json` a trace for Perfetto and `.txt`
-the text that terminals show. Checked in tests/tessel/picture/test_files.py.
+`.svg`, `.png` and `.pdf` are pictures, `.html` a page for any browser, `.json` a trace for Perfetto and
+`.txt` the text that terminals show. Checked in tests/tessel/picture/test_files.py.
 """
 
 from __future__ import annotations

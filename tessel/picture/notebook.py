@@ -22,7 +22,7 @@ MAX_BLOCKS = 4000
 
 
 def schedule_svg(schedule: Schedule) -> str | None:
-    """Return the schedule over its memory as an SVG document; None for more than `MAX_BLOCKS` runs of blocks."""
+    """Return the schedule over its memory as an SVG document; None for more than `MAX_BLOCKS` runs."""
     return _svg(schedule, repr(schedule))
 
 

@@ -45,8 +45,8 @@ class RepetendResult:
     def __repr__(self) -> str:
         proof = "optimal" if self.optimal else f"lower bound {self.lower_bound}"
         return (
-            f"RepetendResult({self.placement.devices} devices, {self.copies} micro-batches every {self.period} "
-            f"steps ({proof}), found by {self.found_by})"
+            f"RepetendResult({self.placement.devices} devices, {self.copies} micro-batches every "
+            f"{self.period} steps ({proof}), found by {self.found_by})"
         )
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from document_schemas import check_printed
 
 from scripts import console
 from scripts.main import main
@@ -20,12 +21,14 @@ class Outcome:
 
 @pytest.fixture
 def tessel(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Outcome]]:
-    """Run the command as a user would, in this process."""
+    """Run the command as a user would, in this process; its documents are held against their schemas."""
 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()
         status = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
+        if "--json" in arguments and captured.out:
+            check_printed(arguments, captured.out)
         return Outcome(status, captured.out, captured.err)
 
     yield run

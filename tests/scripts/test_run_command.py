@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from document_schemas import check_printed
 
 pytest.importorskip("torch")
 
@@ -65,7 +66,7 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     wanted = ("--trace", trace, "--picture", picture, "--overheads", "none", "--json")
     done = tessel("run", path, "--stages", stages, "--device", "cpu", "--repeats", 2, *wanted)
     assert done.status == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = check_printed(["run"], done.stdout)
     assert report["max_gradient_error"] < 1e-5
     assert report["loss_error"] < 1e-5
     assert set(report) >= {"searched", "1f1b", "ranks_per_core"}
@@ -87,7 +88,7 @@ def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(
     done = tessel("run", path, *options, "--json")
     assert done.status == 0, done.stderr
     assert "overheads of 2 ranks measured, and kept in" in done.stderr
-    report = json.loads(done.stdout)
+    report = check_printed(["run"], done.stdout)
     searched = report["searched"]
     assert searched["simulated_ms"] == schedule.makespan
     assert searched["simulated_ms"] < searched["with_overheads_ms"]
@@ -101,7 +102,7 @@ def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., objec
     own = Path(__file__).parents[2] / "examples" / "vocabulary_parallel.py"
     done = tessel("run", path, "--stages", f"{own}:stages", "--repeats", 1, "--overheads", "none", "--json")
     assert done.status == 0, done.stderr
-    assert json.loads(done.stdout)["max_gradient_error"] < 1e-5
+    assert check_printed(["run"], done.stdout)["max_gradient_error"] < 1e-5
     for stages, message in (
         (f"{own}:nothing", "nothing' cannot be imported"),
         ("torch", "needs a plan, and this document is a schedule"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from document_schemas import check_printed
 
 pytest.importorskip("torch")
 
@@ -33,7 +34,7 @@ def test_tied_gradients_are_exact_on_real_ranks(
         run = ("--stages", stages, "--repeats", 1, "--overheads", "none", "--json")
         done = tessel("run", out / "plan.json", *run)
         assert done.status == 0, done.stderr
-        report = json.loads(done.stdout)
+        report = check_printed(["run"], done.stdout)
         assert report["max_gradient_error"] < 1e-4
         assert report["loss_error"] < 1e-5
         assert set(report) >= {"searched", "1f1b"}

@@ -30,7 +30,9 @@ def test_data_loads_no_search_and_no_picture() -> None:
 
 
 def test_the_search_loads_no_picture_and_no_compiler_of_models() -> None:
-    loaded = set(modules_after("import tessel; tessel.find_schedule, tessel.find_repetend, tessel.find_frontier"))
+    loaded = set(
+        modules_after("import tessel; tessel.find_schedule, tessel.find_repetend, tessel.find_frontier")
+    )
     assert loaded & {"matplotlib", "tvm", "tvm_ffi", "torch", "xgboost"} == set()
 
 

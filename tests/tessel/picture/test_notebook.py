@@ -22,7 +22,9 @@ def gpipe(devices: int, micro_batches: int) -> Schedule:
 
 def words(svg: str | None) -> set[str]:
     assert svg is not None
-    return {element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")}
+    return {
+        element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")
+    }
 
 
 def test_a_schedule_is_a_picture_with_its_figures_above() -> None:
@@ -88,6 +90,9 @@ def test_reprs_are_one_short_line() -> None:
         assert len(repr(value)) < 300, value
         assert "\n" not in repr(value)
     assert repr(schedule) == (
-        "Schedule(4 devices, 16 micro-batches, makespan 76 (lower bound 0), bubble ratio 15.8%, peak memory 16)"
+        "Schedule(4 devices, 16 micro-batches, makespan 76 (lower bound 0), bubble ratio 15.8%, "
+        "peak memory 16)"
     )
-    assert repr(schedule.placement) == "Placement(4 devices, 8 blocks, 7 edges, work 3 on the busiest device)"
+    assert (
+        repr(schedule.placement) == "Placement(4 devices, 8 blocks, 10 edges, work 4 on the busiest device)"
+    )

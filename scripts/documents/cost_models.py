@@ -1,0 +1,57 @@
+"""What `tessel cost-model` prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cost_model.evaluation import SplitFigures
+from cost_model.kernel_model import Manifest
+from cost_model.stage_model import StageFigures, StageManifest
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model train` made; no model of stages where the records hold too few."""
+
+    model: str
+    manifest: Manifest
+    stage_manifest: StageManifest | None
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures on what was held out, by split, and of stages where the records hold enough."""
+
+    splits: dict[str, SplitFigures]
+    stages: StageFigures | None
+
+
+class PrintedPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend's predicted latency, its 90 % interval, and the measured latency where it is known."""
+
+    backend: str
+    settings: str
+    predicted_us: float
+    interval_us: tuple[float, float]
+    measured_us: float | None
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model predict` says of a workload."""
+
+    workload: str
+    predictions: tuple[PrintedPrediction, ...]
+
+
+class PrintedStagePrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage's sum of parts, its corrected latency, its 90 % interval, and what it took."""
+
+    plain_sum_us: float
+    predicted_us: float
+    interval_us: tuple[float, float]
+    measured_us: float
+
+
+class StagesPredicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model predict` says of a stage."""
+
+    workload: str
+    predictions: tuple[PrintedStagePrediction, ...]

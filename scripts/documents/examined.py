@@ -1,0 +1,13 @@
+"""What `tessel doctor` prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scripts.doctor_command import Finding
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at, the required parts first."""
+
+    findings: tuple[Finding, ...]

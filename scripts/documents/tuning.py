@@ -1,0 +1,180 @@
+"""What `tessel tune`, `partition`, `stages` and `records collect` print."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tessel.comparison import ComparisonRow
+from tuner.plan import TensorInfo, TiedParameter
+
+Source = Literal["measured", "predicted", "derived", "given"]
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel tune` found.
+
+    Attributes:
+        plan: path of the plan.
+        new_measurements: made by this run.
+        reused_measurements: found in the records.
+        comparison: the searched schedule and the hand-written ones, fastest first.
+        lower_bound_ms: no schedule of these stages is shorter.
+        optimal: the makespan is proven least.
+        gap: how far it may be from the least one, as a share of the bound; null where no bound is known.
+    """
+
+    plan: str
+    new_measurements: int
+    reused_measurements: int
+    comparison: tuple[ComparisonRow, ...]
+    lower_bound_ms: float
+    optimal: bool
+    gap: float | None
+
+
+class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
+    """The next best backend of a sub-graph."""
+
+    backend: str
+    latency_us: float
+
+
+class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One distinct sub-graph and the backend that runs it.
+
+    Attributes:
+        operators: names in order.
+        backend: the backend chosen.
+        latency_us: of one occurrence.
+        measured: whether `source` is `measured`.
+        source: where the latency comes from.
+        occurrences: how many times the model runs it.
+        runner_up: the next best backend; null where no other can run it.
+        record_ids: the measurements it rests on.
+    """
+
+    operators: tuple[str, ...]
+    backend: str
+    latency_us: float
+    measured: bool
+    source: Source
+    occurrences: int
+    runner_up: RunnerUp | None
+    record_ids: tuple[int, ...]
+
+
+class PrintedAlternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Another way to run the same nodes: who asked, who runs them, in how many parts, how long."""
+
+    backend: str
+    runners: str
+    latency_us: float
+    parts: int
+
+
+class PrintedExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a sub-graph went where it did.
+
+    Attributes:
+        operators: names in order.
+        backend: who runs it.
+        rule: the rule that proposed it.
+        latency_us: of one occurrence.
+        margin_us: how much slower the first alternative is; null where there is none.
+        alternatives: the cheapest first.
+        cannot: what the other backends said, by name.
+        record_ids: the measurements it rests on.
+    """
+
+    operators: tuple[str, ...]
+    backend: str
+    rule: str
+    latency_us: float
+    margin_us: float | None
+    alternatives: tuple[PrintedAlternative, ...]
+    cannot: dict[str, str]
+    record_ids: tuple[int, ...]
+
+
+class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel partition` found.
+
+    Attributes:
+        partitions: the distinct sub-graphs.
+        explanations: why each went where it did.
+        refused: how often candidates were refused, by reason.
+        end_to_end_us: latency of the whole model, of `mix` and of each single backend.
+        sum_of_parts_us: what the search added up for `mix`.
+        launch_penalty_us: what one more partition costs.
+        chosen_by: whose answer the mix is; `searched` where it is the search's first.
+        max_relative_error: against the unpartitioned model; null where nothing was run.
+        candidates: proposed by all rules.
+        candidates_by_rule: proposed by each.
+        candidates_invalid: refused or failed.
+        candidates_pruned: left out without a measurement.
+        states: that the search looked at.
+        new_measurements: made by this run.
+        reused_measurements: found in the records.
+    """
+
+    partitions: tuple[PrintedPart, ...]
+    explanations: tuple[PrintedExplanation, ...]
+    refused: dict[str, int]
+    end_to_end_us: dict[str, float]
+    sum_of_parts_us: float
+    launch_penalty_us: float
+    chosen_by: str
+    max_relative_error: float | None
+    candidates: int
+    candidates_by_rule: dict[str, int]
+    candidates_invalid: int
+    candidates_pruned: int
+    states: int
+    new_measurements: int
+    reused_measurements: int
+
+
+class PrintedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """One pipeline stage: its interface, its latencies (null where it has no such block) and its memory."""
+
+    name: str
+    layers: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    relayed: tuple[str, ...]
+    parameters: tuple[str, ...]
+    forward_us: float | None
+    backward_us: float | None
+    backward_input_us: float | None
+    backward_weight_us: float | None
+    weight_bytes: int
+    saved_bytes: int
+    saved_for_weight_bytes: int
+    boundary_bytes: int
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel stages` found: the stages in order, and groups of parameters that are one and the same."""
+
+    stages: tuple[PrintedStage, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+
+
+class CollectionDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel records collect` came to.
+
+    Attributes:
+        found: distinct kernels of all networks, each with each backend.
+        done: those that the records now hold.
+        new_measurements: those measured by this run.
+        stages: stages measured.
+        networks: path of the file that says which workloads are of which network.
+    """
+
+    found: int
+    done: int
+    new_measurements: int
+    stages: int
+    networks: str
