@@ -1,10 +1,10 @@
-# Two commands on a fresh machine: `make tune` and `make test`. Only Python 3.11 or 3.12 and make are needed.
+# Two commands on a fresh machine: `make tune` and `make test`. Only Python 3.11 to 3.14 and make are needed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
 
-.PHONY: tune test lint bench docs clean
+.PHONY: tune test lint bench docs schemas clean
 
 tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
@@ -23,6 +23,9 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
 	@echo "$(OUT)/site/index.html"
 
+schemas: $(VENV)/.installed-test
+	$(BIN)/python .ci/write_schemas.py
+
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 
@@ -30,11 +33,12 @@ clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] <= (3, 12) else "Python %d.%d found; 3.11 or 3.12 is needed: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] <= (3, 14) else "Python %d.%d found; 3.11 to 3.14 is needed: make PYTHON=python3.12" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	# Byte code is written for what is imported, when it is, and not for all that is installed: 100 MB less.
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
 	$(BIN)/python -m tessel.search.cold_start
 	touch $@
 

@@ -34,6 +34,9 @@ _PURPOSES = {
 }
 """Of each optional distribution, the extra that brings it and what it is for."""
 
+_SAME_PACKAGE = {"xgboost-cpu": "xgboost"}
+"""Of each distribution, another one that brings the same package: XGBoost with CUDA."""
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS")
 _TVM_PROBE = "import tvm; tvm.ir.save_json(tvm.ir.Range(0, 1))"
 """What crashes where TVM and its ffi do not fit together: turning an object into JSON, as tuning does."""
@@ -98,13 +101,21 @@ def find_all() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
+    import importlib.metadata
+
+    from packaging.specifiers import SpecifierSet
+
     version = platform.python_version()
-    if (3, 11) <= sys.version_info[:2] <= (3, 12):
+    try:
+        wanted = SpecifierSet(importlib.metadata.metadata(_PROJECT).get("Requires-Python", ""))
+    except importlib.metadata.PackageNotFoundError:
+        wanted = SpecifierSet()  # which is a finding of its own
+    if wanted.contains(version, prereleases=True):
         return Finding(name="python", status="ok", detail=version)
     return Finding(
         name="python",
         status="broken",
-        detail=f"{version} is outside the tested range",
+        detail=f"{version} is outside the tested range, {wanted}",
         fix="make clean; make PYTHON=python3.12 test",
     )
 
@@ -160,10 +171,14 @@ def _requirements() -> list[Requirement] | None:
         return None
     found: dict[str, Requirement] = {}
     for requirement in map(Requirement, lines):
-        optional = requirement.marker is not None
-        if not optional or requirement.name in _PURPOSES:
+        if _is_required(requirement) or requirement.name in _PURPOSES:
             found.setdefault(requirement.name, requirement)
-    return sorted(found.values(), key=lambda requirement: requirement.marker is not None)
+    return sorted(found.values(), key=lambda requirement: not _is_required(requirement))
+
+
+def _is_required(requirement: Requirement) -> bool:
+    """Whether this platform needs it without any extra."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
 def _distribution(requirement: Requirement) -> Finding:
@@ -171,7 +186,7 @@ def _distribution(requirement: Requirement) -> Finding:
 
     name = requirement.name
     extra, purpose = _PURPOSES.get(name, ("", ""))
-    version = _version(name)
+    version = _version(name) or _version(_SAME_PACKAGE.get(name, name))
     if version is None:
         fix = (
             f"python -m pip install -c constraints.txt -e '.[{extra}]'" if extra else "make tune installs it"

@@ -123,11 +123,31 @@ def main(arguments: Sequence[str]) -> int:
         # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        missing = _DISTRIBUTION_BY_MODULE.get((error.name or "").partition(".")[0])
+        if missing is None:
+            raise
+        return _fail(
+            f"{missing} is not installed, and this command needs it; python -m pip install {missing} "
+            "-c constraints.txt",
+            EXIT_FAILED,
+        )
     except Exception as error:
         status = _status_of(error)
         if status is None:
             raise
         return _fail(str(error), status)
+
+
+_DISTRIBUTION_BY_MODULE = {
+    "tvm": "apache-tvm",
+    "tvm_ffi": "apache-tvm-ffi",
+    "xgboost": "xgboost-cpu",
+    "psutil": "psutil",
+    "cloudpickle": "cloudpickle",
+    "threadpoolctl": "threadpoolctl",
+}
+"""What packagers may leave out for schedules, pictures and records alone (docs/installation.md)."""
 
 
 def _leave_styles_out_of_help() -> None:

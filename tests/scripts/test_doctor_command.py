@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-from scripts.doctor_command import _quota_cores
+from scripts.doctor_command import _distribution, _is_required, _quota_cores
 
 
 def doctor(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -83,3 +84,20 @@ def test_a_container_s_share_of_cores_is_read(tmp_path: Path) -> None:
     path.write_text("max 100000\n")
     assert _quota_cores(path) is None
     assert _quota_cores(tmp_path / "absent") is None
+
+
+def test_xgboost_with_cuda_stands_for_the_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Requirement("xgboost-cpu>=3.2,<4; sys_platform != 'nowhere'")
+    installed = {"xgboost": "3.2.0"}
+    monkeypatch.setattr("scripts.doctor_command._version", installed.get)
+    assert _is_required(wanted)
+    assert _distribution(wanted).status == "ok"
+    installed["xgboost"] = "2.1.0"
+    assert "2.1.0 is installed" in _distribution(wanted).detail
+    installed.clear()
+    assert _distribution(wanted).status == "broken"
+
+
+def test_what_another_platform_or_an_extra_needs_is_not_required_here() -> None:
+    assert not _is_required(Requirement("xgboost>=3.2; sys_platform == 'nowhere'"))
+    assert not _is_required(Requirement("torch>=2.11; extra == 'torch'"))

@@ -1,0 +1,85 @@
+"""Schedules, pictures and records without TVM, XGBoost and torch: in a process that refuses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import kernel_physics
+import pytest
+
+from records import open_store
+from records.exchange import save_records
+from tessel import save, shapes
+
+BLOCKER = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+from scripts.main import main
+for line in sys.stdin.read().splitlines():
+    print("$", line, flush=True)
+    status = main(line.split())
+    print("exit status", status, flush=True)
+"""
+LEFT_OUT = (
+    "tvm,tvm_ffi,xgboost,torch,onnx,onnxruntime,transformers,ortools,psutil,cloudpickle,tornado,threadpoolctl"
+)
+COMMANDS = """
+schedule vshape --devices 2 --micro-batches 2 --save {folder}/schedule.json
+schedule vshape --devices 2 --period-only --json
+schedule {folder}/placement.json --micro-batches 2 --json
+compare {folder}/schedule.json --json
+draw {folder}/schedule.json
+draw {folder}/schedule.json --out {folder}/picture.svg --compare
+draw {folder}/schedule.json --out {folder}/page.html
+draw {folder}/schedule.json --out {folder}/trace.json
+draw {folder}/schedule.json --out {folder}/report.md
+run {folder}/schedule.json --csv {folder}/orders.csv
+records import {folder}/records.jsonl --records {folder}/records.db
+records list --records {folder}/records.db
+records show 1 --records {folder}/records.db
+records stats --records {folder}/records.db
+records verify --records {folder}/records.db
+records export {folder}/again.jsonl --records {folder}/records.db
+records merge {folder}/again.jsonl --records {folder}/other.db
+records prune --records {folder}/records.db
+"""
+
+
+def run_without(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKER, LEFT_OUT],
+        input=commands.strip(),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parent.parent.parent,
+        check=False,
+    )
+
+
+def test_schedules_pictures_and_records_need_none_of_them(tmp_path: Path) -> None:
+    save(shapes.vshape(2), tmp_path / "placement.json")
+    with open_store(str(tmp_path / "first.db")) as store:
+        for record in kernel_physics.many_records(2):
+            store.append(record.workload, record.measurement)
+        save_records(store, tmp_path / "records.jsonl")
+    done = run_without(COMMANDS.format(folder=tmp_path), tmp_path)
+    states = [line for line in done.stdout.splitlines() if line.startswith("exit status ")]
+    assert states == ["exit status 0"] * len(COMMANDS.strip().splitlines()), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["partition mlp", "backends", "cost-model train --records {folder}/first.db"]
+)
+def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: str) -> None:
+    with open_store(str(tmp_path / "first.db")):
+        pass
+    done = run_without(command.format(folder=tmp_path), tmp_path)
+    assert "exit status 1" in done.stdout
+    assert "is not installed, and this command needs it; python -m pip install" in done.stderr
+    assert "Traceback" not in done.stderr
