@@ -143,6 +143,7 @@ _DISTRIBUTION_BY_MODULE = {
     "tvm": "apache-tvm",
     "tvm_ffi": "apache-tvm-ffi",
     "xgboost": "xgboost-cpu",
+    "scipy": "scipy",
     "psutil": "psutil",
     "cloudpickle": "cloudpickle",
     "threadpoolctl": "threadpoolctl",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import tessel
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 SOURCES = [
@@ -51,3 +53,13 @@ def test_text_names_no_machine_and_no_address() -> None:
         for match in pattern.finditer(path.read_text())
     ]
     assert found == []
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^::: tessel\.(\w+)$", text, re.MULTILINE)) == sorted(tessel.__all__)
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(menu) == sorted({"index.md", *(path.name for path in (ROOT / "docs").glob("*.md"))})
