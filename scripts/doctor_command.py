@@ -107,7 +107,7 @@ def _python() -> Finding:
 
     version = platform.python_version()
     try:
-        wanted = SpecifierSet(importlib.metadata.metadata(_PROJECT).get("Requires-Python", ""))
+        wanted = SpecifierSet(importlib.metadata.metadata(_PROJECT)["Requires-Python"])
     except importlib.metadata.PackageNotFoundError:
         wanted = SpecifierSet()  # which is a finding of its own
     if wanted.contains(version, prereleases=True):

@@ -1,0 +1,98 @@
+"""What a wheel holds, and for which versions of Python: said once in pyproject.toml, meant everywhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def data_files() -> set[str]:
+    """Return what git knows in the packages beside modules."""
+    listed = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return {name for name in listed.stdout.splitlines() if not name.endswith(".py")}
+
+
+def test_every_package_is_typed_and_all_its_data_is_shipped() -> None:
+    found = data_files()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= found
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["*"]
+    assert [
+        name for name in found if not any(fnmatch(Path(name).name, pattern) for pattern in patterns)
+    ] == []
+    included = PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert sorted(included) == sorted(f"{package}*" for package in PACKAGES)
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.slow  # a build fetches setuptools
+def test_a_wheel_holds_what_the_repository_does(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path)]
+    subprocess.run([*wheel, str(source)], check=True)
+    (path,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(path).namelist())
+    assert data_files() <= held
+    modules = {
+        path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    }
+    assert modules <= held
+
+
+def test_versions_of_python_are_the_same_everywhere() -> None:
+    wanted = SpecifierSet(PROJECT["project"]["requires-python"])
+    versions = [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")]
+    prefix = "Programming Language :: Python :: "
+    classified = [name for name in PROJECT["project"]["classifiers"] if name.startswith(prefix)]
+    assert [name.removeprefix(prefix) for name in classified] == versions
+    first, last = (tuple(map(int, version.split("."))) for version in (versions[0], versions[-1]))
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"{first} <= v[:2] <= {last}" in makefile
+    assert f"{versions[0]} to {versions[-1]} is needed" in makefile
+    assert f"Python {versions[0]} to {versions[-1]} and make are needed" in makefile
+    assert PROJECT["tool"]["mypy"]["python_version"] == versions[0]
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{versions[0].replace('.', '')}"
+
+
+def test_every_required_distribution_has_a_tested_version() -> None:
+    tested = {
+        re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower(): line.partition("==")[2]
+        for line in (ROOT / "constraints.txt").read_text().split()
+    }
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    for requirement in map(Requirement, lines):
+        if requirement.name != PROJECT["project"]["name"]:
+            assert requirement.specifier.contains(tested[requirement.name.lower()], prereleases=True), (
+                requirement
+            )
+
+
+def test_gpu_libraries_are_not_brought_unasked() -> None:
+    on_linux = {"sys_platform": "linux", "extra": ""}
+    required = [
+        requirement.name
+        for requirement in map(Requirement, PROJECT["project"]["dependencies"])
+        if requirement.marker is None or requirement.marker.evaluate(on_linux)
+    ]
+    assert "xgboost-cpu" in required
+    assert "xgboost" not in required
