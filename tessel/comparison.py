@@ -61,7 +61,11 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     not_applicable: tuple[tuple[str, str], ...]
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(f'{row.schedule} {row.length} {row.unit}' for row in self.rows)})"
+        shown = (
+            f"{row.schedule} {row.length} {row.unit}{'' if row.fits else ' (does not fit)'}"
+            for row in self.rows
+        )
+        return f"Comparison({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         """Return the rows as a table, for a notebook."""

@@ -6,10 +6,12 @@ import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 
 import pytest
+from tuned_model import tuned_model
 
 from tessel.comparison import compare_schedules
 from tessel.handwritten import HANDWRITTEN
 from tessel.picture import notebook
+from tessel.pipeline import build_plan
 from tessel.schedule import Schedule
 from tessel.search.period_result import RepetendResult
 from tessel.shapes import kshape, mshape, vshape
@@ -96,3 +98,25 @@ def test_reprs_are_one_short_line() -> None:
     assert (
         repr(schedule.placement) == "Placement(4 devices, 8 blocks, 10 edges, work 4 on the busiest device)"
     )
+
+
+def test_a_plan_is_the_table_of_its_comparison() -> None:
+    plan = build_plan(
+        tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)]),
+        micro_batches=2,
+        memory_limit_bytes=None,
+        time_limit_s=0.5,
+    )
+    table = ElementTree.fromstring(plan._repr_html_())
+    assert [cell.text for cell in table.iter("caption")] == [repr(plan)]
+    assert {"makespan (ms)", "peak memory (MiB)"} <= {cell.text for cell in table.iter("th")}
+    assert len(list(table.iter("tr"))) == len(plan.comparison) + 1
+    assert len(repr(plan)) < 200
+
+
+def test_a_comparison_says_what_breaks_the_limit() -> None:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b-limited")
+    limited = rule.build(vshape(3), micro_batches=4, memory=(2, 2, 2))
+    shown = repr(compare_schedules(limited, names=["gpipe"]))
+    assert "gpipe 24 steps (does not fit)" in shown
+    assert shown.count("does not fit") == 1
