@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.convolution_chains import (
     Chain,
     bindings_of,
@@ -33,7 +34,6 @@ from tuner.backends.kernels.depthwise import DepthwiseShape
 from tuner.backends.kernels.direct import DirectShape
 from tuner.backends.kernels.inverted_residual import Block, Stage, block_kernel
 from tuner.backends.kernels.joined_data import JoinedShape, joining_kernel
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.library_call import shape_of

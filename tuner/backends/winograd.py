@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.bounds import RELU, UNBOUNDED
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.kernels.winograd import convolution_kernel, weights_kernel
 from tuner.backends.kernels.winograd_shape import choose_shape

@@ -18,11 +18,11 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
+from cost_model.register_tile import largest_divisor
 from tuner.backends.kernels.register_tile import (
     Tile,
     choose_tile,
     is_contiguous,
-    largest_divisor,
     result_axes,
 )
 from tuner.backends.protocol import PrimFunc

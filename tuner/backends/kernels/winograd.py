@@ -27,9 +27,9 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.memory import Vector, flat, prefetch
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.sums import Sums
 from tuner.backends.kernels.winograd_shape import WinogradShape
 from tuner.backends.kernels.winograd_transforms import TRANSFORMS, transformed
