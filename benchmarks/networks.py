@@ -58,7 +58,7 @@ LONGEST = "onnxruntime"
 """The library that takes whole networks; what the other backends make without it is measured too."""
 
 WITHOUT = f"mix without {LONGEST}"
-OWN_KERNELS = ("attention", "channels_last", "products", "winograd")
+OWN_KERNELS = ("attention", "channels_last", "products")
 """Backends whose kernels are written in this project; the others' come from libraries and from TVM."""
 
 TOLERANCE = 1e-4

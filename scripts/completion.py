@@ -27,7 +27,6 @@ BACKENDS = (
     "onnxruntime",
     "products",
     "attention",
-    "winograd",
     "channels_last",
     "metaschedule",
     "cublas",

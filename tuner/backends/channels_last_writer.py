@@ -258,7 +258,7 @@ class _Writer:
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
             cut = choose_shape(shape_of(data), filters_of(chain.call), padding, self.target.num_threads)
             pack = winograd.weights_kernel(cut)
-            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation, channels_last=True)
+            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation)
             packed_shape: Sequence[int] = cut.packed_shape
         elif is_depthwise(chain.call):
             alone = DepthwiseShape(**place_of(chain.call))
