@@ -11,9 +11,9 @@ import pytest
 from dataflow_samples import relax_module
 from tvm import relax
 
+from tests.mock_pricer import MockPricer
 from tuner.describe import describe_graph
 from tuner.errors import TunerError
-from tuner.estimators import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.partition import find_candidates
 from tuner.partitioned_function import PartitionedFunction, PricedFunction, choose_partition

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, kernels_of
+from tests.run_module import run_module
 from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.tvm_native import fuse_function
-from tuner.lower import build_module, build_reference, run_module
+from tuner.lower import build_module, build_reference
 from tuner.measure_worker import input_specs, random_inputs, relative_error
 from tuner.target import Target
 from tuner.target_resolution import resolve_target

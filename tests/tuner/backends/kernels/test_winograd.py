@@ -11,10 +11,11 @@ from scipy.signal import correlate
 from tvm import relax
 
 from tests.partition_samples import part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
-from tuner.lower import build_module, lower_module, run_module
+from tuner.lower import build_module, lower_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import BIND_NAME
 
