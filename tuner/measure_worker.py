@@ -167,9 +167,7 @@ class Worker:
         reference = tvm.ir.load_json(request.reference_json)
         executable = self._compile(module)
         return Compared(
-            compare_results(
-                *self._both_results(executable, self._compile(reference), module, request.seed)
-            )
+            compare_results(*self._both_results(executable, self._compile(reference), module, request.seed))
         )
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 TOLERANCES: Mapping[str, float] = {
-    "float64": 1e-6,  # TVM's and the libraries' exponentials and error functions stop short of double precision
+    "float64": 1e-6,  # TVM's and the libraries' exponentials stop short of double precision
     "float32": 1e-3,  # libraries sum in another order, and Winograd's transforms lose two of seven digits
     "float16": 3e-2,  # eleven bits lose a digit in a sum of a thousand products
     "bfloat16": 3e-2,  # eight bits, summed in float32 by all that compute with them
@@ -30,8 +30,8 @@ such as the gradient of a bias that softmax cancels, is nothing but rounding err
 float32's tolerance that is a millionth of the largest gradient, eight units in its last place."""
 
 COMPARISON = ("comparison", "2")
-"""Carried by records of checks. The number rises when a comparison finds what the one before let pass, so that
-what was only passed by that one is checked again. 2: NaN and infinity are faults."""
+"""Carried by records of checks. The number rises when a comparison finds what the one before let pass, so that what
+only that one passed is checked again. 2: NaN and infinity are faults."""
 
 _LEAST_MAGNITUDE = 1e-6
 """What results smaller than this are compared with; of inputs of magnitude one they are rounding errors."""
@@ -47,8 +47,8 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tensor: its name.
-        relative_error: largest absolute difference, over the largest magnitude in the reference or what else it
-            is compared with; finite. None where there is a fault.
+        relative_error: largest absolute difference, over the largest magnitude in the reference or what else
+            it is compared with; finite. None where there is a fault.
         fault: what is wrong if no number can say it, as the end of a sentence that begins with the tensor;
             empty if nothing is.
     """
@@ -65,7 +65,8 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
         """Return what is wrong, as the end of a sentence that begins with the tensor."""
         if self.relative_error is None:
             return self.fault
-        return f"is off by {self.relative_error:.1e} of its largest value, more than the tolerance {tolerance:.0e}"
+        error = f"{self.relative_error:.1e} of its largest value"
+        return f"is off by {error}, more than the tolerance {tolerance:.0e}"
 
 
 def tolerance_of(dtypes: Iterable[str]) -> float:
@@ -118,7 +119,7 @@ def compare_tensor(
 def compare_outputs(
     found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], *, nan_agrees: bool = False
 ) -> tuple[Deviation, ...]:
-    """Compare each output with the reference's: equal infinities are equal; a missing or odd one is a fault."""
+    """Compare each output with the reference's; equal infinities are equal, a missing output is a fault."""
     return tuple(
         _absent(name, found)
         or compare_tensor(name, found[name], expected[name], infinity_agrees=True, nan_agrees=nan_agrees)
@@ -129,14 +130,15 @@ def compare_outputs(
 def compare_gradients(
     found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
 ) -> tuple[Deviation, ...]:
-    """Compare each gradient with the reference's; one that is missing, or that the reference lacks, is a fault.
+    """Compare each gradient with the reference's; a missing one, or one the reference lacks, is a fault.
 
     Differences are relative to the largest value in the gradient, or to `NEGLIGIBLE` of the largest value in
     any where that is more.
     """
     least = NEGLIGIBLE * max(map(_largest, expected.values()), default=0.0)
     return tuple(
-        _absent(name, found) or compare_tensor(name, found[name], expected[name], least=least) for name in expected
+        _absent(name, found) or compare_tensor(name, found[name], expected[name], least=least)
+        for name in expected
     ) + _unexpected(found, expected)
 
 
@@ -153,9 +155,7 @@ def _absent(name: str, found: Mapping[str, np.ndarray]) -> Deviation | None:
     return None if name in found else Deviation(tensor=name, fault="is missing")
 
 
-def _unexpected(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-) -> tuple[Deviation, ...]:
+def _unexpected(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[Deviation, ...]:
     return tuple(
         Deviation(tensor=name, fault="was made, but the reference has none")
         for name in found

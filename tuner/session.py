@@ -16,7 +16,6 @@ from records import Match, Measurement, RecordStore, Status, Workload, open_stor
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
-from tuner.errors import TunerError
 from tuner.measure import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
 from tuner.pricing import Pricing

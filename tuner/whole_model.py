@@ -26,6 +26,7 @@ from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
+from tuner.numerical_error import COMPARISON, tolerance_of
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
@@ -37,7 +38,6 @@ from tuner.partitioned_function import (
     refusals,
     with_runner_ups,
 )
-from tuner.numerical_error import COMPARISON, tolerance_of
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.price_measured import MeasuredPricer, price_of
@@ -355,7 +355,9 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
     if session.pricing.mode == "model":
         return None
     workload = mix.priced.workload
-    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs"), COMPARISON])
+    checked = describe(
+        "model", workload.inputs, workload.operators, workload.results, [("check", "outputs"), COMPARISON]
+    )
     tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
     session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
     found = checked_error(

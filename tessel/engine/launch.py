@@ -60,7 +60,7 @@ def launch(
         if status:
             raise EngineError(_what_failed(folder, status))
         results = tuple(
-            msgspec.json.decode((folder / f"result-{rank}.json").read_bytes(), type=RankResult)
+            msgspec.msgpack.decode((folder / f"result-{rank}.msgpack").read_bytes(), type=RankResult)
             for rank in range(job.num_ranks)
         )
         read(folder)

@@ -7,12 +7,10 @@ import socket
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tvm import relax
 
 from records import Status
-from tests.partition_samples import function_module, partition_module
+from tests.partition_samples import partition_module
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
 from tuner.measure_messages import (
     Build,

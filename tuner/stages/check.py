@@ -130,9 +130,7 @@ def _receive_gradients(known: dict[str, np.ndarray], made: Mapping[str, np.ndarr
         known[name] = known[name] + value if name in relayed and name in known else value
 
 
-def _compare(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
-) -> tuple[Deviation, ...]:
+def _compare(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[Deviation, ...]:
     def outputs(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: tensor for name, tensor in tensors.items() if not is_gradient(name)}
 
@@ -149,5 +147,7 @@ def _described(name: str, stages: Sequence[Stage], half: str) -> str:
     if not is_gradient(name):
         return f"output {name}"
     makers = [stage.name for stage in stages if name in map(gradient_name, stage.parameters)]
-    weight = next((each for stage in stages for each in stage.parameters if gradient_name(each) == name), name)
+    weight = next(
+        (each for stage in stages for each in stage.parameters if gradient_name(each) == name), name
+    )
     return f"the gradient of {weight} ({' + '.join(makers) or 'no stage'}, {half})"

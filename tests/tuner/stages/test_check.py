@@ -69,14 +69,14 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_stages(product_model, i
     assert found.fault.endswith("in 8 of 8 values, where the reference is finite")
 
 
-def test_a_model_that_gives_no_numbers_itself_is_not_proven(make_model, interpret):
+def test_a_model_that_gives_no_numbers_itself_is_not_proven(make_model, run):
     def build(emit, x, w):
         product = emit(op.multiply(x, w), "0")
         return op.sum(emit(op.log(op.negative(op.multiply(product, product))), "1"))
 
     model = make_model(build, inputs=[X], parameters={"w": ((2, 4), "float32")})
     stages = build_stages(model, cut_after(model, ["0"]))
-    found = check_gradients(model, stages, seed=0, run=interpret)
+    found = check_gradients(model, stages, seed=0, run=run)
     assert found.fault == "is NaN in 1 of 1 values, in the reference as well: the model itself makes it"
 
 
