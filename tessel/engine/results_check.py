@@ -2,8 +2,8 @@
 
 The reference is whatever the caller has: losses by micro-batch and mean gradients by weight, with a name that
 says what made them. A weight that several stages hold has the sum of their gradients. A stage on several
-ranks gives the same on each, and that is checked as well. Checked in tests/tessel/engine/test_results_check.py and,
-by injected faults, in tests/tessel/engine/test_faults.py.
+ranks gives the same on each, and that is checked as well. Checked by injected
+faults in tests/tessel/engine/test_faults.py.
 """
 
 from __future__ import annotations
