@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from tessel.engine.devices import Devices
     from tessel.engine.overheads import Calibration
-    from tessel.engine.run import Reference, RunReport
+    from tessel.engine.results_check import Reference, ResultsCheck
+    from tessel.engine.run import RunReport
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
@@ -96,7 +97,9 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Run a plan's schedule and 1F1B in turn, one process a device, and check every gradient.
+    """Run a plan's schedule and 1F1B in turn, one process a device, and check every loss and gradient.
+
+    Ends with status 1 where a tensor is not the reference's within the tolerance of its data type.
 
     Examples:
 
@@ -138,8 +141,9 @@ def run(
         console.print_note(f"picture written to {picture}")
     if json:
         console.print_json(_document(report))
-        return
-    _print(subject, programs, report)
+    else:
+        _print(subject, programs, report)
+    _require_right(report)
 
 
 @dataclass(frozen=True)
@@ -154,11 +158,12 @@ class _Subject:
 
 @dataclass(frozen=True)
 class _Programs:
-    """Who builds the stages, from what, the unpipelined model, and how long a step is simulated to be."""
+    """Who builds the stages, from what, the reference, and how long a step is simulated to be."""
 
     provider: str
     spec: str
     reference: Callable[[int], Reference] | None
+    reference_name: str
     step_us: float | None
 
 
@@ -203,7 +208,11 @@ def _run(
             provider=programs.provider,
             provider_spec=programs.spec,
             reference=programs.reference,
+            reference_name=programs.reference_name,
             tied=subject.plan.tied if subject.plan is not None else (),
+            parameters=[stage.parameters for stage in subject.plan.stages]
+            if subject.plan is not None
+            else (),
             num_threads=subject.plan.num_threads if subject.plan is not None else 1,
             repeats=repeats,
             timeout_s=timeout_s,
@@ -287,7 +296,7 @@ def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
-    return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, step_us)
+    return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, "", step_us)
 
 
 def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _Programs:
@@ -306,7 +315,8 @@ def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _
     except EngineError:
         whole = None
     reference = None if whole is None else functools.partial(whole, spec)
-    return _Programs(provider, spec, reference, subject.step_us if subject.plan is None else None)
+    name = f"{provider.rpartition(':')[0]}:reference"
+    return _Programs(provider, spec, reference, name, subject.step_us if subject.plan is None else None)
 
 
 def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Programs:
@@ -324,6 +334,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
             "tuner.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
+            "the whole torch module under plain torch",
             plan.step_us,
         )
     from tuner import compiled_stages
@@ -339,6 +350,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
         "tuner.compiled_stages:provide_programs",
         msgspec.json.encode(spec).decode(),
         lambda count: compiled_stages.reference_step(spec, count),
+        "the uncut, unpartitioned program that was imported from the model",
         plan.step_us,
     )
 
@@ -374,6 +386,12 @@ def _document(report: RunReport) -> dict[str, object]:
     return {
         "max_gradient_error": report.max_gradient_error,
         "loss_error": report.loss_error,
+        "is_right": not report.check.failures if report.check.reference_name else None,
+        "reference": report.check.reference_name or None,
+        "checked": {"gradients": report.check.num_gradients, "losses": report.check.num_losses},
+        "worst_gradient": report.check.worst_gradient,
+        "worst_loss": report.check.worst_loss,
+        "failures": report.check.failures,
         "ranks_per_core": report.ranks_per_core,
         "ranks_per_gpu": report.ranks_per_gpu,
         **report.figures,
@@ -403,10 +421,7 @@ def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
     if len(report.figures) == 2:
         searched, baseline = report.figures.values()
         console.print_line(f"searched over 1F1B, for real  {searched.real_ms / baseline.real_ms:.3f}")
-    if report.max_gradient_error is not None:
-        console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
-    if report.loss_error is not None:
-        console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
+    _print_check(report.check)
     if report.ranks_per_gpu > 1:
         console.print_line(
             f"{report.ranks_per_gpu} ranks share a GPU here and hand over through the host, so real steps "
@@ -415,4 +430,35 @@ def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
     elif report.ranks_per_core > 1 and not report.ranks_per_gpu and "sleeping" not in programs.provider:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"
+        )
+
+
+def _print_check(check: ResultsCheck) -> None:
+    """Say what was checked, against what, and where the largest errors are."""
+    if not check.reference_name:
+        console.print_line("no loss and no gradient was checked: there is nothing to compare with")
+        return
+    console.print_line(
+        f"checked {check.num_gradients} gradients and {check.num_losses} losses, over schedules, against "
+        f"{check.reference_name}"
+    )
+    for name, worst in (("gradient", check.worst_gradient), ("loss", check.worst_loss)):
+        if worst is not None:
+            error = "none" if worst.relative_error is None else f"{worst.relative_error:.1e}"
+            allowed = f"{error} of {worst.tolerance:.0e} allowed"
+            console.print_line(f"largest relative error of a {name:8}  {allowed}, in {worst.place}")
+
+
+def _require_right(report: RunReport) -> None:
+    """End the command with status 1 where results are wrong.
+
+    Raises:
+        EngineError: they are; names the worst tensors with their stages.
+    """
+    from tessel.engine import EngineError
+
+    if report.check.failures:
+        raise EngineError(
+            f"{report.check.describe_failures()}; what was timed is not the model: run the stages that are "
+            "named alone, or with --stages torch, to find the one that is wrong"
         )

@@ -40,6 +40,7 @@ from tuner.measure_messages import (
     Timed,
     Timing,
 )
+from tuner.numerical_error import Deviation
 from tuner.target import Target
 from tuner.target_resolution import environment_of
 from tuner.worker_process import WorkerProcess
@@ -241,8 +242,8 @@ class Measurer:
             raise TunerError(f"function {function!r} could not be run: {results.message}; see its operators")
         return results
 
-    def compare(self, module: IRModule, reference: IRModule) -> float:
-        """Return the largest error of a module's results on random inputs against a reference's.
+    def compare(self, module: IRModule, reference: IRModule) -> Deviation:
+        """Return the result of a module on random inputs that is furthest from a reference's.
 
         Each result's error is relative to the largest magnitude of the reference's result. Both modules have
         the same parameters; inputs are made in the worker, so that large weights do not travel.
@@ -258,7 +259,7 @@ class Measurer:
             raise TunerError(
                 f"the two modules could not be compared: {message}; see which of them fails alone"
             )
-        return reply.relative_error
+        return reply.worst
 
     def _find_all(self, requests: Iterable[MeasureRequest]) -> dict[_Key, Record]:
         """Return the newest record of each request that the records hold, by few queries."""

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from records import Status
+from tuner.numerical_error import Deviation
 from tuner.target import Target
 
 
@@ -93,7 +94,10 @@ class ArrayInfo(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was asked is done; results that were checked are off by so much."""
+    """What was asked is done; results that were checked are off by so much.
+
+    It is None where nothing was checked, and where the reference has no number for any input that was drawn.
+    """
 
     relative_error: float | None = None
 
@@ -106,9 +110,9 @@ class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, tag=True):
-    """Largest error over all results, relative to the largest magnitude of the reference's result."""
+    """The result that is furthest from the reference's; named by its position."""
 
-    relative_error: float
+    worst: Deviation
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):

@@ -62,16 +62,10 @@ from tuner.measure_messages import (
     send,
     send_bytes,
 )
+from tuner.numerical_error import Deviation, compare_outputs, tolerance_of, worst
 from tuner.target import Target
 from tuner.target_resolution import tvm_device
 from tuner.weight_binding import bound_arguments
-
-TOLERANCE = 1e-3
-"""Largest relative error of a candidate's float32 results: libraries sum in another order, with other
-instructions, but never differ in the third digit on inputs of magnitude one."""
-
-HALF_TOLERANCE = 3e-2
-"""The same for half precision, whose eleven (or eight) bits lose a digit in a sum of a thousand products."""
 
 Interval: TypeAlias = tuple[float, float]
 """Least and largest of random floats."""
@@ -135,12 +129,15 @@ class Worker:
         error = None
         if request.check:
             reference = self._reference(module, request.reference_json)
-            error = self._relative_error(executable, reference, module, request.seed)
-            if not error <= tolerance(module):
+            # A kernel may have no number for some inputs that are drawn; a whole model must have one for all.
+            results, expected = self._both_results(executable, reference, module, request.seed)
+            found = compare_results(results, expected, nan_agrees=True)
+            tolerance = tolerance_of(dtype for _, dtype in specs)
+            if not found.is_within(tolerance):
                 del self.built[request.key]
-                return Failed(
-                    Status.ERROR, f"{WRONG_NUMBERS}: relative error {error:.2g} against the reference"
-                )
+                return Failed(Status.ERROR, f"{WRONG_NUMBERS}: {found.tensor} {found.describe(tolerance)}")
+            says_something = not all(np.isnan(array).all() for array in expected)
+            error = found.relative_error if says_something else None
         return Done(error)
 
     def time(self, request: Time) -> Reply:
@@ -169,7 +166,9 @@ class Worker:
         module = tvm.ir.load_json(request.module_json)
         reference = tvm.ir.load_json(request.reference_json)
         executable = self._compile(module)
-        return Compared(self._relative_error(executable, self._compile(reference), module, request.seed))
+        return Compared(
+            compare_results(*self._both_results(executable, self._compile(reference), module, request.seed))
+        )
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run a module once on given arrays."""
@@ -184,17 +183,17 @@ class Worker:
     def _compile(self, module: IRModule) -> Executable:
         return build_module(lower_module(module, self.backends, self.target), self.target)
 
-    def _relative_error(
+    def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
-    ) -> float:
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Return what a module and its reference make of the same inputs, finite numbers where some do."""
         specs = input_specs(module)
         for interval in _INTERVALS:
             inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
-        found = self._results(executable, inputs)
-        return relative_error(found, expected)
+        return self._results(executable, inputs), expected
 
     def _results(
         self, executable: Executable, arguments: Sequence[Any], function: str = "main"
@@ -224,12 +223,6 @@ class Worker:
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
-
-
-def tolerance(module: IRModule) -> float:
-    """Return the largest relative error that a module's results may have, by the coarsest of its types."""
-    dtypes = {dtype for _, dtype in input_specs(module)}
-    return HALF_TOLERANCE if dtypes & {"float16", "bfloat16"} else TOLERANCE
 
 
 def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -329,16 +322,18 @@ def random_inputs(
     )
 
 
-def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Return the largest difference, each result's relative to the largest magnitude expected of it.
+def compare_results(
+    results: Sequence[np.ndarray], expected: Sequence[np.ndarray], *, nan_agrees: bool = False
+) -> Deviation:
+    """Return the result that is furthest from the reference's, named by its position.
 
-    It is infinite where shapes or the places of what is not finite differ.
+    Args:
+        results: what a program returned.
+        expected: what the reference returned.
+        nan_agrees: whether results without a number in equal places are equal.
     """
-    if [array.shape for array in results] != [array.shape for array in expected]:
-        return float("inf")
-    return max(
-        (_array_error(result, wanted) for result, wanted in zip(results, expected, strict=True)), default=0.0
-    )
+    found = worst(compare_outputs(_numbered(results), _numbered(expected), nan_agrees=nan_agrees))
+    return found or Deviation(tensor="nothing", relative_error=0.0)
 
 
 def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
@@ -433,15 +428,8 @@ def _random_array(
     return (rng.random(shape, dtype=np.float32) * (high - low) + low).astype(dtype)
 
 
-def _array_error(result: np.ndarray, wanted: np.ndarray) -> float:
-    finite = np.isfinite(wanted)
-    if not np.array_equal(finite, np.isfinite(result)):
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    exact = wanted[finite].astype(np.float64)
-    difference = np.abs(result[finite].astype(np.float64) - exact).max()
-    return float(difference / max(np.abs(exact).max(), 1e-6))
+def _numbered(results: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"output {position}": array for position, array in enumerate(results)}
 
 
 def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:

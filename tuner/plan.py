@@ -107,6 +107,24 @@ class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage: int
 
 
+class Borders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage's module is handed and hands on, where the user's inputs enter at the first stage alone.
+
+    Attributes:
+        takes: names of what comes from the stage before, or from the user at the first.
+        reads: names of the module's arguments, all among `takes`.
+        makes: names of the module's results.
+        gives: names of what goes to the stage after, or to the user at the last; among `takes` and `makes`.
+        tied: weights of the whole model that are one and the same.
+    """
+
+    takes: tuple[str, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    gives: tuple[str, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...] = ()
+
+
 class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the tuner found for one model on one target, before any schedule.
 

@@ -21,6 +21,7 @@ from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
+from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
 from tuner.pricing import is_spent
@@ -37,11 +38,7 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
-from tuner.stages.check import NEGLIGIBLE
 from tuner.structure import Structure
-
-MAX_GRADIENT_ERROR = 1e-3
-"""Largest relative error of a gradient that reordered float32 sums explain."""
 
 _LayerKey: TypeAlias = tuple[str, ...]
 """Names what a layer's functions are; equal for equal layers."""
@@ -271,23 +268,24 @@ def _check(
         return None
     workload = describe_function(model.module["main"], "model", module=model.module)
     # The share below which a gradient is rounding errors is part of what is checked.
-    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE))]
+    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE)), COMPARISON]
     checked = describe("model", workload.inputs, workload.operators, workload.results, facts)
     settings = ",".join(function.fingerprint for function in partitioned.values())
     session.on_progress(TuningProgress(text="checking the stages against the uncut model"))
-    error = checked_error(
+    tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
+    found = checked_error(
         session,
         checked,
+        tolerance=tolerance,
         settings=f"stages={len(stages)};{settings}",
         check=lambda: _stages_error(model, session, stages, partitioned),
     )
-    if error > MAX_GRADIENT_ERROR:
+    if not found.is_within(tolerance):
         raise TunerError(
-            f"the stages of {model.name} differ from the uncut model by {error:.1e}, more than the "
-            f"{MAX_GRADIENT_ERROR:.0e} that reordered sums explain; cut elsewhere with --cut, or leave a "
-            "backend out with --backends"
+            f"the stages of {model.name} differ from the uncut model: {found.tensor} "
+            f"{found.describe(tolerance)}; cut elsewhere with --cut, or leave a backend out with --backends"
         )
-    return error
+    return found.relative_error
 
 
 def _stages_error(
@@ -295,7 +293,7 @@ def _stages_error(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-) -> float:
+) -> Deviation:
     partitioned_by_module = {
         id(function.module): partitioned[name].module
         for stage in stages

@@ -26,6 +26,7 @@ from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
+from tuner.numerical_error import COMPARISON, tolerance_of
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
@@ -44,9 +45,6 @@ from tuner.second_level import chosen_parts, evolve_partition, find_groups
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.structure import Structure
 from tuner.whole_variants import Variant, Wholes, compare_again, fastest, find_coarser, find_without
-
-MAX_RELATIVE_ERROR = 1e-3
-"""Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
 
 _MERGE_SLACK = 0.02
 """Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
@@ -357,20 +355,23 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
     if session.pricing.mode == "model":
         return None
     workload = mix.priced.workload
-    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs")])
+    checked = describe(
+        "model", workload.inputs, workload.operators, workload.results, [("check", "outputs"), COMPARISON]
+    )
+    tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
     session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
-    error = checked_error(
+    found = checked_error(
         session,
         checked,
         # Where weights are known as such, they are drawn as small as their layer asks.
         settings=f"partition={mix.fingerprint}{_binding(mix.priced)}"
         + ("" if model.training else ";scaled-weights"),
+        tolerance=tolerance,
         check=lambda: session.measurer.compare(mix.module, model.module),
     )
-    if error > MAX_RELATIVE_ERROR:
+    if not found.is_within(tolerance):
         raise TunerError(
-            f"the partitioned {model.name} differs from the unpartitioned one by {error:.1e} of its largest "
-            f"result, more than the {MAX_RELATIVE_ERROR:.0e} that reordered sums explain; leave a backend "
-            "out with --backends to find the one that is wrong"
+            f"the partitioned {model.name} differs from the unpartitioned one: {found.tensor} "
+            f"{found.describe(tolerance)}; leave a backend out with --backends to find the one that is wrong"
         )
-    return error
+    return found.relative_error

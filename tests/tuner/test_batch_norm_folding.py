@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import function_module
@@ -18,7 +19,7 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import POSITIVE, input_specs, own_intervals, random_inputs, relative_error
+from tuner.measure_worker import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.rewrite import outline_partitions
 from tuner.target_resolution import resolve_target
 

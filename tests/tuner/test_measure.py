@@ -133,8 +133,12 @@ def test_results_and_differences_come_back_from_the_worker(measurer: Measurer) -
     left, right = measurer.run(module, [value])
     np.testing.assert_array_equal(np.concatenate([left, right], axis=1), np.maximum(value, 0))
     other = function_module([(4, 6)], lambda x: op.split(op.negative(x), 2, axis=1))
-    assert measurer.compare(module, module) == 0.0
-    assert measurer.compare(module, other) > 0.5
+    assert measurer.compare(module, module).relative_error == 0.0
+    assert not measurer.compare(module, other).is_within(0.5)
+    no_numbers = function_module([(4,)], lambda x: op.sqrt(op.subtract(x, relax.const(2.0))))
+    found = measurer.compare(no_numbers, no_numbers)
+    assert found.tensor == "output 0"
+    assert "in the reference as well: the model itself makes it" in found.fault
 
 
 def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> None:

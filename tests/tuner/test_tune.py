@@ -9,12 +9,13 @@ import pytest
 
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
+from tuner.numerical_error import TOLERANCES
 from tuner.partitioned_function import choose_partition, with_runner_ups
 from tuner.plan import ModelPlan
 from tuner.session import Session, start_session
 from tuner.stage_costs import measure_stages
 from tuner.tune import tune_model
-from tuner.whole_model import MAX_RELATIVE_ERROR, PartitionedModel, partition_model
+from tuner.whole_model import PartitionedModel, partition_model
 
 pytestmark = pytest.mark.tvm
 
@@ -58,7 +59,7 @@ def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
 
 
 def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
-    assert first.max_relative_error <= MAX_RELATIVE_ERROR
+    assert first.max_relative_error <= TOLERANCES["float32"]
     assert first.max_gradient_error is not None
     assert first.max_gradient_error < 1e-4
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module
@@ -17,7 +18,7 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, flat_arrays, lower_module
-from tuner.measure_worker import input_specs, own_intervals, random_inputs, relative_error
+from tuner.measure_worker import input_specs, own_intervals, random_inputs
 from tuner.rewrite import extract_function, extract_module
 from tuner.target import Target
 from tuner.target_resolution import resolve_target

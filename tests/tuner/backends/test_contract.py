@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 import pytest
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, part_of, partition_module
@@ -17,7 +18,7 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.rewrite import extract_function, outline_partitions
 from tuner.rules.spec import gather_specs
 from tuner.target import Target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
@@ -18,7 +19,7 @@ from tuner.backends.protocol import (
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.rewrite import extract_function, extract_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import bound_arguments

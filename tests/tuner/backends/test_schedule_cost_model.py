@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
@@ -25,7 +26,7 @@ from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import load_trials, task_name
 from tuner.backends.tvm_native import fuse_function
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import environment_of, resolve_target
 

@@ -9,6 +9,7 @@ import pytest
 import tvm_ffi
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, kernels_of
@@ -17,7 +18,7 @@ from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.tvm_native import fuse_function
 from tuner.lower import build_module, build_reference
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 
