@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,8 +74,6 @@ def subject(request: pytest.FixtureRequest, plan: ModelPlan) -> Subject:
             compiled_stages.reference_step(spec, MICRO_BATCHES),
         )
     of_torch = torch_programs.TorchProgramSpec(plan=plan)
-    import msgspec
-
     return Subject(
         plan,
         torch_programs.provide_programs(msgspec.json.encode(of_torch).decode(), numbers),
@@ -90,7 +89,7 @@ def draw(seed: int) -> Schedule:
 
 
 def faults_of(plan: ModelPlan) -> list[Fault]:
-    """List the faults: every corruption at every place, the gradients' at each weight of each stage in turn."""
+    """List the faults: every corruption at every place, at each weight of each stage in turn."""
     last = len(plan.stages) - 1
     weights = [(number, name) for number, stage in enumerate(plan.stages) for name in stage.parameters]
     kinds = [*CORRUPTIONS, "missing", "unexpected"]
@@ -103,8 +102,7 @@ def faults_of(plan: ModelPlan) -> list[Fault]:
     swapped = [
         Fault(place="gradient", kind="another's", stage=number, weight=name)
         for number, name in weights
-        if name.endswith("bias")
-        and sum(other.endswith("bias") for at, other in weights if at == number) > 1
+        if name.endswith("bias") and sum(other.endswith("bias") for at, other in weights if at == number) > 1
     ]
     losses = [
         Fault(place="loss", kind=kind, stage=last, micro_batch=micro_batch)
@@ -154,9 +152,7 @@ def is_named(subject: Subject, fault: Fault, schedule: Schedule, folder: Path) -
             losses = [each.micro_batch for each in check.failures if each.kind == "loss"]
             return losses == [fault.micro_batch]
         case _:  # What is handed back is read by stages before only; losses are right.
-            return all(
-                each.kind == "gradient" and min(each.stages) < fault.stage for each in check.failures
-            )
+            return all(each.kind == "gradient" and min(each.stages) < fault.stage for each in check.failures)
 
 
 def test_correct_runs_raise_no_alarm(subject: Subject, tmp_path: Path) -> None:
