@@ -138,7 +138,7 @@ class _AnyOrderRuntime(_PipelineScheduleRuntime):
 
     def _step_microbatches(self, *arguments: Any, **options: Any) -> None:
         before = self._finish.put_aside() if self._has_backward else {}
-        super()._step_microbatches(*arguments, **options)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        super()._step_microbatches(*arguments, **options)
         if self._has_backward:
             self._finish.finish(self._divisor, before)
 
@@ -327,7 +327,7 @@ class _GradientFinish:
             copy.grad = total.clone()
 
     def _global(self, rank: int) -> int:
-        return dist.get_global_rank(self._group or dist.group.WORLD, rank)
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
 
 def _weights_of(stage: PipelineStage) -> dict[str, nn.Parameter]:

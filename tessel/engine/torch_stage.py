@@ -126,7 +126,7 @@ def average_after_last_backward(stage: PipelineStage, replicated: DistributedDat
         with replicated.no_sync():
             return run(backward_type, arguments, last_backward=False)
 
-    stage.backward_maybe_with_nosync = backward
+    stage.backward_maybe_with_nosync = backward  # type: ignore[method-assign, assignment]  # of this one
 
 
 def average_gradients(replicated: DistributedDataParallel) -> None:
@@ -171,7 +171,7 @@ def complete_split_backward(stage: PipelineStage) -> None:
             return (), None
         return run(backward_type, arguments, last_backward=last_backward)
 
-    stage.backward_maybe_with_nosync = backward
+    stage.backward_maybe_with_nosync = backward  # type: ignore[method-assign, assignment]  # of this one
 
 
 def _backward_input(stage: PipelineStage, run: Any, arguments: dict[str, Any]) -> Any:
