@@ -55,7 +55,7 @@ class Fault:
         place: `gradient` and `loss` change what the stage reports, `sent` what it hands to the stage after,
             `returned` the gradients that it hands back.
         kind: one of `CORRUPTIONS`; `missing` leaves it out; `another's` gives that of another micro-batch or
-            weight; `stale` gives what the micro-batch before had; `unexpected` adds one that nobody asked for.
+            weight; `stale` gives what the micro-batch before had; `unexpected` adds one nobody asked for.
         stage: number of the stage.
         weight: whose gradient, where the place is `gradient`.
         micro_batch: of what is sent, returned, or of the loss.
@@ -103,10 +103,8 @@ class FaultyProgram:
 
     def losses(self) -> dict[int, float]:
         losses = {number: torch.tensor(loss) for number, loss in self._program.losses().items()}
-        return {
-            number: float(loss)
-            for number, loss in self._changed(losses, self._fault.micro_batch, "loss").items()
-        }
+        changed = self._changed(losses, self._fault.micro_batch, "loss")
+        return {number: float(loss) for number, loss in changed.items()}
 
     def _changed(self, tensors: dict[Any, torch.Tensor], name: Any, place: str) -> dict[Any, torch.Tensor]:
         if place != self._fault.place:
@@ -116,9 +114,8 @@ class FaultyProgram:
         elif self._fault.kind == "unexpected":
             tensors[len(tensors) + 7 if place == "loss" else "nobody's"] = tensors[name]
         elif self._fault.kind == "another's":
-            other = next(
-                each for each in tensors if each != name and tensors[each].shape == tensors[name].shape
-            )
+            shape = tensors[name].shape
+            other = next(each for each in tensors if each != name and tensors[each].shape == shape)
             tensors[name], tensors[other] = tensors[other], tensors[name]
         else:
             tensors[name] = _corrupted(tensors[name], self._fault.kind)

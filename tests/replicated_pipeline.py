@@ -1,7 +1,7 @@
 """A pipeline of two stages in two replicas; prints how far gradients are from the whole model's.
 
-It forks four processes, which import torch once together: rank 2r + s holds stage s of replica r. Every replica
-has rows of its own, so without an exchange between replicas gradients differ from the mean over all rows.
+It forks four processes, which import torch once together: rank 2r + s holds stage s of replica r. Every
+replica has rows of its own, so without an exchange between them gradients differ from the mean over all rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tuner.stages.torch_stages import split_module
 
 WIDTH, ROWS, MICRO_BATCHES = 6, 2, 4
 
-Errors = dict[str, float]
+Group = dist.ProcessGroup
 
 
 def schedule_of(rule: str) -> Schedule:
@@ -59,9 +59,7 @@ def error(found: nn.Module, expected: nn.Module) -> float:
     return max(errors)
 
 
-def of_chain(
-    rule: str, stage: int, replica: int, across: dist.ProcessGroup, along: dist.ProcessGroup
-) -> float:
+def of_chain(rule: str, stage: int, replica: int, across: Group, along: Group) -> float:
     torch.manual_seed(1)
     x, target = (torch.randn(2, MICRO_BATCHES * ROWS, WIDTH) for _ in range(2))
     own = chain()[stage]
@@ -75,9 +73,7 @@ def of_chain(
     return error(own, whole[stage])
 
 
-def of_words(
-    rule: str, stage: int, replica: int, across: dist.ProcessGroup, along: dist.ProcessGroup
-) -> float:
+def of_words(rule: str, stage: int, replica: int, across: Group, along: Group) -> float:
     """An encoder and a decoder whose embeddings are one tensor, of which each rank has a copy."""
     torch.manual_seed(2)
     source, target = torch.randint(0, WORDS, (2, 2, MICRO_BATCHES * ROWS, 3))
@@ -93,7 +89,7 @@ def of_words(
     return error(cut, whole)
 
 
-def hook_is_refused(stage: int, across: dist.ProcessGroup, along: dist.ProcessGroup) -> str:
+def hook_is_refused(stage: int, across: Group, along: Group) -> str:
     replicated = DistributedDataParallel(chain()[stage], process_group=across)
     replicated.register_comm_hook(None, lambda state, bucket: bucket.buffer())
     try:

@@ -30,8 +30,8 @@ such as the gradient of a bias that softmax cancels, is nothing but rounding err
 float32's tolerance that is a millionth of the largest gradient, eight units in its last place."""
 
 COMPARISON = ("comparison", "2")
-"""Carried by records of checks. The number rises when a comparison finds what the one before let pass, so that what
-only that one passed is checked again. 2: NaN and infinity are faults."""
+"""Carried by records of checks. The number rises when a comparison finds what the one before let pass, so
+that what only that one passed is checked again. 2: NaN and infinity are faults."""
 
 _LEAST_MAGNITUDE = 1e-6
 """What results smaller than this are compared with; of inputs of magnitude one they are rounding errors."""

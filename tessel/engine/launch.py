@@ -1,8 +1,8 @@
 """Start the ranks of a job, watch over them, and end all of them when one fails.
 
-A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's name
-and the end of its log; of ranks that hang, one is named that does not merely wait for another. A rank counts as
-stopped when its heartbeat has been silent for some seconds and the system lists its process as stopped.
+A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's
+name and the end of its log; of ranks that hang, one is named that does not merely wait for another. A rank
+counts as stopped when its heartbeat has been silent for some seconds and the system lists its process so.
 Ranks run in a process group of their own (`tessel.engine.ranks`); none is left behind, however the run ends.
 Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
@@ -60,7 +60,8 @@ def launch(
         silence_s: how long a rank may be stopped.
 
     Raises:
-        EngineError: a rank failed or was stopped, or the time-out passed; names the rank and shows the end of its log.
+        EngineError: a rank failed or was stopped, or the time-out passed; names the rank and shows the end of
+            its log.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as name:
         folder = Path(name)
@@ -136,9 +137,9 @@ def _require_running(folder: Path, rank: int, silence_s: float) -> None:
     standing = read_standing(folder, rank)
     if standing.silent_s >= silence_s and standing.is_stopped:
         raise EngineError(
-            f"rank {rank} has not answered for {standing.silent_s:.0f} s because its process was stopped while "
-            f"{standing.what}, and all ranks were ended; let it run, and start again. The end of its log: "
-            f"{_log_end(folder / f'rank-{rank}.log')}"
+            f"rank {rank} has not answered for {standing.silent_s:.0f} s because its process was stopped "
+            f"while {standing.what}, and all ranks were ended; let it run, and start again. The end of its "
+            f"log: {_log_end(folder / f'rank-{rank}.log')}"
         )
 
 

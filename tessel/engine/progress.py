@@ -2,9 +2,9 @@
 
 A rank that hangs makes the others wait for it, so the one to name is not the one that waits. Each rank keeps
 one line in a small file that is mapped into its memory: writing it costs about a microsecond and no system
-call. Behind the line a thread of the rank writes the time every half second, its heartbeat. Silence alone says
-little: a busy machine delays a thread, and a long computation may hold the interpreter's lock. Only a rank
-that is silent and whose process the system calls stopped will not go on by itself. Checked in
+call. Behind the line a thread of the rank writes the time every half second, its heartbeat. Silence alone
+says little: a busy machine delays a thread, and a long computation may hold the interpreter's lock. Only a
+rank that is silent and whose process the system calls stopped will not go on by itself. Checked in
 tests/tessel/engine/test_launch.py.
 """
 

@@ -9,8 +9,8 @@ not dead-lock. What is added, because it would silently give wrong gradients:
   ranks are summed. What `.grad` held before the step is added last, so steps may be accumulated.
 - What a split backward and stages of `split_module` need besides stands in `tessel.engine.torch_stage`.
 
-What the runtime cannot hold is refused beforehand, on every rank alike, because a rank that fails alone leaves
-the others waiting. The runtime's names begin with an underscore; they are used in these two modules only, and
+What the runtime cannot hold is refused beforehand, on every rank alike, because a rank that fails alone
+leaves the others waiting. The runtime's names begin with an underscore; only these two modules use them, and
 pyproject.toml holds torch to the versions that were tested. Checked in
 tests/tessel/engine/test_torch_schedule.py and, between processes, test_torch_replicas.py.
 """
@@ -82,8 +82,7 @@ def build_schedule(
         group: the pipeline's processes, rank by rank; all processes unless given.
         scale_grads: whether gradients are means over micro-batches, not sums.
         tied: weights that are one and the same, by names in the stages' modules; their gradients are summed,
-            so that all copies stay alike. Those of the stages of `split_module`, or of the plan, unless given;
-            none where there is neither.
+            so that all copies stay alike. Unless given, those that `split_module` found, or the plan's.
 
     Raises:
         EngineError: torch's runtime cannot hold the schedule, or the stages are not this rank's; says which.
@@ -139,7 +138,7 @@ class _AnyOrderRuntime(_PipelineScheduleRuntime):
 
     def _step_microbatches(self, *arguments: Any, **options: Any) -> None:
         before = self._finish.put_aside() if self._has_backward else {}
-        super()._step_microbatches(*arguments, **options)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        super()._step_microbatches(*arguments, **options)
         if self._has_backward:
             self._finish.finish(self._divisor, before)
 
@@ -328,7 +327,7 @@ class _GradientFinish:
             copy.grad = total.clone()
 
     def _global(self, rank: int) -> int:
-        return dist.get_global_rank(self._group or dist.group.WORLD, rank)
+        return rank if self._group is None else dist.get_global_rank(self._group, rank)
 
 
 def _weights_of(stage: PipelineStage) -> dict[str, nn.Parameter]:
@@ -346,8 +345,8 @@ def _own_copies(
             continue
         if member.name not in own[member.stage]:
             raise EngineError(
-                f"weight {member.name} of stage {member.stage} is tied, but the stage's module has no weight of "
-                "that name; give `tied` with the names in your modules, or () if your loop sums them"
+                f"weight {member.name} of stage {member.stage} is tied, but the stage's module has no weight "
+                "of that name; give `tied` with the names in your modules, or () if your loop sums them"
             )
         copies[own[member.stage][member.name]] = None
     return list(copies)

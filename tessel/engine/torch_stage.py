@@ -1,7 +1,7 @@
 """Stages as torch's pipeline runtime can run them, with what it leaves out added.
 
-- A stage of `tuner.stages.torch_stages.split_module` takes and returns its own tensors only. Here it takes what
-  the stage before gives and gives what later stages need, relays included; one tensor alone is no tuple.
+- A stage of `tuner.stages.torch_stages.split_module` takes and returns its own tensors only. Here it takes
+  what the stage before gives, and gives what later stages need, relays too; one tensor alone is no tuple.
 - Of a split backward, the runtime computes the gradients of those weights only that lie behind a received
   tensor. The others (an embedding of a decoder, say) are computed apart.
 - `DistributedDataParallel` averages gradients in hooks of autograd that a split backward never runs: replicas
@@ -59,7 +59,7 @@ class BorderedStage(nn.Module):
 
 
 class Stage(PipelineStage):
-    """Torch's stage, whose shapes are found with zeros: uninitialised memory is no valid index of anything."""
+    """Torch's stage, whose shapes are found with zeros: uninitialised memory is no valid index."""
 
     def _to_tensor(self, arg: Any) -> torch.Tensor:
         made: torch.Tensor = super()._to_tensor(arg)
@@ -103,8 +103,8 @@ def replicated_part(stage: PipelineStage) -> DistributedDataParallel | None:
     )
     if inside is not None:
         raise EngineError(
-            f"module {inside} of stage {stage.stage_index} is replicated by DistributedDataParallel, which would "
-            "average its gradients once a micro-batch; wrap the whole stage instead"
+            f"module {inside} of stage {stage.stage_index} is replicated by DistributedDataParallel, which "
+            "would average its gradients once a micro-batch; wrap the whole stage instead"
         )
     return None
 
@@ -117,8 +117,8 @@ def average_after_last_backward(stage: PipelineStage, replicated: DistributedDat
     """
     if replicated._comm_hooks:
         raise EngineError(
-            f"stage {stage.stage_index} is replicated with a communication hook, which a split backward never "
-            "calls; use a schedule with joint backwards, or leave the hook out"
+            f"stage {stage.stage_index} is replicated with a communication hook, which a split backward "
+            "never calls; use a schedule with joint backwards, or leave the hook out"
         )
     run = stage.backward_maybe_with_nosync
 
@@ -126,7 +126,7 @@ def average_after_last_backward(stage: PipelineStage, replicated: DistributedDat
         with replicated.no_sync():
             return run(backward_type, arguments, last_backward=False)
 
-    stage.backward_maybe_with_nosync = backward
+    stage.backward_maybe_with_nosync = backward  # type: ignore[method-assign, assignment]  # of this one
 
 
 def average_gradients(replicated: DistributedDataParallel) -> None:
@@ -171,7 +171,7 @@ def complete_split_backward(stage: PipelineStage) -> None:
             return (), None
         return run(backward_type, arguments, last_backward=last_backward)
 
-    stage.backward_maybe_with_nosync = backward
+    stage.backward_maybe_with_nosync = backward  # type: ignore[method-assign, assignment]  # of this one
 
 
 def _backward_input(stage: PipelineStage, run: Any, arguments: dict[str, Any]) -> Any:

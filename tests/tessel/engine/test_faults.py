@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,8 +74,6 @@ def subject(request: pytest.FixtureRequest, plan: ModelPlan) -> Subject:
             compiled_stages.reference_step(spec, MICRO_BATCHES),
         )
     of_torch = torch_programs.TorchProgramSpec(plan=plan)
-    import msgspec
-
     return Subject(
         plan,
         torch_programs.provide_programs(msgspec.json.encode(of_torch).decode(), numbers),
@@ -90,7 +89,7 @@ def draw(seed: int) -> Schedule:
 
 
 def faults_of(plan: ModelPlan) -> list[Fault]:
-    """List the faults: every corruption at every place, the gradients' at each weight of each stage in turn."""
+    """List the faults: every corruption at every place, at each weight of each stage in turn."""
     last = len(plan.stages) - 1
     weights = [(number, name) for number, stage in enumerate(plan.stages) for name in stage.parameters]
     kinds = [*CORRUPTIONS, "missing", "unexpected"]

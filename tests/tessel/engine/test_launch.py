@@ -182,7 +182,7 @@ def test_a_rank_that_goes_on_is_not_taken_for_stopped(
 
 
 def test_silence_alone_is_no_failure(tmp_path: Path) -> None:
-    """A rank that computes for long, or waits on a busy machine, may be silent: it runs, and is left alone."""
+    """A rank that computes for long, or waits on a busy machine, may be silent: it is left alone."""
     progress = Progress(tmp_path, 0)
     progress.start_heartbeat()
     _wait_until(lambda: read_standing(tmp_path, 0).silent_s > 0, seconds=60)

@@ -1,4 +1,4 @@
-"""Two stages in two replicas, four processes over gloo: gradients are the mean over all rows of all replicas."""
+"""Two stages in two replicas, four processes over gloo: gradients are the mean over all replicas' rows."""
 
 from __future__ import annotations
 

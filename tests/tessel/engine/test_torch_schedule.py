@@ -205,6 +205,5 @@ def word_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def assert_gradients_equal(found: nn.Module, expected: nn.Module) -> None:
     true = dict(expected.named_parameters())
     for name, weight in found.named_parameters():
-        torch.testing.assert_close(
-            weight.grad, true[name].grad, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        gradient = true[name].grad
+        torch.testing.assert_close(weight.grad, gradient, msg=lambda text, name=name: f"{name}: {text}")
