@@ -1,10 +1,10 @@
 """Turn what a user writes for a target into a `Target`, TVM's own target object, and an environment.
 
-`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names a
-device that need not be here. Programs can be built for each of them, but are measured only for what is here:
-`measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device that
-did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the environment,
-which every measurement carries. Checked in tests/tuner/test_target_resolution.py.
+`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
+a device that need not be here. Programs can be built for each of them, but are measured only for what is
+here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
+that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
+environment, which every measurement carries. Checked in tests/tuner/test_target_resolution.py.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def refuse_remote(text: str) -> None:
     """
     if text.startswith(_REMOTE):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and remote targets are not measured yet; run tessel on "
-            "that machine with --target cpu or cuda, and fetch what it measured with `tessel records merge`"
+            f"target {text!r} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
         )
 
 
@@ -125,8 +125,8 @@ def check_measurable(target: Target) -> None:
     obstacle = measuring_obstacle(target)
     if obstacle is not None:
         raise TunerError(
-            f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, or use "
-            f"--target {target.kind} to measure this one"
+            f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, "
+            f"or use --target {target.kind} to measure this one"
         )
 
 
