@@ -4,8 +4,8 @@ Training is thousands of short parallel loops. By default a thread that is done 
 others are; beside other work the others then wait for a core on which somebody spins, and training that takes
 a minute takes a quarter of an hour. OpenMP reads how to wait once, when its library is loaded: that is during
 the import below, and what is set for it is taken back at once, so that measuring processes do not inherit it.
-Threads that sleep still wait for each other, so training takes only as many as there are idle cores. The trees
-do not depend on it. Checked in tests/cost_model/test_boosting.py.
+Threads that sleep still wait for each other, so training takes only as many as there are idle cores. The
+trees do not depend on it. Checked in tests/cost_model/test_boosting.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+__all__ = ["idle_cores", "num_idle_cores", "train_forest", "waiting_passively", "xgboost"]
 
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "passive"}
 """For OpenMP; what a user has set already stays."""
@@ -77,7 +79,7 @@ def num_idle_cores() -> int:
     return idle_cores(usable, others)
 
 
-def idle_cores(usable: int, others: list[int]) -> int:
+def idle_cores(usable: int, others: Sequence[int]) -> int:
     """Return the cores that are left, at least one.
 
     Args:

@@ -1,9 +1,10 @@
 """A forest of trees in XGBoost's JSON, checked before XGBoost sees it.
 
 XGBoost follows the node numbers of a file without looking whether there are such nodes: a changed number ends
-the process. So a file is read into typed values here, every number is checked, and XGBoost is given a document
-that is written anew from those values alone. What it does not say (categories, weights of a DART booster) this
-project does not train, and refuses. Checked in tests/cost_model/test_forest_files.py, with changed files.
+the process. So a file is read into typed values here, every number is checked, and XGBoost is given a
+document that is written anew from those values alone. What it does not say (categories, weights of a DART
+booster) this project does not train, and refuses. Checked in tests/cost_model/test_forest_files.py, with
+changed files.
 
 Source: the format is XGBoost's own, "Introduction to Model IO", section "JSON schema".
 """
@@ -246,10 +247,8 @@ def _document(document: _Document, num_features: int) -> dict[str, object]:
 
 def _tree(number: int, tree: _Tree) -> dict[str, object]:
     kept = {name: getattr(tree, name) for name in tree.__struct_fields__}
-    nothing: dict[str, object] = dict.fromkeys(
-        ("categories", "categories_nodes", "categories_segments", "categories_sizes"), []
-    )
-    return {**kept, **nothing, "id": number}
+    kinds = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+    return {**kept, **{kind: [] for kind in kinds}, "id": number}
 
 
 def _objective(objective: _Objective) -> dict[str, object]:

@@ -196,7 +196,8 @@ class KernelModel:
         arrays = self.predict_features(features, roofline_vector(queries), self.novelty(queries))
         outside = self.manifest.training_range.names_outside(features)
         return tuple(
-            Prediction(*map(float, values), names) for *values, names in zip(*arrays, outside, strict=True)
+            Prediction(float(us), float(low_us), float(high_us), names)
+            for us, low_us, high_us, names in zip(*arrays, outside, strict=True)
         )
 
     def predict_arrays(self, queries: Sequence[Query]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -73,7 +73,8 @@ def load_manifest(folder: Path, manifest_name: str, kind: type[T], *, schema_ver
         ) from error
     except (ValueError, RecursionError) as error:
         raise CostModelFileError(
-            f"{path} is not a cost model's manifest: {_first_line(error)}; make one with `tessel cost-model train`"
+            f"{path} is not a cost model's manifest: {_first_line(error)}; make one with "
+            "`tessel cost-model train`"
         ) from error
 
 
@@ -116,8 +117,8 @@ def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping
         content = _read(path, MAX_FOREST_BYTES)
         if digests.get(name) != _digest(content):
             raise CostModelFileError(
-                f"{path} is not the forest that its manifest names, so it was changed, or is of another model; "
-                "train both again with `tessel cost-model train`"
+                f"{path} is not the forest that its manifest names, so it was changed, or is of another "
+                "model; train both again with `tessel cost-model train`"
             )
         document = checked_forest(
             content, num_features=num_features, xgboost_version=str(xgboost.__version__)

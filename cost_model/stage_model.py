@@ -254,6 +254,7 @@ def load_stages(found: Iterable[Record]) -> tuple[StageSample, ...]:
         CostModelError: no device has its probes measured.
     """
     kernels: dict[tuple[str, str, str, str], float] = {}
+    kernel_records: dict[str, list[Record]] = {}
     stages: list[Record] = []
     probes: dict[str, list[Record]] = {}
     for record in found:
@@ -266,9 +267,10 @@ def load_stages(found: Iterable[Record]) -> tuple[StageSample, ...]:
         elif record.workload.role == "kernel":
             key = device, measurement.workload_fingerprint, measurement.backend, measurement.settings
             kernels[key] = measurement.latency_us
+            kernel_records.setdefault(device, []).append(record)
         elif record.workload.role == "stage" and PARTS_PARAMETER in dict(record.workload.parameters):
             stages.append(record)
-    speeds = device_speeds(probes)
+    speeds = device_speeds(probes, kernel_records)
     samples = (_sample(record, kernels, speeds) for record in stages)
     return tuple(sample for sample in samples if sample is not None)
 

@@ -4,10 +4,10 @@ Trees say of every larger program what they say of the largest that they saw, so
 distance. Of each quantity (operations, working set, extents, threads, speeds of the device) the model keeps
 the range of its training set, apart for matrix products, convolutions, reductions and the rest. A query's
 *distance* is by how many doublings its farthest quantity lies outside, beyond a quarter of a doubling; half
-the width of its interval, in logarithms, grows in proportion to it. By how much is calibrated: models that were
-trained without the largest or the smallest programs are asked for these. Checked in
-tests/cost_model/test_training_range.py; `tessel cost-model evaluate` shows the coverage on the largest programs
-as the split `extrapolation`.
+the width of its interval, in logarithms, grows in proportion to it. By how much is calibrated: models that
+were trained without the largest or the smallest programs are asked for these. Checked in
+tests/cost_model/test_training_range.py; `tessel cost-model evaluate` shows the coverage on the largest
+programs as the split `extrapolation`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TrainingRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def range_of(features: np.ndarray) -> TrainingRange:
-    """Return the ranges of a training set, float32, shape (num_samples, num_features), one sample at least."""
+    """Return the ranges of a training set, float32, shape (num_samples, num_features); it is not empty."""
     kinds, values = _kinds_of(features), features[:, _COLUMNS].astype(np.float64)
     low, high = [], []
     for kind in range(_NUM_GROUPS):

@@ -56,7 +56,8 @@ TrialsOption = Annotated[
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        help="Threads each measurement uses; every core a device can have if left out.",
+        help="Threads each measurement uses, and training of the cost model; every core a device can have if "
+        "left out, and every idle one for training.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -267,6 +268,7 @@ def _pricing(options: TuningOptions) -> Pricing:
         prune=options.prune,
         model=None if options.cost_model is None else load_kernel_model(options.cost_model),
         stage_model=_stage_model(options.cost_model),
+        num_threads=options.threads,
     )
 
 
