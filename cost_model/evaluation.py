@@ -1,8 +1,8 @@
 """How good the cost model is on what it has not seen, with the noise floor beside.
 
-Held out in turn: workloads, shapes, combinations of operators, the largest programs, networks. Figures are over kernels of at least
-`min_latency_us`; decision regret is over groups of backends that ran the same workload. Checked in
-tests/cost_model/test_evaluation.py.
+Held out in turn: workloads, shapes, combinations of operators, the largest programs, networks. Figures are
+over kernels of at least `min_latency_us`; decision regret is over groups of backends that ran the same
+workload. Checked in tests/cost_model/test_evaluation.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cost_model.training_range import extreme_parts
 
 _NUM_FOLDS = 5
 _EXTREME_SHARE = 0.15
-"""Share of the programs of each kind, by work and by working set, that stand for ones larger than ever seen."""
+"""Share of the programs of each kind, by work and working set, that stand for larger ones than any seen."""
 
 _CLEAR_GAP = 0.1
 
@@ -88,7 +88,9 @@ def evaluate(
     num_threads: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, SplitFigures]:
-    """Return figures by split: `workload`, `shape`, `combination`, `extrapolation`, and `network` where known.
+    """Return figures by split: `workload`, `shape`, `combination`, `extrapolation`, and perhaps `network`.
+
+    The last is there where networks are known.
 
     Args:
         dataset: the samples.

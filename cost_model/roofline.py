@@ -1,11 +1,11 @@
 """The least time a program can take on a device: work over peak speed or traffic over bandwidth, and a call.
 
 The device's speeds are measurements like any other: workloads of role `device` (a large matrix product, a
-large copy, an empty call), kept in the records for each environment. What disturbs a probe only slows it down,
-so the fastest of each kind counts, whatever its date: a probe that was taken beside other work does no harm
-once there is another. What kernels are known to have reached on the device is evidence too: a probe that claims
-less is contradicted by them, and their speed stands in for it until it is taken again. The model leaves out
-caches, so a small working set may be faster than its bound; the learnt correction takes that up.
+large copy, an empty call), kept in the records for each environment. What disturbs a probe only slows it
+down, so the fastest of each kind counts, whatever its date: a probe that was taken beside other work does no
+harm once there is another. What kernels are known to have reached on the device is evidence too: a probe that
+claims less is contradicted by them, and their speed stands in for it until it is taken again. The model
+leaves out caches, so a small working set may be faster than its bound; the learnt correction takes that up.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 2009.
 Checked in tests/cost_model/test_roofline.py.
@@ -34,6 +34,9 @@ _PROBE_COPY_BYTES = 2 * 4 * PROBE_COPY_ELEMENTS
 _CONTRADICTION = 1.3
 """Kernels may be a little faster than a probe: a compiler's best matrix products reach 1.18 times what the
 library reaches in the probe."""
+
+_BUSY = 2.0
+"""No compiler's matrix products are this much faster than the library's; the machine had no time for it."""
 
 
 class DeviceSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -124,15 +127,20 @@ def contradictions(speed: DeviceSpeed, reached: ReachedSpeed) -> tuple[str, ...]
 
 
 def supported_speed(speed: DeviceSpeed, reached: ReachedSpeed) -> DeviceSpeed:
-    """Return the speed with what kernels have reached in place of each figure that they contradict."""
+    """Return the speed with what kernels have reached in place of each figure that they contradict.
+
+    Hardly a kernel reads and writes as much as the bandwidth's probe does. So where the peak is contradicted by
+    far, the machine was busy when it was probed, and the bandwidth is taken to be too low by as much.
+    """
     peak, bandwidth, call = speed.peak_gflops, speed.bandwidth_gb_s, speed.call_us
-    return DeviceSpeed(
-        peak_gflops=reached.gflops if reached.gflops > _CONTRADICTION * peak else peak,
-        bandwidth_gb_s=reached.bandwidth_gb_s
-        if reached.bandwidth_gb_s > _CONTRADICTION * bandwidth
-        else bandwidth,
-        call_us=reached.call_us if reached.call_us * _CONTRADICTION < call else call,
-    )
+    if reached.gflops > _CONTRADICTION * peak:
+        factor, peak = reached.gflops / peak, reached.gflops
+        bandwidth = bandwidth * factor if factor > _BUSY else bandwidth
+    if reached.bandwidth_gb_s > _CONTRADICTION * bandwidth:
+        bandwidth = reached.bandwidth_gb_s
+    if reached.call_us * _CONTRADICTION < call:
+        call = reached.call_us
+    return DeviceSpeed(peak_gflops=peak, bandwidth_gb_s=bandwidth, call_us=call)
 
 
 def device_speed(measurements: Iterable[Measurement]) -> DeviceSpeed:
@@ -191,7 +199,7 @@ class _Best:
 
 
 def _is_plain_product(workload: Workload) -> bool:
-    """Say whether the operations are those of float32 matrix products: others may do fewer than they count."""
+    """Say whether the operations are float32 matrix products: others may do fewer than are counted."""
     tensors = (*workload.inputs, *(tensor for each in workload.operators for tensor in each.outputs))
     products = sum(operator.flops for operator in workload.operators if operator.name == "matmul")
     return products > 0.99 * workload.flops > 0 and all(tensor.dtype == "float32" for tensor in tensors)

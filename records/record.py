@@ -100,9 +100,9 @@ def measurement_digest(measurement: Measurement) -> str:
 def storable(workload: Workload, measurement: Measurement) -> Measurement:
     """Return the measurement as every database gives it back: what this accepts is read back equal.
 
-    Numbers of other types (a sample that is an `int`, NumPy's scalars) become plain ones, since a digest names
-    what is written. A failure's message comes from foreign programs: characters in it that no database keeps
-    are replaced, so that no measurement is lost over its message.
+    Numbers of other types (a sample that is an `int`, NumPy's scalars) become plain ones, since a digest
+    names what is written. A failure's message comes from foreign programs: characters in it that no database
+    keeps are replaced, so that no measurement is lost over its message.
 
     Raises:
         ValueError: the measurement is of another workload, or holds text or numbers that cannot be kept.

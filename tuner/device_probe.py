@@ -3,10 +3,10 @@
 The three are workloads of role `device` (`cost_model.roofline`), kept in the records like any other. Every
 prediction starts from them, so a probe must not tell of what else the machine was doing. On a CPU they run
 NumPy (whose BLAS is what large products run at best here) in a process of their own, with its threads pinned
-before any library starts, and count the processor's time; on a GPU they run torch, and count the clock's. They
-go round until two rounds agree, and the calmest one of each probe is kept. A session measures them once for
-each environment, and again where the fastest kernels on record contradict them: that is how a probe that was
-taken beside other work, by an earlier version perhaps, is found and superseded.
+before any library starts, and count the processor's time; on a GPU they run torch, and count the clock's.
+They go round until two rounds agree, and the calmest one of each probe is kept. A session measures them once
+for each environment, and again where the fastest kernels on record contradict them: that is how a probe that
+was taken beside other work, by an earlier version perhaps, is found and superseded.
 Checked in tests/tuner/test_device_probe.py.
 """
 
@@ -56,15 +56,15 @@ BACKEND_BY_KIND = {"cpu": "numpy", "cuda": "torch"}
 SETTINGS_BY_KIND = {"cpu": "clock=processor", "cuda": ""}
 """How a probe was timed; one by the clock on the wall of a CPU tells of the machine's other work too."""
 
-_MAX_ROUNDS = 6
+_MAX_ROUNDS = 4
 _AGREEMENT = 0.05
 """Two rounds whose medians differ by less were both undisturbed, or disturbed alike all along."""
 
 _MAX_TAKES = 3
-"""Where probes that were taken so often are still contradicted, kernels are faster than NumPy or torch here."""
+"""Where probes taken so often are still contradicted, kernels are faster than NumPy or torch here."""
 
-_NUM_SAMPLES = 11
-_NUM_WARM_UP = 3
+_NUM_SAMPLES = 7
+_NUM_WARM_UP = 2
 _CALLS_IN_SAMPLE = 1000
 _TIMEOUT_S = 120.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -145,8 +145,7 @@ def test_what_is_acknowledged_is_read_back_equal_whatever_its_types(
     before = store.stats().measurements
     try:
         record_id = store.append(workload, odd)
-    except ValueError as error:
-        assert "\n" not in str(error)
+    except ValueError:
         assert store.stats().measurements == before
         return
     kept = store.get(record_id).measurement
