@@ -129,8 +129,8 @@ def contradictions(speed: DeviceSpeed, reached: ReachedSpeed) -> tuple[str, ...]
 def supported_speed(speed: DeviceSpeed, reached: ReachedSpeed) -> DeviceSpeed:
     """Return the speed with what kernels have reached in place of each figure that they contradict.
 
-    Hardly a kernel reads and writes as much as the bandwidth's probe does. So where the peak is contradicted by
-    far, the machine was busy when it was probed, and the bandwidth is taken to be too low by as much.
+    Hardly a kernel reads and writes as much as the bandwidth's probe does. So where the peak is contradicted
+    by far, the machine was busy when it was probed, and the bandwidth is taken to be too low by as much.
     """
     peak, bandwidth, call = speed.peak_gflops, speed.bandwidth_gb_s, speed.call_us
     if reached.gflops > _CONTRADICTION * peak:
