@@ -37,6 +37,19 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
     raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
+def check_target(text: str) -> str:
+    """Return the target's name, or refuse the address of a remote device before anything is loaded.
+
+    The same rule as `tuner.target_resolution.refuse_remote`, which imports TVM.
+    """
+    if text.startswith("rpc://"):
+        raise typer.BadParameter(
+            f"--target {text} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+        )
+    return text
+
+
 def check_folder(option: str, path: Path | None) -> None:
     """Refuse a file whose folder is missing before anything is searched or measured, not after."""
     if path is not None and not path.absolute().parent.is_dir():

@@ -39,6 +39,12 @@ _FIGURES = (
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of folds and trees.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads of the training; one for each idle core if left out. Changes no result."
+    ),
+]
 
 
 @app.command("train")
@@ -46,6 +52,7 @@ def train(
     records: RecordsOption = DEFAULT_RECORDS,
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train on every usable record, and save the models of kernels and of stages with their manifests.
@@ -57,8 +64,8 @@ def train(
 
     dataset = _dataset(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
-        model = train_kernel_model(dataset, seed=seed)
-    stage_model, reason = _train_stages(records, seed)
+        model = train_kernel_model(dataset, seed=seed, num_threads=threads)
+    stage_model, reason = _train_stages(records, seed, threads)
     (out / MANIFEST).unlink(missing_ok=True)  # An older correction would not be of these records.
     model.save(out)
     if stage_model is not None:
@@ -86,6 +93,7 @@ def evaluate(
     ] = None,
     min_latency_us: Annotated[float, typer.Option(help="Kernels below this are not counted.")] = 100.0,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say how good the model is on shapes, combinations and networks it has not seen, and on unseen stages.
@@ -102,6 +110,7 @@ def evaluate(
             networks=None if networks is None else _networks(networks),
             min_latency_us=min_latency_us,
             seed=seed,
+            num_threads=threads,
             on_progress=lambda done, total: update(description, done, total),
         )
     stages, reason = _evaluate_stages(records, min_latency_us, seed)
@@ -162,15 +171,17 @@ def predict(
         )
         for backend, settings in sorted(measured.keys() | {(name, "") for name in loaded.manifest.backends})
     ]
+    predictions = loaded.predict(asked)
     rows = [
         {
             "backend": query.backend,
             "settings": query.settings,
             "predicted_us": prediction.latency_us,
             "interval_us": [prediction.low_us, prediction.high_us],
+            "out_of_range": prediction.out_of_range,
             "measured_us": measured.get((query.backend, query.settings)),
         }
-        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+        for query, prediction in zip(asked, predictions, strict=True)
     ]
     if json:
         console.print_json({"workload": first.workload.fingerprint, "predictions": rows})
@@ -184,17 +195,20 @@ def predict(
             if (found := measured.get((query.backend, query.settings))) is None
             else console.format_us(found),
         ]
-        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+        for query, prediction in zip(asked, predictions, strict=True)
     ]
     console.print_table("", ["backend", "predicted", "90 % interval", "measured"], table)
+    outside = dict.fromkeys(name for prediction in predictions for name in prediction.out_of_range)
+    if outside:
+        console.print_line(f"out of range: {', '.join(outside)}; the model was trained on nothing like it")
 
 
-def _train_stages(url: str, seed: int) -> tuple[StageModel | None, str]:
+def _train_stages(url: str, seed: int, threads: int | None) -> tuple[StageModel | None, str]:
     """Return a model of the records' stages, or None and the reason why they do not suffice."""
     from cost_model import CostModelError, train_stage_model
 
     try:
-        return train_stage_model(_stages(url), seed=seed), ""
+        return train_stage_model(_stages(url), seed=seed, num_threads=threads or 1), ""
     except CostModelError as error:
         return None, str(error)
 

@@ -330,15 +330,16 @@ def evaluate(
 def _machine(text: str, threads: int) -> Machine:
     from tuner.backends.metaschedule import MetaSchedule, tuning_target
     from tuner.language.model_training import Machine
-    from tuner.target_resolution import environment_of, resolve_target
+    from tuner.target_resolution import check_measurable, environment_of, resolve_target
 
     with console.progress_bar("starting"):
         target = resolve_target(text, num_threads=threads)
-        if target.kind != "cpu" or target.rpc:
+        if target.kind != "cpu":
             raise typer.BadParameter(
                 f"--target {text} is not this machine's processor; the language model writes "
                 "schedules for cpu"
             )
+        check_measurable(target)
         return Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
 
 

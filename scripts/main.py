@@ -172,6 +172,7 @@ _STATUS_BY_ERROR = {
     ("tuner.errors", "TunerError"): EXIT_FAILED,
     ("records.errors", "RecordFileError"): EXIT_USAGE,
     ("records.errors", "RecordError"): EXIT_FAILED,
+    ("cost_model.errors", "CostModelFileError"): EXIT_USAGE,
     ("cost_model.errors", "CostModelError"): EXIT_FAILED,
     ("builtins", "ValueError"): EXIT_USAGE,
     ("builtins", "OSError"): EXIT_FAILED,

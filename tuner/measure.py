@@ -42,7 +42,7 @@ from tuner.measure_messages import (
 )
 from tuner.numerical_error import Deviation
 from tuner.target import Target
-from tuner.target_resolution import environment_of
+from tuner.target_resolution import check_measurable, environment_of
 from tuner.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,9 @@ class Measurer:
         match: which records of other environments count as this one's; target and device model always must.
         on_progress: called after each program.
 
+    Raises:
+        TunerError: the target is not the device that is here.
+
     Attributes:
         new_measurements: programs measured.
         reused_measurements: programs found in the records.
@@ -134,6 +137,7 @@ class Measurer:
     ) -> None:
         if jobs < 1:
             raise ValueError(f"{jobs} jobs were asked for, but building needs one; give 1 or more")
+        check_measurable(target)
         self.store = store
         self.target = target
         self.backends = tuple(backends)

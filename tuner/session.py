@@ -20,7 +20,7 @@ from tuner.measure import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
 from tuner.pricing import Pricing
 from tuner.target import Target
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.target_resolution import check_measurable, environment_of, resolve_target
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""
@@ -93,10 +93,12 @@ def start_session(
 
     Raises:
         UnknownNameError: there is no such target or backend; lists those there are.
-        TunerError: a backend that was asked for cannot run here; says why.
+        TunerError: the target is not the device that is here, or a backend that was asked for cannot run
+            here; says why.
         RecordError: the records cannot be opened.
     """
     target = resolve_target(target_name, num_threads=num_threads)
+    check_measurable(target)  # before a file of records is made
     backends = _backends(backend_names, target, _tuned(trials, database, schedule_cost_model, records_url))
 
     def report(progress: MeasureProgress) -> None:
