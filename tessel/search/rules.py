@@ -8,7 +8,6 @@ options. Checked in tests/tessel/search/test_makespan.py.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -30,17 +29,22 @@ RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 MOST_STEPS_UNASKED = 20_000
 """Steps of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
-FEW_MICRO_BATCHES = 8
-"""Micro-batches by which the time of a rule is judged where there are more steps."""
+OPERATIONS_A_STEP = 5_000
+"""Charged for each step of a rule that is written down as instructions."""
+
+OPERATIONS_A_SIMULATED_STEP = 20_000
+"""Charged for each step of a rule that is simulated: where it has a placement that is no chain."""
 
 RUNS_UNDER_LIMIT = 3
-"""Simulations of a rule that lowers its own limits until it fits; with few micro-batches one does."""
+"""Simulations of a rule that lowers its own limits until it fits."""
 
 
 def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> None:
     """Offer one schedule that always exists, then the hand-written ones that fit, then the urgencies."""
     best.offer(_one_after_the_other(best.instance), "serial")
-    for rule in _in_time(placement, best, memory):
+    for rule in _affordable(best):
+        if best.budget.is_interrupted:
+            return
         start = _starts_of(rule, placement, best.instance, memory)
         if start is not None:
             best.offer(start, rule.name)
@@ -128,7 +132,7 @@ def _offer_urgency(best: Incumbent, options: IntArray, *, stride: int, is_active
     rhythm = np.arange(instance.micro_batches, dtype=np.int64)[:, None] * stride
     priority = (rhythm - instance.tail[None, :]).reshape(-1)
     start = np.empty(len(priority), dtype=np.int64)
-    if list_schedule(instance, priority, options.copy(), is_active, start, lambda: best.is_over) >= 0:
+    if list_schedule(instance, priority, options.copy(), is_active, start, best.budget) >= 0:
         best.offer(start, "list scheduling")
 
 
@@ -164,22 +168,19 @@ def _start_of_one(instance: Instance) -> IntArray:
     return start
 
 
-def _in_time(placement: Placement, best: Incumbent, memory: Sequence[int] | None) -> Iterator[Rule]:
-    """Yield the rules; of a large schedule the quickest first, as long as they would be done in time."""
-    micro_batches = best.instance.micro_batches
-    if micro_batches * best.instance.num_blocks <= MOST_STEPS_UNASKED:
-        yield from HANDWRITTEN
-        return
-    seconds: dict[str, float] = {}
-    for rule in HANDWRITTEN:
-        began = best.clock()
-        with contextlib.suppress(ScheduleError):
-            rule.orders(placement, micro_batches=FEW_MICRO_BATCHES, memory=memory)
-        runs = RUNS_UNDER_LIMIT if rule.needs_limit else 1
-        seconds[rule.name] = runs * (best.clock() - began) * micro_batches / FEW_MICRO_BATCHES
-    for rule in sorted(HANDWRITTEN, key=lambda rule: seconds[rule.name]):
-        if seconds[rule.name] < best.seconds_left:
-            yield rule
+def _affordable(best: Incumbent) -> Iterator[Rule]:
+    """Yield the rules and charge for each; of a large schedule the quickest first, as the budget allows."""
+    num_steps = best.instance.micro_batches * best.instance.num_blocks
+    is_large = num_steps > MOST_STEPS_UNASKED
+    rules = sorted(HANDWRITTEN, key=lambda rule: rule.needs_limit) if is_large else HANDWRITTEN
+    for rule in rules:
+        operations = num_steps * OPERATIONS_A_STEP
+        if rule.needs_limit:
+            operations = num_steps * OPERATIONS_A_SIMULATED_STEP * RUNS_UNDER_LIMIT
+        if is_large and not best.budget.covers(operations):
+            continue
+        yield rule
+        best.budget.charge(operations)
 
 
 def _starts_of(
