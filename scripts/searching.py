@@ -2,7 +2,8 @@
 
 The search runs in a thread of its own and looks at its budget between rounds. Where it is to end, by Ctrl-C
 or because its time is over, it has a moment to do so; then the best answer so far is taken without it, in the
-middle of a compiled round, of a rule that takes long, or of code that is not compiled yet. Checked in tests/scripts/test_interrupts.py.
+middle of a compiled round, of a rule that takes long, or of code that is not compiled yet.
+Checked in tests/scripts/test_interrupts.py.
 """
 
 from __future__ import annotations

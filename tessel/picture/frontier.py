@@ -91,7 +91,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
 def _draw_curve(
     limits: Sequence[int], steps: Sequence[float], open_ranges: Sequence[OpenRange], axes: Axes
 ) -> None:
-    """Draw what is found, a line from each point to the next limit; dashed where something is open between."""
+    """Draw what is found, a line from each point to the next limit, dashed where it is open between."""
     ends: list[float] = [float(limit) for limit in limits[1:]]
     if any(each.last is None for each in open_ranges) and limits:
         ends.append(_BEYOND * limits[-1])
