@@ -93,8 +93,9 @@ def _draw_curve(
 ) -> None:
     """Draw what is found, a line from each point to the next limit, dashed where it is open between."""
     ends: list[float] = [float(limit) for limit in limits[1:]]
-    if any(each.last is None for each in open_ranges) and limits:
-        ends.append(_BEYOND * limits[-1])
+    endless = [each.first for each in open_ranges if each.last is None]
+    if endless and limits:
+        ends.append(max(_BEYOND * limits[-1], endless[0] + 1))
     for number, end in enumerate(ends):
         begin, height = limits[number], steps[number]
         between = [
