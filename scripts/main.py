@@ -6,6 +6,7 @@ the sub-commands import nothing heavy before their function runs, so that `--hel
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -92,15 +93,24 @@ def run() -> None:
     try:
         status = main(sys.argv[1:])
         interrupts.leave_quietly(status)
-        if searching.is_any_abandoned():
-            # Compiled code still runs in a thread that nobody waits for; ending Python under it could crash.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+        if status == EXIT_INTERRUPTED or searching.is_any_abandoned():
+            _exit_at_once(status)
         sys.exit(status)
     finally:
         if "--install-completion" in sys.argv:
             completion_words.mend_installed_for_zsh()
+
+
+def _exit_at_once(status: int) -> None:
+    """End the process without waiting for threads.
+
+    Compiled code may still run in one, under which Python cannot end safely. And a KeyboardInterrupt that
+    passed through `eval` makes Python end by the signal, though it was caught.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(arguments: Sequence[str]) -> int:

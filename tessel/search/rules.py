@@ -8,6 +8,8 @@ options. Checked in tests/tessel/search/test_makespan.py.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN, Rule
 from tessel.handwritten.rule import find_excess
+from tessel.handwritten.strongest import MOST_STEPS
 from tessel.orders import Step
 from tessel.placement import Placement
 from tessel.search.device_orders import earliest_starts, keeps_limits, orders_of_devices
@@ -26,7 +29,7 @@ from tessel.search.serial import NEVER, list_schedule
 RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 """Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
 
-MOST_STEPS_UNASKED = 20_000
+MOST_STEPS_UNASKED = MOST_STEPS
 """Steps of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
 OPERATIONS_A_STEP = 5_000
@@ -45,8 +48,7 @@ def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
     for rule in _affordable(best):
         if best.budget.is_interrupted:
             return
-        start = _starts_of(rule, placement, best.instance, memory)
-        if start is not None:
+        for start in _starts_of(rule, placement, best.instance, memory):
             best.offer(start, rule.name)
     stride = busiest_work(placement)
     for options in option_presets(best.instance):
@@ -185,17 +187,19 @@ def _affordable(best: Incumbent) -> Iterator[Rule]:
 
 def _starts_of(
     rule: Rule, placement: Placement, instance: Instance, memory: Sequence[int] | None
-) -> IntArray | None:
-    """Return a rule's starts by step, or None where it does not apply or does not fit."""
-    try:
-        by_device = rule.orders(placement, micro_batches=instance.micro_batches, memory=memory)
-    except ScheduleError:
-        return None
-    orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
-    if orders is None:
-        return None
-    start = earliest_starts(instance, orders)
-    return start if keeps_limits(instance, orders) or _fits_at_once(placement, start, memory) else None
+) -> Iterator[IntArray]:
+    """Yield the starts by step of every way to follow a rule that fits; none where it does not apply."""
+    ways = rule.every_orders(placement, micro_batches=instance.micro_batches, memory=memory)
+    if instance.num_blocks * instance.micro_batches > MOST_STEPS:
+        ways = itertools.islice(ways, 1)
+    with contextlib.suppress(ScheduleError):
+        for by_device in ways:
+            orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
+            if orders is None:
+                continue
+            start = earliest_starts(instance, orders)
+            if keeps_limits(instance, orders) or _fits_at_once(placement, start, memory):
+                yield start
 
 
 def _step_numbers(instance: Instance, steps: Sequence[Step]) -> IntArray:
