@@ -22,6 +22,7 @@ from tessel.handwritten.eager_1f1b import depths, extra_forwards
 from tessel.handwritten.rule import StreamRule, Streams
 from tessel.handwritten.stages import Pipeline
 from tessel.handwritten.zb_h1 import zero_bubble
+from tessel.instruction import Instruction
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -45,15 +46,14 @@ def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
 
 def _with_extra(pipeline: Pipeline, micro_batches: int, extra: int) -> Streams:
     num_stages = len(pipeline.stages)
-    return streams_by_device(
-        pipeline,
-        lambda stage: zero_bubble(
-            stage,
-            warm_up=depths(stage, num_stages, extra),
-            put_off=min(stage + extra, 2 * stage),
-            micro_batches=micro_batches,
-        ),
-    )
+
+    def stream(stage: int) -> Iterator[Instruction]:
+        warm_up = depths(stage, num_stages, extra)
+        # Forwards ahead and weight halves behind together are held: as many on every stage.
+        put_off = num_stages + extra - warm_up
+        return zero_bubble(stage, warm_up=warm_up, put_off=put_off, micro_batches=micro_batches)
+
+    return streams_by_device(pipeline, stream)
 
 
 ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams, variants=_variants)
