@@ -60,7 +60,7 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
             memory = console.format_numbers(row.peak_memory)
         ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append([row.schedule, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
+        rows.append([row.title, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
     unit = "ms" if in_bytes else "steps"
     peak = "peak memory" if not in_bytes else "peak memory, fullest device"
     console.print_table(

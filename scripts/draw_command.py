@@ -125,6 +125,8 @@ def write_picture(
     step_ms = None if plan is None else plan.step_us / 1000
     compared = out.suffix in (".html", ".md") or (compare and out.suffix in PICTURES)
     comparison = build_comparison(schedule, plan, names) if compared else None
+    if comparison is None and schedule.found_by:
+        title = f"{title}, found by {schedule.found_by}"
     with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
         if out.suffix in PICTURES and comparison is not None:
             figure = comparison_figure(comparison, step_ms=step_ms, title=title, critical_path=critical_path)

@@ -6,6 +6,7 @@ the sub-commands import nothing heavy before their function runs, so that `--hel
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -26,11 +27,13 @@ from scripts import (
     cost_model_command,
     doctor_command,
     draw_command,
+    interrupts,
     language_command,
     partition_command,
     records_command,
     run_command,
     schedule_command,
+    searching,
     stages_command,
     targets_command,
     tune_command,
@@ -39,9 +42,7 @@ from scripts import (
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-
-_INTERRUPTED = "interrupted; finished measurements are kept"
+EXIT_INTERRUPTED = interrupts.EXIT_INTERRUPTED
 
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
@@ -90,10 +91,26 @@ def run() -> None:
     # garbage as often as Python does took a third of the time to compare and draw them.
     gc.set_threshold(100_000, 50, 50)
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        interrupts.leave_quietly(status)
+        if status == EXIT_INTERRUPTED or searching.is_any_abandoned():
+            _exit_at_once(status)
+        sys.exit(status)
     finally:
         if "--install-completion" in sys.argv:
             completion_words.mend_installed_for_zsh()
+
+
+def _exit_at_once(status: int) -> None:
+    """End the process without waiting for threads.
+
+    Compiled code may still run in one, under which Python cannot end safely. And a KeyboardInterrupt that
+    passed through `eval` makes Python end by the signal, though it was caught.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,18 +124,19 @@ def main(arguments: Sequence[str]) -> int:
     """
     if not console.wants_color():
         _leave_styles_out_of_help()
+    interrupts.raise_in_work()
     try:
         status = typer.main.get_command(app).main(
             _flags_first(arguments), prog_name="tessel", standalone_mode=False
         )
         sys.stdout.flush()
         if status == EXIT_INTERRUPTED:
-            return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
+            return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
         return status if isinstance(status, int) else 0
     except TyperException as error:
         return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
+        return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

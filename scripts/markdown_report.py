@@ -50,9 +50,7 @@ def comparison_table(comparison: Comparison) -> str:
             memory = console.format_numbers(row.peak_memory)
         ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append(
-            (row.schedule, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio)
-        )
+        rows.append((row.title, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio))
     return _table(("schedule", "makespan", "bubble ratio", "peak memory", "fits", "ratio to 1F1B"), rows)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts import completion, console, tuning_options
-from scripts.arguments import check_choice, parse_bytes, parse_duration, parse_shapes
+from scripts import completion, console, searching, tuning_options
+from scripts.arguments import check_choice, parse_bytes, parse_shapes
 from scripts.compare_command import build_comparison, print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
@@ -61,9 +61,15 @@ def tune(
         float | None,
         typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
     ] = None,
+    work: Annotated[
+        float | None, typer.Option(help=searching.WORK_HELP, rich_help_panel=_PIPELINE, show_default=False)
+    ] = None,
     time_limit: Annotated[
-        str, typer.Option(help="Time for the schedule search.", rich_help_panel=_PIPELINE)
-    ] = "10s",
+        str | None,
+        typer.Option(
+            help=f"Of the schedules: {searching.TIME_HELP}", rich_help_panel=_PIPELINE, show_default=False
+        ),
+    ] = None,
     second_level: SecondLevelOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -76,7 +82,7 @@ def tune(
     `tessel tune net.onnx --infer --devices 2 --micro-batches 8 --memory 2GiB`
     """
     memory_bytes = None if memory is None else parse_bytes(memory)
-    time_limit_s = parse_duration(time_limit)
+    searching.make_budget(work, time_limit)
     _check(devices=devices, micro_batches=micro_batches, optimizer=optimizer, hop_us=hop_us)
     tuning_options.check_writable_folder(out)
 
@@ -100,22 +106,23 @@ def tune(
             shapes=parse_shapes(shape or []),
             batch=batch,
         )
-    with console.progress_bar("searching schedules", limit_s=time_limit_s) as update:
+    budget = searching.make_budget(work, time_limit)
+    with console.progress_bar("searching schedules") as update, searching.ended_by_interrupt(budget):
+        budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
             micro_batches=micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=optimizer,
-            time_limit_s=time_limit_s,
+            budget=budget,
             seed=options.seed,
-            on_progress=lambda progress: update(f"best makespan {progress.makespan} steps"),
         )
     plan_path = out / "plan.json"
     save_plan(plan, plan_path)
     title = f"{plan.model} on {plan.device_model}"
     write_picture(plan.schedule, plan, out / "schedule.svg", title=title)
     if json:
-        console.print_json(_document(plan, plan_path))
+        console.print_json({**_document(plan, plan_path), "stopped_by": budget.stopped_by})
         return
     _print_plan(plan)
     console.print_line(f"\nwritten: {plan_path}, {out / 'schedule.svg'}; records in {options.records}")

@@ -147,7 +147,7 @@ def _stacked(heights: Sequence[float], *, dpi: float) -> tuple[Figure, list[Axes
 
 
 def _headline(row: ComparisonRow) -> str:
-    parts = [f"{row.schedule}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
+    parts = [f"{row.title}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
     if row.ratio_to_1f1b is not None:
         parts.append(f"{row.ratio_to_1f1b:.3f} of 1F1B")
     if not row.fits:

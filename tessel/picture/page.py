@@ -117,6 +117,7 @@ def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]
     assert not unknown, f"schedules of one comparison share their placement; {unknown} are not in it"
     return {
         "name": row.schedule,
+        "title": row.title,
         "makespan": schedule.makespan,
         "lower_bound": schedule.lower_bound,
         "optimal": schedule.optimal,
@@ -153,7 +154,7 @@ def _comparison_table(rows: Sequence[ComparisonRow], step_ms: float | None) -> P
         ),
         rows=tuple(
             (
-                row.schedule,
+                row.title,
                 row.length,
                 f"{row.bubble_ratio:.1%}",
                 _memory(row),

@@ -18,6 +18,7 @@ from scripts import console
 from scripts.main import app, main
 from tessel.pipeline import build_plan
 from tessel.plan import save_plan
+from tessel.search.budget import SearchBudget
 
 Run = Callable[..., Any]
 
@@ -81,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)]),
         micro_batches=2,
         memory_limit_bytes=None,
-        time_limit_s=1.0,
+        budget=SearchBudget(1.0),
     )
     save_plan(plan, folder / "plan.json")
     with open_store(str(folder / "records.db")) as store:
