@@ -13,11 +13,9 @@ import hashlib
 
 import msgspec
 
+from records.limits import MAX_INTEGER, check_limits, cut_message
 from records.measurement import Measurement
 from records.workload import Workload
-
-MAX_INTEGER = 2**63 - 1
-"""Largest whole number that both databases keep exactly."""
 
 _LOST_CHARACTERS = dict.fromkeys((0, *range(0xD800, 0xE000)), "\N{REPLACEMENT CHARACTER}")
 """Characters that databases refuse in text: NUL, and halves of surrogate pairs."""
@@ -98,10 +96,12 @@ def storable(workload: Workload, measurement: Measurement) -> Measurement:
     if not abs(measurement.measured_at) < float("inf"):
         raise ValueError(f"measured_at is {measurement.measured_at}; give seconds since 1970 as a number")
     error = measurement.relative_error
-    return msgspec.structs.replace(
+    kept = msgspec.structs.replace(
         measurement,
-        message=measurement.message.translate(_LOST_CHARACTERS),
+        message=cut_message(measurement.message).translate(_LOST_CHARACTERS),
         # SQLite keeps no negative zero, and PostgreSQL does.
         measured_at=measurement.measured_at + 0.0,
         relative_error=None if error is None else error + 0.0,
     )
+    check_limits(workload, kept)
+    return kept

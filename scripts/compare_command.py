@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import completion, console
-from scripts.arguments import parse_names
+from scripts.arguments import check_choice, parse_names
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
+
+def _check_names(text: str | None) -> str | None:
+    """Refuse names of no schedule while the command line is read; the message names the nearest."""
+    if text is not None:
+        from tessel.handwritten import HANDWRITTEN
+
+        for name in parse_names(text) or ():
+            check_choice("--schedules", name, ("searched", *(rule.name for rule in HANDWRITTEN)))
+    return text
+
+
 SchedulesOption = Annotated[
     str | None,
     typer.Option(
         help="Hand-written schedules to compare with, by commas; all that apply if left out.",
         autocompletion=completion.schedules,
+        callback=_check_names,
     ),
 ]
 

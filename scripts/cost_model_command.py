@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
+from scripts.command_app import CommandApp
 from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cost_model import Dataset, SplitFigures, StageFigures, StageModel
     from cost_model.stage_model import StageSample
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Train, evaluate and ask the cost model; from records alone.\n\nExample: `tessel cost-model train`",
 )

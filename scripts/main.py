@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import re
 import sys
 import traceback
@@ -27,6 +26,7 @@ from scripts import (
     doctor_command,
     draw_command,
     language_command,
+    output_streams,
     partition_command,
     records_command,
     run_command,
@@ -36,6 +36,7 @@ from scripts import (
     tune_command,
     uncompiled,
 )
+from scripts.command_app import CommandApp
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -46,7 +47,7 @@ _INTERRUPTED = "interrupted; finished measurements are kept"
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
 
-app = typer.Typer(
+app = CommandApp(
     name="tessel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -70,10 +71,38 @@ app.command("backends")(backends_command.backends)
 app.command("doctor")(doctor_command.doctor)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print_line(f"tessel {versions_text()}")
+        raise typer.Exit
+
+
+def versions_text() -> str:
+    """Return our version, and those of Python and TVM, in one line."""
+    import importlib.metadata
+    import platform
+
+    found = []
+    for distribution in ("tessel-tuner", "apache-tvm"):
+        try:
+            found.append(importlib.metadata.version(distribution))
+        except importlib.metadata.PackageNotFoundError:
+            found.append("not installed")
+    ours, tvm = found
+    return f"{ours} (Python {platform.python_version()}, TVM {tvm})"
+
+
 @app.callback()
 def _global_options(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show log lines and tracebacks."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version, and those it runs with.",
+        callback=_show_version,
+        is_eager=True,
+    ),
 ) -> None:
     console.set_verbosity(quiet=quiet, verbose=verbose)
     if verbose:
@@ -82,6 +111,7 @@ def _global_options(
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
+    output_streams.take_over()
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
@@ -119,10 +149,6 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
     except Exception as error:
         status = _status_of(error)
         if status is None:
@@ -181,6 +207,6 @@ _STATUS_BY_ERROR = {
 def _fail(message: str, status: int) -> int:
     if console.is_verbose():
         traceback.print_exc()
-    line = " ".join(message.split())
+    line = console.printable(" ".join(message.split()))
     sys.stderr.write(f"tessel: {line}\n")
     return status

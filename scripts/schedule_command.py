@@ -164,8 +164,7 @@ def schedule(
     time_limit_s = parse_duration(time_limit)
     uncompiled.run_uncompiled_if_cold(time_limit_s)
     if frontier:
-        _refuse_limit(limits)
-        if micro_batches is None or period_only:
+        if micro_batches is None:
             _period_frontier(placement, time_limit_s, seed, as_json=json, picture=save)
         else:
             _makespan_frontier(placement, micro_batches, time_limit_s, seed, as_json=json, picture=save)
@@ -189,9 +188,6 @@ def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Plac
     from tessel.shapes import SHAPES, make_shape
 
     if shape not in SHAPES and (Path(shape).suffix or Path(shape).exists()):
-        given = ["--devices"] * (devices is not None) + [f"--{name.replace('_', '-')}" for name in options]
-        if given:
-            raise typer.BadParameter(f"{given[0]} goes with a shape; {shape} is a file and says it itself")
         return load_placement(Path(shape))
     if shape in SHAPES and devices is None:
         raise typer.BadParameter(f"--devices is missing; say how many devices the {shape} spans")
@@ -215,11 +211,6 @@ _SPANS = {
 
 def _negated(units: int | tuple[int, ...]) -> int | tuple[int, ...]:
     return -units if isinstance(units, int) else tuple(-each for each in units)
-
-
-def _refuse_limit(limits: tuple[int, ...] | None) -> None:
-    if limits is not None:
-        raise typer.BadParameter("--memory is one limit, and --frontier shows all that matter; leave one out")
 
 
 def _repetend(
