@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 
 import msgspec
 
@@ -17,7 +18,7 @@ from records.limits import MAX_INTEGER, check_limits, cut_message
 from records.measurement import Measurement
 from records.workload import Workload
 
-_LOST_CHARACTERS = dict.fromkeys((0, *range(0xD800, 0xE000)), "\N{REPLACEMENT CHARACTER}")
+_LOST_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 """Characters that databases refuse in text: NUL, and halves of surrogate pairs."""
 
 
@@ -85,7 +86,7 @@ def storable(workload: Workload, measurement: Measurement) -> Measurement:
         )
     for name in ("backend", "settings", "target"):
         text = getattr(measurement, name)
-        if text != text.translate(_LOST_CHARACTERS):
+        if _LOST_CHARACTERS.search(text):
             raise ValueError(
                 f"{name} {text!r} holds a NUL or half a surrogate pair; databases refuse it, so leave it out"
             )
@@ -98,7 +99,7 @@ def storable(workload: Workload, measurement: Measurement) -> Measurement:
     error = measurement.relative_error
     kept = msgspec.structs.replace(
         measurement,
-        message=cut_message(measurement.message).translate(_LOST_CHARACTERS),
+        message=_LOST_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", cut_message(measurement.message)),
         # SQLite keeps no negative zero, and PostgreSQL does.
         measured_at=measurement.measured_at + 0.0,
         relative_error=None if error is None else error + 0.0,
