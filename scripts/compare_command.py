@@ -55,11 +55,12 @@ def compare(
     comparison, is_plan = _load(file, parse_names(schedules))
     if json:
         console.print_json({"schedules": comparison.rows, "not_applicable": dict(comparison.not_applicable)})
-        return
-    print_comparison(comparison, in_bytes=is_plan)
+    else:
+        print_comparison(comparison, in_bytes=is_plan)
     if explain:
+        say = console.print_note if json else console.print_line
         for name, reason in comparison.not_applicable:
-            console.print_line(f"{name}: {reason}")
+            say(f"{name}: {reason}")
 
 
 def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:

@@ -66,6 +66,8 @@ def partition(
         console.print_note(f"{picture} written")
     if json:
         console.print_json(_document(result))
+        if explain:
+            _note_reasons(result)
         return
     _print(result, explain=explain)
 
@@ -166,6 +168,16 @@ def _explain(result: PartitionedModel) -> None:
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
+
+
+def _note_reasons(result: PartitionedModel) -> None:
+    """Say on stderr, beside a document that holds them all, why the sub-graphs went where they did."""
+    for each in result.explanations:
+        others = "; ".join(
+            f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
+        )
+        chosen = f"{each.backend} {format_figure(each.figure)}"
+        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'nobody else'}")
 
 
 def _others(explanation: Explanation) -> str:
