@@ -9,7 +9,7 @@ import typer
 
 from scripts import console
 from scripts.command_app import CommandApp
-from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
+from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption, check_writable_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,7 @@ def train(
     from cost_model import train_kernel_model
     from cost_model.stage_model import MANIFEST
 
+    check_writable_folder(out)
     dataset = _dataset(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
         model = train_kernel_model(dataset, seed=seed)

@@ -9,6 +9,7 @@ import typer
 
 from scripts import console, tuning_options
 from scripts.arguments import check_folder
+from scripts.draw_command import PICTURES
 from scripts.report import format_figure, print_end_to_end, print_partitions
 from scripts.tuning_options import (
     BatchOption,
@@ -55,7 +56,7 @@ def partition(
     """
     from tuner.whole_model import partition_model
 
-    check_folder("--picture", picture)
+    check_folder("--picture", picture, suffixes=PICTURES)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(options) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)

@@ -21,6 +21,9 @@ _SHAPE = "Shape options"
 _SEARCH = "Search options"
 _OUTPUT = "Output options"
 
+_PICTURES = (".svg", ".png", ".pdf")
+"""What a frontier is saved as."""
+
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches of a schedule unless told otherwise."""
 
@@ -141,7 +144,7 @@ def schedule(
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
     """
-    check_folder("--save", save)
+    check_folder("--save", save, suffixes=_PICTURES if frontier else ())
     if micro_batches is not None and micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
     options = {
