@@ -49,8 +49,9 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
     if path is None:
         return
     if suffixes and path.suffix not in suffixes:
+        known = ", ".join(suffixes)
         raise typer.BadParameter(
-            f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {', '.join(suffixes)}"
+            f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
         )
     if path.is_dir():
         raise typer.BadParameter(f"{option} {path} is a folder; name a file in it")

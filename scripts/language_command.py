@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import console
+from scripts import console, installation
 from scripts.arguments import parse_names
 from scripts.command_app import CommandApp
 from scripts.tuning_options import (
@@ -410,7 +410,7 @@ def _check_extra() -> None:
     if missing:
         raise typer.BadParameter(
             f"{missing[0]} is not installed, and the language model needs it; "
-            "python -m pip install -c constraints.txt -e '.[language]'"
+            f"{installation.install_extra('language')}"
         )
 
 
