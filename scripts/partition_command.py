@@ -54,9 +54,10 @@ def partition(
 
     `tessel partition net.onnx --backends tvm,blas --explain`
     """
+    check_folder("--picture", picture, suffixes=PICTURES)
+
     from tuner.whole_model import partition_model
 
-    check_folder("--picture", picture, suffixes=PICTURES)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(options) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
