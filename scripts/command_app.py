@@ -27,7 +27,7 @@ class CheckedCommand(TyperCommand):
         Raises:
             typer.BadParameter: an option that was given has no effect.
         """
-        problem = option_rules.problem_of(_path_of(ctx), _command_line(ctx))
+        problem = option_rules.problem_of(_path_of(ctx), command_line_of(ctx))
         if problem is not None:
             raise typer.BadParameter(problem)
         return super().invoke(ctx)
@@ -52,7 +52,8 @@ class CommandApp(typer.Typer):
         return super().command(name, cls=cls, **settings)
 
 
-def _command_line(ctx: Any) -> CommandLine:
+def command_line_of(ctx: Any) -> CommandLine:
+    """Return what the command of a parsed context was given."""
     given, values = set(), {}
     for parameter in ctx.command.params:
         if parameter.name not in ctx.params:

@@ -180,10 +180,11 @@ def check(tessel: Run, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str,
 def run_in_ascii(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bytes:
     """Run with a stdout that has 128 characters and refuses all others, as the process makes ready for it."""
     written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii", errors="strict")
     with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors="strict"))
-        output_streams.make_lenient(sys.stdout)
+        patched.setattr(sys, "stdout", stream)
+        output_streams.make_lenient(stream)
         outcome = run()
-        sys.stdout.flush()
+        stream.flush()
     assert outcome.status == 0, outcome
     return written.getvalue()

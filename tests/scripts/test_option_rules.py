@@ -25,7 +25,7 @@ from records import RecordStore, Status, open_store
 from records.merging import MergeSummary
 from records.pruning import PruneSummary
 from scripts import console
-from scripts.command_app import CheckedCommand, CommandApp
+from scripts.command_app import CheckedCommand, CommandApp, command_line_of
 from scripts.main import app, main
 from scripts.option_rules import OPTION_RULES, CommandLine, Condition, Rule, help_of, problem_of
 from tessel.documents import load_schedule
@@ -851,3 +851,28 @@ def test_a_command_of_any_app_is_checked(monkeypatch: pytest.MonkeyPatch) -> Non
     command.main(["do", "--a", "x", "--b"], prog_name="own", standalone_mode=False)
     command.main(["do"], prog_name="own", standalone_mode=False)
     assert seen == ["x", None]
+
+
+def documented() -> list[list[str]]:
+    """The words of every command in the README, the documentation and the help."""
+    root = Path(__file__).parents[2]
+    texts = [
+        path.read_text(encoding="utf-8") for path in (root / "README.md", *sorted(root.glob("docs/*.md")))
+    ]
+    blocks = [block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    helps = [
+        example for command in COMMANDS.values() for example in re.findall(r"`(tessel [^`]+)`", command.help)
+    ]
+    return [shlex.split(line, comments=True)[1:] for line in (*lines, *helps) if line.startswith("tessel ")]
+
+
+def test_no_documented_command_is_refused() -> None:
+    found = documented()
+    assert len(found) > 50
+    for words in found:
+        command = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
+        if command is None or any(word in "|&;<>" or word.startswith("--help") for word in words):
+            continue
+        context = COMMANDS[command].make_context("tessel", words[len(command.split()) :])
+        assert problem_of(command, command_line_of(context)) is None, words
