@@ -23,9 +23,10 @@ import msgspec
 
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
+from records.limits import MAX_INTEGER
 from records.lines import read_lines
 from records.measurement import Measurement, Status
-from records.record import MAX_INTEGER, Record
+from records.record import Record
 from records.workload import Operator, Role, Tensor, Workload, describe
 
 BACKEND = "metaschedule"

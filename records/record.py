@@ -17,14 +17,9 @@ import numbers
 import msgspec
 
 from records.environment import Environment
+from records.limits import MAX_INTEGER, check_limits, cut_message
 from records.measurement import Measurement
 from records.workload import Workload
-
-MAX_INTEGER = 2**63 - 1
-"""Largest whole number that both databases keep exactly."""
-
-MAX_NAME_BYTES = 1000
-"""Longest name of a backend: PostgreSQL's index rows hold 2704 bytes, of which two fingerprints take 70."""
 
 _LOST_CHARACTERS = dict.fromkeys((0, *range(0xD800, 0xE000)), "\N{REPLACEMENT CHARACTER}")
 """Characters that databases refuse in text: NUL, and halves of surrogate pairs."""
@@ -117,12 +112,14 @@ def storable(workload: Workload, measurement: Measurement) -> Measurement:
     kept = _with_plain_types(measurement)
     _check_numbers(kept)
     error = kept.relative_error
-    return msgspec.structs.replace(
+    kept = msgspec.structs.replace(
         kept,
         # SQLite keeps no negative zero, and PostgreSQL does.
         measured_at=kept.measured_at + 0.0,
         relative_error=None if error is None else error + 0.0,
     )
+    check_limits(workload, kept)
+    return kept
 
 
 def _kept_fingerprint(workload: Workload) -> str:
@@ -167,11 +164,6 @@ def _check_texts(measurement: Measurement) -> None:
     for pair in versions:
         if not isinstance(pair, tuple | list) or not all(isinstance(text, str) for text in pair):
             raise ValueError(f"versions has {pair!r}; give pairs of texts, a distribution and its version")
-    if len(measurement.backend.encode()) > MAX_NAME_BYTES:
-        raise ValueError(
-            f"backend is a name of {len(measurement.backend)} characters, and PostgreSQL's index keeps up to "
-            f"{MAX_NAME_BYTES} bytes; give a shorter name, and put the rest into settings"
-        )
 
 
 def _with_plain_types(measurement: Measurement) -> Measurement:
@@ -180,7 +172,7 @@ def _with_plain_types(measurement: Measurement) -> Measurement:
     Raises:
         ValueError: a value has none that says the same.
     """
-    message = measurement.message.translate(_LOST_CHARACTERS)
+    message = cut_message(measurement.message).translate(_LOST_CHARACTERS)
     measurement = msgspec.structs.replace(measurement, message=message)
     try:
         text = msgspec.json.encode(measurement, enc_hook=_plain)

@@ -22,9 +22,10 @@ from records.connection import connect, explained_errors, location_of, parse_url
 from records.counts import Stats, count_records
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
+from records.limits import MAX_INTEGER
 from records.measurement import Measurement, Status
 from records.migration import prepare_schema
-from records.record import MAX_INTEGER, Match, Record, preference, storable
+from records.record import Match, Record, preference, storable
 from records.row import decode_record, decode_workload, select_records
 from records.schema import environments, measurements, target_fingerprint, workloads
 from records.verification import Finding, collect_damage

@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import completion, console
-from scripts.arguments import parse_names
+from scripts.arguments import check_choice, parse_names
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
+
+def _check_names(text: str | None) -> str | None:
+    """Refuse names of no schedule while the command line is read; the message names the nearest."""
+    if text is not None:
+        from tessel.handwritten import HANDWRITTEN
+
+        for name in parse_names(text) or ():
+            check_choice("--schedules", name, ("searched", *(rule.name for rule in HANDWRITTEN)))
+    return text
+
+
 SchedulesOption = Annotated[
     str | None,
     typer.Option(
         help="Hand-written schedules to compare with, by commas; all that apply if left out.",
         autocompletion=completion.schedules,
+        callback=_check_names,
     ),
 ]
 
@@ -43,11 +55,12 @@ def compare(
     comparison, is_plan = _load(file, parse_names(schedules))
     if json:
         console.print_json({"schedules": comparison.rows, "not_applicable": dict(comparison.not_applicable)})
-        return
-    print_comparison(comparison, in_bytes=is_plan)
+    else:
+        print_comparison(comparison, in_bytes=is_plan)
     if explain:
+        say = console.print_note if json else console.print_line
         for name, reason in comparison.not_applicable:
-            console.print_line(f"{name}: {reason}")
+            say(f"{name}: {reason}")
 
 
 def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
-from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
+from scripts.command_app import CommandApp
+from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption, check_writable_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cost_model import Dataset, SplitFigures, StageFigures, StageModel
     from cost_model.stage_model import StageSample
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Train, evaluate and ask the cost model; from records alone.\n\nExample: `tessel cost-model train`",
 )
@@ -62,6 +63,7 @@ def train(
     from cost_model import train_kernel_model
     from cost_model.stage_model import MANIFEST
 
+    check_writable_folder(out)
     dataset = _dataset(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
         model = train_kernel_model(dataset, seed=seed, num_threads=threads)

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scripts import console
+from scripts import console, installation
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 OUR_PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
 
-_PROJECT = "tessel-tuner"
 _PURPOSES = {
     "torch": ("torch", "the torch backend, .pt2 models and running plans"),
     "onnx": ("onnx", "reading .onnx models"),
@@ -83,10 +82,10 @@ def find_all() -> Iterator[Finding]:
     requirements = _requirements()
     if requirements is None:
         yield Finding(
-            name=_PROJECT,
+            name=installation.PROJECT,
             status="broken",
             detail="is not installed, so nobody says which versions it needs",
-            fix="python -m pip install -c constraints.txt -e .",
+            fix=installation.install_project(),
         )
     for requirement in requirements or ():
         yield _distribution(requirement)
@@ -103,7 +102,7 @@ def _python() -> Finding:
         name="python",
         status="broken",
         detail=f"{version} is outside the tested range",
-        fix="make clean; make PYTHON=python3.12 test",
+        fix=installation.other_python(),
     )
 
 
@@ -129,7 +128,7 @@ def _package_names() -> Finding:
 def _tvm() -> Finding:
     version = _version("apache-tvm")
     if version is None:
-        return Finding(name="tvm", status="broken", detail="not installed", fix="make tune installs it")
+        return Finding(name="tvm", status="broken", detail="not installed", fix=installation.install_all())
     # A broken native library may end the process, so it is tried in one of its own.
     probe = subprocess.run([sys.executable, "-c", _TVM_PROBE], capture_output=True, text=True, check=False)
     if probe.returncode == 0:
@@ -142,7 +141,7 @@ def _tvm() -> Finding:
         name="tvm",
         status="broken",
         detail=f"{version} does not import and save an object: {reason[:120]}",
-        fix="python -m pip install --force-reinstall -c constraints.txt apache-tvm apache-tvm-ffi",
+        fix=installation.install(*_pins("apache-tvm", "apache-tvm-ffi"), again=True),
     )
 
 
@@ -153,7 +152,7 @@ def _requirements() -> list[Requirement] | None:
     from packaging.requirements import Requirement
 
     try:
-        lines = importlib.metadata.requires(_PROJECT) or []
+        lines = importlib.metadata.requires(installation.PROJECT) or []
     except importlib.metadata.PackageNotFoundError:
         return None
     found: dict[str, Requirement] = {}
@@ -164,6 +163,12 @@ def _requirements() -> list[Requirement] | None:
     return sorted(found.values(), key=lambda requirement: requirement.marker is not None)
 
 
+def _pins(*distributions: str) -> list[str]:
+    """Return distributions with the versions that this project needs, where its metadata says which."""
+    required = {requirement.name: requirement for requirement in _requirements() or ()}
+    return [f"{name}{required[name].specifier}" if name in required else name for name in distributions]
+
+
 def _distribution(requirement: Requirement) -> Finding:
     from packaging.version import Version
 
@@ -171,9 +176,7 @@ def _distribution(requirement: Requirement) -> Finding:
     extra, purpose = _PURPOSES.get(name, ("", ""))
     version = _version(name)
     if version is None:
-        fix = (
-            f"python -m pip install -c constraints.txt -e '.[{extra}]'" if extra else "make tune installs it"
-        )
+        fix = installation.install_extra(extra) if extra else installation.install(str(requirement))
         detail = f"not installed; needed for {purpose}" if extra else "not installed"
         return Finding(name=name, status="missing" if extra else "broken", detail=detail, fix=fix)
     if not requirement.specifier.contains(Version(version), prereleases=True):
@@ -184,7 +187,7 @@ def _distribution(requirement: Requirement) -> Finding:
             name=name,
             status="broken",
             detail=detail,
-            fix=f"python -m pip install -c constraints.txt '{name}{requirement.specifier}'",
+            fix=installation.install(f"{name}{requirement.specifier}"),
         )
     return Finding(name=name, status="ok", detail=f"{version} ({purpose})" if purpose else version)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import console
+from scripts import console, installation
 from scripts.arguments import parse_names
+from scripts.command_app import CommandApp
 from scripts.tuning_options import (
     DEFAULT_RECORDS,
     JsonOption,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tuner.language.network import NetworkShape
     from tuner.language.sketches import KernelSpace
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Train the tensor language model, have it write schedules of kernels, and measure them.\n\n"
     "Example: `tessel language train`",
@@ -104,8 +105,8 @@ def train(
     )  # fmt: skip
     if not 0 < best <= 1 or not 0 < learning_rate < 1:
         raise typer.BadParameter("--best is a share above 0 and at most 1, --learning-rate one below 1")
-    if kernels is not None and trials < 1:
-        raise typer.BadParameter("--kernels is given without --trials; say how many to measure of each")
+    if kernels is not None:
+        _check_numbers(("--trials", trials, 1))
     from records import open_store
     from tuner.language.kernels import FAMILIES
     from tuner.language.model_files import load_network
@@ -410,7 +411,7 @@ def _check_extra() -> None:
     if missing:
         raise typer.BadParameter(
             f"{missing[0]} is not installed, and the language model needs it; "
-            "python -m pip install -c constraints.txt -e '.[language]'"
+            f"{installation.install_extra('language')}"
         )
 
 

@@ -29,6 +29,7 @@ from scripts import (
     draw_command,
     interrupts,
     language_command,
+    output_streams,
     partition_command,
     records_command,
     run_command,
@@ -39,6 +40,7 @@ from scripts import (
     tune_command,
     uncompiled,
 )
+from scripts.command_app import CommandApp
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -47,7 +49,7 @@ EXIT_INTERRUPTED = interrupts.EXIT_INTERRUPTED
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
 
-app = typer.Typer(
+app = CommandApp(
     name="tessel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -71,10 +73,38 @@ app.command("backends")(backends_command.backends)
 app.command("doctor")(doctor_command.doctor)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print_line(f"tessel {versions_text()}")
+        raise typer.Exit
+
+
+def versions_text() -> str:
+    """Return our version, and those of Python and TVM, in one line."""
+    import importlib.metadata
+    import platform
+
+    found = []
+    for distribution in ("tessel-tuner", "apache-tvm"):
+        try:
+            found.append(importlib.metadata.version(distribution))
+        except importlib.metadata.PackageNotFoundError:
+            found.append("not installed")
+    ours, tvm = found
+    return f"{ours} (Python {platform.python_version()}, TVM {tvm})"
+
+
 @app.callback()
 def _global_options(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show log lines and tracebacks."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version, and those it runs with.",
+        callback=_show_version,
+        is_eager=True,
+    ),
 ) -> None:
     console.set_verbosity(quiet=quiet, verbose=verbose)
     if verbose:
@@ -83,6 +113,7 @@ def _global_options(
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
+    output_streams.take_over()
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
@@ -137,10 +168,6 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
     except Exception as error:
         status = _status_of(error)
         if status is None:
@@ -200,6 +227,6 @@ _STATUS_BY_ERROR = {
 def _fail(message: str, status: int) -> int:
     if console.is_verbose():
         traceback.print_exc()
-    line = " ".join(message.split())
+    line = console.printable(" ".join(message.split()))
     sys.stderr.write(f"tessel: {line}\n")
     return status

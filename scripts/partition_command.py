@@ -9,6 +9,7 @@ import typer
 
 from scripts import console, tuning_options
 from scripts.arguments import check_folder
+from scripts.draw_command import PICTURES
 from scripts.report import format_figure, print_end_to_end, print_partitions
 from scripts.tuning_options import (
     BatchOption,
@@ -53,9 +54,10 @@ def partition(
 
     `tessel partition net.onnx --backends tvm,blas --explain`
     """
+    check_folder("--picture", picture, suffixes=PICTURES)
+
     from tuner.whole_model import partition_model
 
-    check_folder("--picture", picture)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(options) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
@@ -66,6 +68,8 @@ def partition(
         console.print_note(f"{picture} written")
     if json:
         console.print_json(_document(result))
+        if explain:
+            _note_reasons(result)
         return
     _print(result, explain=explain)
 
@@ -166,6 +170,16 @@ def _explain(result: PartitionedModel) -> None:
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
+
+
+def _note_reasons(result: PartitionedModel) -> None:
+    """Say on stderr, beside a document that holds them all, why the sub-graphs went where they did."""
+    for each in result.explanations:
+        others = "; ".join(
+            f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
+        )
+        chosen = f"{each.backend} {format_figure(each.figure)}"
+        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'nobody else'}")
 
 
 def _others(explanation: Explanation) -> str:

@@ -62,7 +62,9 @@ def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
     error = found.sum_of_parts.latency_us / mix - 1
     console.print_line(
         f"sum of parts {console.format_us(found.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{found.launch_penalty_us:.2f} us\n"
+        f"{found.launch_penalty_us:.2f} us"
+    )
+    console.print_line(
         f"largest error against the unpartitioned model {format_error(found.max_relative_error)}"
     )
 

@@ -24,6 +24,9 @@ _SHAPE = "Shape options"
 _SEARCH = "Search options"
 _OUTPUT = "Output options"
 
+_PICTURES = (".svg", ".png", ".pdf")
+"""What a frontier is saved as."""
+
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches of a schedule unless told otherwise."""
 
@@ -147,7 +150,7 @@ def schedule(
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
     """
-    check_folder("--save", save)
+    check_folder("--save", save, suffixes=_PICTURES if frontier else ())
     if micro_batches is not None and micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
     options = {
@@ -169,8 +172,7 @@ def schedule(
     limits = None if memory is None else parse_limits(memory, placement.devices)
     uncompiled.compile_or_do_without(searching.only_time(work, time_limit))
     if frontier:
-        _refuse_limit(limits)
-        if micro_batches is None or period_only:
+        if micro_batches is None:
             budget = searching.make_budget(work, time_limit)
             _period_frontier(placement, budget, as_json=json, picture=save)
         else:
@@ -198,9 +200,6 @@ def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Plac
     from tessel.shapes import SHAPES, make_shape
 
     if shape not in SHAPES and (Path(shape).suffix or Path(shape).exists()):
-        given = ["--devices"] * (devices is not None) + [f"--{name.replace('_', '-')}" for name in options]
-        if given:
-            raise typer.BadParameter(f"{given[0]} goes with a shape; {shape} is a file and says it itself")
         return load_placement(Path(shape))
     if shape in SHAPES and devices is None:
         raise typer.BadParameter(f"--devices is missing; say how many devices the {shape} spans")
@@ -224,11 +223,6 @@ _SPANS = {
 
 def _negated(units: int | tuple[int, ...]) -> int | tuple[int, ...]:
     return -units if isinstance(units, int) else tuple(-each for each in units)
-
-
-def _refuse_limit(limits: tuple[int, ...] | None) -> None:
-    if limits is not None:
-        raise typer.BadParameter("--memory is one limit, and --frontier shows all that matter; leave one out")
 
 
 def _repetend(

@@ -44,13 +44,12 @@ def stages(
 
     `tessel stages gpt2 --devices 4 --json`
     """
-    from tuner.stage_costs import measure_stages
-
     check_folder("--save", save)
-    if devices is not None and cut:
-        raise typer.BadParameter("give either --cut, once for each cut, or --devices, the number of stages")
     if devices is not None and devices < 1:
         raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one stage")
+
+    from tuner.stage_costs import measure_stages
+
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     if devices is None and not cut and not loaded.cuts:
         raise typer.BadParameter(

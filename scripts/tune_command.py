@@ -178,7 +178,7 @@ def print_schedule(plan: Plan) -> None:
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     comparison = build_comparison(schedule, plan, None)
     console.print_line(
-        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};\n"
-        f"simulated from the stages' figures above, hop latency {plan.hop_source}"
+        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};"
     )
+    console.print_line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
     print_comparison(comparison, in_bytes=True)

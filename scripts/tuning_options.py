@@ -280,7 +280,7 @@ def _stage_model(folder: Path | None) -> StageModel | None:
     return None if folder is None or not (folder / MANIFEST).exists() else load_stage_model(folder)
 
 
-def check_writable_folder(folder: Path) -> None:
+def check_writable_folder(folder: Path, *, option: str = "--out") -> None:
     """Refuse an output folder before anything is measured, not after.
 
     Raises:
@@ -293,5 +293,5 @@ def check_writable_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise typer.BadParameter(
-            f"--out {folder} cannot be written ({error.strerror or error}); name a folder that can"
+            f"{option} {folder} cannot be written ({error.strerror or error}); name a folder that can"
         ) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import typer
 from tuned_model import tuned_model
 
 from records import open_store
-from scripts import console
+from scripts import console, output_streams
 from scripts.main import app, main
 from tessel.pipeline import build_plan
 from tessel.plan import save_plan
@@ -169,3 +171,21 @@ def check(tessel: Run, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str,
     assert as_json.status == 0, as_json.stderr
     assert isinstance(json.loads(as_json.stdout), dict)
     assert "\x1b" not in as_json.stdout + as_json.stderr
+    if name not in SLOW:
+        for flag in ("--quiet", "--json"):
+            assert len(run_in_ascii(monkeypatch, lambda flag=flag: run(flag))) > (
+                name not in WRITES_A_FILE_ONLY
+            )
+
+
+def run_in_ascii(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bytes:
+    """Run with a stdout that has 128 characters and refuses all others, as the process makes ready for it."""
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii", errors="strict")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        output_streams.make_lenient(stream)
+        outcome = run()
+        stream.flush()
+    assert outcome.status == 0, outcome
+    return written.getvalue()
