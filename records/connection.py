@@ -241,7 +241,8 @@ def _uri_to_read(path: Path) -> str:
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     # In write-ahead mode SQLite makes two files even to read, unless it is told that nobody writes.
-    nobody_writes = header[_READ_VERSION_BYTE] == 2 and not _is_unfinished(path)
+    is_ahead = header[_READ_VERSION_BYTE : _READ_VERSION_BYTE + 1] == b"\x02"
+    nobody_writes = is_ahead and not _is_unfinished(path)
     return f"file:{quote(str(path.absolute()))}?mode=ro" + ("&immutable=1" if nobody_writes else "")
 
 
