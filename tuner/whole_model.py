@@ -484,7 +484,7 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
     if plain > MAX_RELATIVE_ERROR:
         raise _WrongNumbersError(plain)
     logger.warning(
-        "the unpartitioned %s as TVM runs it by this project's schedules differs from plain loops by %.1e; the "
+        "the unpartitioned %s with this project's schedules differs from plain loops by %.1e; the "
         "partitioned one does not, so it is kept; please report the model",
         model.name,
         error,
@@ -529,9 +529,9 @@ def _find_wrong_part(session: Session, model: Model, mix: PartitionedFunction, e
     wrong = find_wrong_part(mix, error_of, tolerance=MAX_RELATIVE_ERROR, error=error)
     record_wrong_part(session.measurer, mix.priced.graph, wrong)
     logger.warning(
-        "%s gives wrong numbers for %s in %s: the results differ from the unpartitioned model's by %.1e of the "
-        "largest, more than the %.0e that reordered sums explain; this is recorded, and the choice made again "
-        "without it",
+        "%s gives wrong numbers for %s in %s: the results differ from the unpartitioned model's by %.1e of "
+        "the largest, more than the %.0e that reordered sums explain; this is recorded, and the choice made "
+        "again without it",
         wrong.candidate.backend,
         ", ".join(wrong.operators),
         model.name,

@@ -29,8 +29,8 @@ _NEARLY_AS_FAST = 1.1
 """Ratio to the fastest whole so far up to which an answer is worth coarser ones; those seldom gain more."""
 
 _CLOSE = 1.25
-"""Ratio of undisturbed samples to the fastest whole up to which mixes race; measurements that are minutes apart
-differ by about so much on a machine that does other things too."""
+"""Ratio of undisturbed samples to the fastest whole up to which mixes race; measurements that are minutes
+apart differ by about so much on a machine that does other things too."""
 
 _MAX_MIXES = 4
 """Mixes that race: each takes memory for its own copy of the weights."""
