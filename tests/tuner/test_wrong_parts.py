@@ -1,0 +1,84 @@
+"""A part that is right alone and wrong in place is found, named, recorded, and not chosen again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dataflow_samples import relax_module
+from tvm import relax
+
+from tests.tuner.misbehaving_backends import MODULE
+from tuner.errors import UnpriceableError
+from tuner.frontend.model import InputSpec, Model
+from tuner.partitioned_function import PartitionedFunction
+from tuner.session import Session, start_session
+from tuner.whole_model import MAX_RELATIVE_ERROR, partition_model
+
+pytestmark = pytest.mark.tvm
+
+SHAPES = {"x": (2048, 64), "one": (64, 64), "two": (64, 64)}
+
+
+def arc_tangents(builder: Any, x: Any, one: Any, two: Any) -> Any:
+    """Return two layers of arc tangents, of numbers that are larger than those parts are checked with."""
+    for weight in (one, two):
+        x = builder.emit(relax.op.atan(builder.emit(relax.op.matmul(x, weight))))
+    return x
+
+
+def model() -> Model:
+    return Model(
+        name="arc tangents",
+        module=relax_module(arc_tangents, **SHAPES),
+        inputs=(InputSpec(name="x", shape=SHAPES["x"], dtype="float32"),),
+        parameter_names=("one", "two"),
+        module_paths=("",) * 4,
+    )
+
+
+def open_session(records: Path, *backends: str) -> Any:
+    return start_session("cpu", records_url=str(records), backend_names=backends, num_threads=1)
+
+
+def backends_of(function: PartitionedFunction) -> set[str]:
+    return {part.backend for part in function.partition.chosen}
+
+
+def wrong_records(session: Session) -> list[Any]:
+    return [
+        record
+        for record in session.store.iterate(backend="small_numbers")
+        if "within a whole model" in record.measurement.message
+    ]
+
+
+def test_a_part_that_is_wrong_in_place_is_recorded_and_another_chosen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = tmp_path / "records.db"
+    with caplog.at_level(logging.WARNING), open_session(records, "tvm", f"{MODULE}:small_numbers") as session:
+        found = partition_model(model(), session)
+        failures = wrong_records(session)
+    assert backends_of(found.function) == {"tvm"}
+    assert found.max_relative_error is not None
+    assert found.max_relative_error <= MAX_RELATIVE_ERROR
+    assert failures
+    assert {record.workload.operators[0].name for record in failures} == {"atan"}
+    (warning, *_) = [record.getMessage() for record in caplog.records if "wrong numbers" in record.message]
+    assert "small_numbers gives wrong numbers for atan in arc tangents" in warning
+    assert any("within a whole model" in reason for reason in found.num_refused_by_reason)
+    with open_session(records, "tvm", f"{MODULE}:small_numbers") as session:
+        again = partition_model(model(), session)
+    assert again.new_measurements == 0
+    assert again.function.fingerprint == found.function.fingerprint
+
+
+def test_only_where_nobody_is_right_it_is_an_error(tmp_path: Path) -> None:
+    with (
+        open_session(tmp_path / "records.db", "blas", f"{MODULE}:small_numbers") as session,
+        pytest.raises(UnpriceableError, match=r"atan .*small_numbers: .*wrong numbers"),
+    ):
+        partition_model(model(), session)
