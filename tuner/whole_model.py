@@ -9,16 +9,13 @@ on random inputs. Checked in tests/tuner/test_tune.py.
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from records.workload import describe
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend, num_inputs_of
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend
 from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
@@ -28,10 +25,10 @@ from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
 from tuner.launch_penalty import measure_launch_penalty
-from tuner.measure import MeasureRequest
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
+    binding,
     choose_partition,
     of_partition,
     of_parts,
@@ -44,23 +41,18 @@ from tuner.plan import Figure, PairedRatio, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.price_measured import MeasuredPricer, price_of
 from tuner.second_level import chosen_parts, evolve_partition, find_groups
-from tuner.session import Session, TuningProgress, checked_error
+from tuner.session import Session, TuningProgress
 from tuner.structure import Structure
+from tuner.whole_check import WrongNumbersError, check_whole, drop_wrong_part
+from tuner.whole_race import race_wholes, request_of
 from tuner.whole_variants import (
     Variant,
     Wholes,
     fastest,
     find_coarser,
-    find_finalists,
     find_without,
-    simplest,
 )
-from tuner.wrong_parts import WrongPart, find_wrong_part, leave_out, record_wrong_part
-
-logger = logging.getLogger(__name__)
-
-MAX_RELATIVE_ERROR = 1e-3
-"""Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
+from tuner.wrong_parts import WrongPart, leave_out
 
 _MERGE_SLACK = 0.02
 """Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
@@ -154,10 +146,10 @@ def partition_model(
         choice = _choose(session, priced, second_level=second_level, coarser=coarser)
         mix = with_runner_ups(choice.winner[0])
         try:
-            error = _check(session, model, mix)
+            error = check_whole(session, model, mix)
             break
-        except _WrongNumbersError as found:
-            wrong.append(_find_wrong_part(session, model, mix, found.error))
+        except WrongNumbersError as found:
+            wrong.append(drop_wrong_part(session, model, mix, found.error))
     refused = refusals([priced])
     return PartitionedModel(
         model=model.name,
@@ -211,7 +203,7 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
     if session.pricing.mode == "model":
         return function.sum_of_parts
     session.on_progress(TuningProgress(text=f"{function.priced.name}: measuring {label}"))
-    (record,) = session.measurer.measure_many([_request(function, label)])
+    (record,) = session.measurer.measure_many([request_of(function, label)])
     price = price_of(record)
     if isinstance(price, Invalid):
         raise TunerError(
@@ -220,21 +212,6 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
             f"{record.record_id}`"
         )
     return price
-
-
-def _request(function: PartitionedFunction, label: str) -> MeasureRequest:
-    return MeasureRequest(
-        workload=function.priced.workload,
-        module=function.module,
-        backend=label,
-        settings=f"partition={function.fingerprint}{_binding(function.priced)}",
-        races=True,
-    )
-
-
-def _binding(priced: PricedFunction) -> str:
-    """Return what tells records of programs with bound weights from those with weights as arguments."""
-    return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,77 +236,42 @@ def _choose(session: Session, priced: PricedFunction, *, second_level: int, coar
     if not (ours or alone):
         wholes.measure(first, label="mix")  # which says why nothing can be run
     if coarser:
-        ours |= _coarser(wholes, session, first, [*ours.values(), *alone.values()])
+        known = [*ours.values(), *(each for versions in alone.values() for each in versions)]
+        ours |= _coarser(wholes, session, first, known)
     if second_level and searched is not None:
         ours["evolved"] = wholes.known(_evolve(session, first, second_level))
-    outcome = _race(session, ours, alone)
-    # Ties go to the search: its answer is the one that is explained.
-    figures = outcome.figures
-    variants = {
-        name: (function, figures.get(function.fingerprint, figure))
-        for name, (function, figure) in (ours | alone).items()
+    outcome = race_wholes(session, ours, [each for versions in alone.values() for each in versions])
+    # Where programs are equal, the search has found it: its answer is the one that is explained.
+    found_by = {
+        function.fingerprint: (name, (function, figure))
+        for name, versions in reversed([*((name, (each,)) for name, each in ours.items()), *alone.items()])
+        for function, figure in versions
     }
-    chosen_by = next(name for name in variants if variants[name][0].fingerprint == outcome.winner)
+    chosen_by, winner = found_by[outcome.winner]
+    single = {name: outcome.better(versions) for name, versions in alone.items()}
     return _Choice(
-        winner=variants[chosen_by],
+        winner=outcome.of(winner),
         chosen_by=chosen_by,
-        alone={name: variants[name] for name in alone},
+        alone=single,
         ratio_to_mix={
-            name: outcome.ratios[variants[name][0].fingerprint]
-            for name in alone
-            if variants[name][0].fingerprint in outcome.ratios
+            name: outcome.ratios[function.fingerprint]
+            for name, (function, _) in single.items()
+            if function.fingerprint in outcome.ratios
         },
         is_tie=outcome.is_tie,
         num_states=first.partition.states,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """Who won, by fingerprints: latencies of those that raced, and each one's ratio to the winner's."""
+def _alone(
+    wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool
+) -> dict[str, tuple[Variant, ...]]:
+    """Measure each backend that can run something, with the reference backend for the rest.
 
-    winner: str
-    figures: dict[str, Figure]
-    ratios: dict[str, PairedRatio]
-    is_tie: bool
-
-
-def _race(session: Session, ours: Mapping[str, Variant], alone: Mapping[str, Variant]) -> _Outcome:
-    """Let the finalists run in turn; where they cannot, those that were measured apart are compared."""
-    finalists = find_finalists(ours, alone)
-    if session.pricing.mode == "model" or len(finalists) == 1:
-        return _fastest_apart(ours, alone)
-    session.on_progress(TuningProgress(text=f"{len(finalists)} whole programs run in turn"))
-    requests = [_request(each.function, "mix") for each in finalists]
-    try:
-        result, records = session.measurer.race(requests)
-    except TunerError as error:
-        logger.warning("%s; they are compared by measurements apart, which other load can turn around", error)
-        return _fastest_apart(ours, alone)
-    winner = simplest([finalists[position] for position in result.survivors])
-    fingerprints = [each.function.fingerprint for each in finalists]
-    first = fingerprints.index(winner.function.fingerprint)
-    figures = {
-        fingerprint: price
-        for fingerprint, record in zip(fingerprints, records, strict=True)
-        if isinstance(price := price_of(record), Figure)
-    }
-    return _Outcome(
-        winner=winner.function.fingerprint,
-        figures=figures,
-        ratios={name: result.ratio(first, other) for other, name in enumerate(fingerprints)},
-        is_tie=result.is_tie,
-    )
-
-
-def _fastest_apart(ours: Mapping[str, Variant], alone: Mapping[str, Variant]) -> _Outcome:
-    winner = fastest(*ours.values(), *alone.values())[0].fingerprint
-    return _Outcome(winner=winner, figures={}, ratios={}, is_tie=False)
-
-
-def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool) -> dict[str, Variant]:
-    """Measure each backend that can run something, with the reference backend for the rest."""
-    variants: dict[str, Variant] = {}
+    Returns:
+        By backend its program, and where it pays and is wanted, one of fewer parts.
+    """
+    variants: dict[str, tuple[Variant, ...]] = {}
     usable = zip(priced.candidates, priced.prices, strict=True)
     able = {candidate.backend for candidate, price in usable if isinstance(price, Figure)}
     searches = {
@@ -344,14 +286,14 @@ def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
         if variant is not None:
-            variants[name] = variant
+            variants[name] = (variant,)
     if coarser:
-        limit_us = _WORTH_COARSER * min((figure.latency_us for _, figure in variants.values()), default=0.0)
-        for name, variant in variants.items():
-            if variant[1].latency_us <= limit_us:
-                label = f"{name}-alone"
-                found = find_coarser(wholes, searches[name], variant[0], label=label)
-                variants[name] = fastest(variant, found)
+        fastest_us = min((figure.latency_us for ((_, figure),) in variants.values()), default=0.0)
+        for name, ((function, figure),) in variants.items():
+            if figure.latency_us <= _WORTH_COARSER * fastest_us:
+                found = find_coarser(wholes, searches[name], function, label=f"{name}-alone")
+                if found is not None:
+                    variants[name] = (function, figure), found
     return variants
 
 
@@ -427,7 +369,7 @@ def _evolve(session: Session, first: PartitionedFunction, budget: int) -> Varian
             priced.workload,
             module,
             "mix",
-            settings=f"program={Structure(module).fingerprint}{_binding(priced)}",
+            settings=f"program={Structure(module).fingerprint}{binding(priced)}",
         )
         return price_of(record)
 
@@ -455,87 +397,3 @@ def _explanations(mix: PartitionedFunction) -> tuple[Explanation, ...]:
     )
     distinct = {(each.operators, each.backend, each.figure.record_ids): each for each in reversed(explained)}
     return tuple(sorted(distinct.values(), key=lambda each: (-each.figure.latency_us, each.operators)))
-
-
-class _WrongNumbersError(Exception):
-    """A mix whose results are not the model's, and by how much they differ."""
-
-    def __init__(self, error: float) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | None:
-    """Return the mix's error against the unpartitioned model; None where nothing runs.
-
-    The unpartitioned model has this project's own schedules, which may be what is wrong: a difference counts
-    if there is one to plain loops too.
-
-    Raises:
-        _WrongNumbersError: the mix differs by more than reordered sums explain.
-    """
-    if session.pricing.mode == "model":
-        return None
-    session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
-    error = _error_of(session, model, mix, unscheduled=False)
-    if error <= MAX_RELATIVE_ERROR:
-        return error
-    plain = _error_of(session, model, mix, unscheduled=True)
-    if plain > MAX_RELATIVE_ERROR:
-        raise _WrongNumbersError(plain)
-    logger.warning(
-        "the unpartitioned %s with this project's schedules differs from plain loops by %.1e; the "
-        "partitioned one does not, so it is kept; please report the model",
-        model.name,
-        error,
-    )
-    return plain
-
-
-def _error_of(session: Session, model: Model, mix: PartitionedFunction, *, unscheduled: bool) -> float:
-    """Return a mix's error, from the records where it was compared before; infinite where shapes differ."""
-    workload = mix.priced.workload
-    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs")])
-    measured: list[float] = []
-
-    def check() -> float:
-        measured.append(session.measurer.compare(mix.module, model.module, unscheduled=unscheduled))
-        return measured[-1]
-
-    try:
-        return checked_error(
-            session,
-            checked,
-            # Where weights are known as such, they are drawn as small as their layer asks.
-            settings=f"partition={mix.fingerprint}{_binding(mix.priced)}"
-            + ("" if model.training else ";scaled-weights")
-            + (";unscheduled" if unscheduled else ""),
-            check=check,
-        )
-    except TunerError:
-        if measured and not math.isfinite(measured[-1]):
-            return math.inf
-        raise
-
-
-def _find_wrong_part(session: Session, model: Model, mix: PartitionedFunction, error: float) -> WrongPart:
-    """Find the part that makes a mix wrong, record and name it."""
-    session.on_progress(TuningProgress(text="finding the part that gives wrong numbers"))
-
-    def error_of(module: IRModule) -> float:
-        found = session.measurer.compare(module, model.module, unscheduled=True)
-        return found if math.isfinite(found) else math.inf
-
-    wrong = find_wrong_part(mix, error_of, tolerance=MAX_RELATIVE_ERROR, error=error)
-    record_wrong_part(session.measurer, mix.priced.graph, wrong)
-    logger.warning(
-        "%s gives wrong numbers for %s in %s: the results differ from the unpartitioned model's by %.1e of "
-        "the largest, more than the %.0e that reordered sums explain; this is recorded, and the choice made "
-        "again without it",
-        wrong.candidate.backend,
-        ", ".join(wrong.operators),
-        model.name,
-        wrong.error,
-        MAX_RELATIVE_ERROR,
-    )
-    return wrong

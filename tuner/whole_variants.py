@@ -178,7 +178,7 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
         left_out, answer, best = (*left_out, helpful), answers[helpful], found[helpful]
 
 
-def find_finalists(ours: Mapping[str, Variant], alone: Mapping[str, Variant]) -> tuple[Finalist, ...]:
+def find_finalists(ours: Mapping[str, Variant], alone: Sequence[Variant]) -> tuple[Finalist, ...]:
     """Return the distinct programs that are to race: every single backend, and the fastest of the mixes.
 
     Programs that were measured apart are compared by luck too: whatever else the machine does meets them
@@ -186,14 +186,14 @@ def find_finalists(ours: Mapping[str, Variant], alone: Mapping[str, Variant]) ->
 
     Args:
         ours: what the search, coarser partitions and the second level found, by name, the search's first.
-        alone: each single backend's program.
+        alone: the single backends' programs.
     """
-    variants = [*ours.values(), *alone.values()]
+    variants = [*ours.values(), *alone]
     best_us = min(figure.latency_us for _, figure in variants)
-    singles = {function.fingerprint for function, _ in alone.values()}
+    singles = {function.fingerprint for function, _ in alone}
     finalists = {
         function.fingerprint: Finalist(function=function, figure=figure, is_single=True)
-        for function, figure in alone.values()
+        for function, figure in alone
         if _undisturbed_us(figure) <= _HOPELESS * best_us
     }
     mixes: dict[str, Finalist] = {}

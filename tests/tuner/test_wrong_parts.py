@@ -15,7 +15,8 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.errors import UnpriceableError
 from tuner.frontend.model import InputSpec, Model
 from tuner.session import Session, start_session
-from tuner.whole_model import MAX_RELATIVE_ERROR, partition_model
+from tuner.whole_check import MAX_RELATIVE_ERROR
+from tuner.whole_model import partition_model
 
 pytestmark = pytest.mark.tvm
 
