@@ -98,15 +98,12 @@ class Limits:
         run_timeout_s: longest timing, the making of inputs and the first execution included.
         timing: how samples are taken.
         race_s: time after which a race gets no further rounds; the first look is always reached.
-        race_sample_s: time of one sample in a race; longer ones than where a program is timed alone, so that
-            what the program before left in the caches counts for little.
     """
 
     build_timeout_s: float = 90.0
     run_timeout_s: float = 60.0
     timing: Timing = DEFAULT_TIMING
     race_s: float = 30.0
-    race_sample_s: float = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,7 +523,7 @@ class _Running:
             seed=self._seed,
             first_round=self._num_rounds,
             num_rounds=num_rounds,
-            sample_s=self._limits.race_sample_s,
+            sample_s=self._limits.timing.sample_s,
         )
         reply = self._worker.ask(request, self._limits.run_timeout_s * len(programs))
         if not isinstance(reply, Raced):
