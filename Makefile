@@ -23,7 +23,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
 	@echo "$(OUT)/site/index.html"
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -40,6 +40,11 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m tessel.search.cold_start
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tessel.search.cold_start
 	touch $@ $(VENV)/.installed
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scripts import console
-from scripts.report import format_error, format_figure
+from scripts.report import end_to_end_rows, format_error, format_figure
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -71,12 +71,7 @@ def _stages(plan: Plan) -> str:
 
 
 def _end_to_end(plan: Plan) -> str:
-    mix = plan.end_to_end["mix"].latency_us
-    rows = [
-        (name, format_figure(figure), f"{figure.latency_us / mix:.2f}")
-        for name, figure in sorted(plan.end_to_end.items(), key=lambda item: item[1].latency_us)
-    ]
-    return _table(("backends", "latency", "ratio to mix"), rows)
+    return _table(("backends", "latency", "ratio to mix", "interval"), end_to_end_rows(plan))
 
 
 def _partition(plan: Plan) -> str:

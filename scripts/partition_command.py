@@ -112,6 +112,7 @@ def _document(result: PartitionedModel) -> dict[str, object]:
         "explanations": [_explanation_document(each) for each in result.explanations],
         "refused": result.num_refused_by_reason,
         "end_to_end_us": {name: figure.latency_us for name, figure in result.end_to_end.items()},
+        "race": _race_document(result),
         "sum_of_parts_us": result.sum_of_parts.latency_us,
         "launch_penalty_us": result.launch_penalty_us,
         "chosen_by": result.chosen_by,
@@ -126,6 +127,16 @@ def _document(result: PartitionedModel) -> dict[str, object]:
     }
 
 
+def _race_document(result: PartitionedModel) -> dict[str, object]:
+    """Return each single backend's latency over the mix's, with its interval, and the fastest one's."""
+    ratios = {
+        name: {"ratio": each.ratio, "low": each.low, "high": each.high, "rounds": each.num_rounds}
+        for name, each in result.ratio_to_mix.items()
+    }
+    best = min(ratios, key=lambda name: result.ratio_to_mix[name].ratio, default=None)
+    return {"ratio_to_mix": ratios, "best_single": best, "tie": result.is_tie, "confidence": 0.95}
+
+
 def _print(result: PartitionedModel, *, explain: bool) -> None:
     console.print_line(
         f"{result.new_measurements} new measurements, {result.reused_measurements} found in the records\n"
@@ -134,7 +145,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     print_end_to_end("Whole model", result)
     if result.chosen_by != "searched":
         console.print_line(
-            f"the mix is another partition ({result.chosen_by}): measured faster than the search's first"
+            f"the mix is another partition ({result.chosen_by}): it won against the search's first"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     pruned = result.function.priced.num_pruned

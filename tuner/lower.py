@@ -85,8 +85,22 @@ def build_reference(module: IRModule, target: Target) -> Executable:
     plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
     if target.kind == "cuda" or checks_blas:
         return build_module(plain, target)
+    return build_unscheduled(plain, target)
+
+
+def build_unscheduled(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module with naive loops wherever no backend lowered it, and NumPy's matrix products.
+
+    The loops are TVM's own, without a schedule; a GPU cannot run such, so that it gets our schedules.
+
+    Args:
+        module: what `lower_module` returned, or one without partitions.
+        target: what to build for.
+    """
+    if target.kind == "cuda":
+        return build_module(module, target)
     pipeline = relax.get_pipeline("default")
-    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(plain)))
+    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
     return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
 
 

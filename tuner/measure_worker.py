@@ -38,6 +38,7 @@ from tuner.lower import (
     build_module,
     build_planned,
     build_reference,
+    build_unscheduled,
     flat_arrays,
     lower_module,
 )
@@ -49,6 +50,8 @@ from tuner.measure_messages import (
     Compared,
     Done,
     Failed,
+    Race,
+    Raced,
     Ran,
     Reply,
     Request,
@@ -106,6 +109,22 @@ class _Built:
     planned_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Racer:
+    """A loaded program, and how often it is executed in one sample."""
+
+    run: Callable[[int], Sample]
+    number: int
+
+    @classmethod
+    def of(cls, run: Callable[[int], Sample], *, sample_s: float) -> _Racer:
+        return cls(run, _executions(run(1), sample_s))
+
+    def sample_us(self) -> float:
+        """Return the mean latency of one sample."""
+        return self.run(self.number).latency_us
+
+
 class Worker:
     """Holds what was built until it is timed."""
 
@@ -116,6 +135,7 @@ class Worker:
         probes = () if any(backend.name == TvmNative.name for backend in given) else (TvmNative(),)
         self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
+        self.racing: dict[int, _Racer] = {}
         self.kept_inputs: tuple[object, list[Any]] | None = None
         self.device = tvm_device(start.target)
 
@@ -141,10 +161,32 @@ class Worker:
         return Done(error)
 
     def time(self, request: Time) -> Reply:
-        """Time a built module; it is forgotten, so that memory does not pile up."""
-        built = self.built.pop(request.key)
+        """Time a built module; it is forgotten, so that memory does not pile up, unless it is to race."""
+        built = self.built[request.key] if request.keep else self.built.pop(request.key)
+        samples = take_samples(self._sampler(built, request.seed), request.timing)
+        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+
+    def race(self, request: Race) -> Reply:
+        """Time built modules in turn; all others are forgotten."""
+        for key in set(self.built) - set(request.keys):
+            del self.built[key]
+            self.racing.pop(key, None)
+        for key in request.keys:
+            if key not in self.racing:
+                self.racing[key] = _Racer.of(
+                    self._sampler(self.built[key], request.seed), sample_s=request.sample_s
+                )
+        samples: dict[int, list[float]] = {key: [] for key in request.keys}
+        for number in range(request.first_round, request.first_round + request.num_rounds):
+            order = np.random.default_rng((request.seed, number)).permutation(request.keys)
+            for key in map(int, order):
+                samples[key].append(self.racing[key].sample_us())
+        return Raced(tuple(map(tuple, samples.values())))
+
+    def _sampler(self, built: _Built, seed: int) -> Callable[[int], Sample]:
+        """Load a built module, and return what executes it so many times and says how that went."""
         machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = bound_arguments(machine, self._inputs(built.inputs, request.seed, own=built.intervals))
+        arguments = bound_arguments(machine, self._inputs(built.inputs, seed, own=built.intervals))
         machine["main"](*arguments)
 
         def run(number: int) -> Sample:
@@ -158,16 +200,15 @@ class Worker:
                 latency_us = min(latency_us, spent_us / (number + 1))  # TVM executes once before it times
             return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
 
-        samples = take_samples(run, request.timing)
-        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+        return run
 
     def compare(self, request: Compare) -> Reply:
         """Tell how far two modules' results are apart."""
         module = tvm.ir.load_json(request.module_json)
         reference = tvm.ir.load_json(request.reference_json)
-        executable = self._compile(module)
+        build = self._compile_unscheduled if request.unscheduled else self._compile
         return Compared(
-            compare_results(*self._both_results(executable, self._compile(reference), module, request.seed))
+            compare_results(*self._both_results(build(module), build(reference), module, request.seed))
         )
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -182,6 +223,9 @@ class Worker:
 
     def _compile(self, module: IRModule) -> Executable:
         return build_module(lower_module(module, self.backends, self.target), self.target)
+
+    def _compile_unscheduled(self, module: IRModule) -> Executable:
+        return build_unscheduled(lower_module(module, self.backends, self.target), self.target)
 
     def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
@@ -346,7 +390,7 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
         timing: when to stop.
     """
     first = run(1)
-    number = max(1, min(1000, int(timing.sample_s * 1e6 / max(first.latency_us, 0.1))))
+    number = _executions(first, timing.sample_s)
     if number > 1:
         run(number)
     samples = [first] if number == 1 else []
@@ -357,6 +401,11 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
         spent_s += sample.latency_us * number * 1e-6
     quiet = _quiet(samples)
     return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
+
+
+def _executions(first: Sample, sample_s: float) -> int:
+    """Return how often a program is executed in a sample of so many seconds, by its first execution."""
+    return max(1, min(1000, int(sample_s * 1e6 / max(first.latency_us, 0.1))))
 
 
 def serve(connection: socket.socket) -> None:
@@ -395,6 +444,8 @@ def _handle(worker: Worker, request: Request) -> Reply:
         return worker.build(request)
     if isinstance(request, Time):
         return worker.time(request)
+    if isinstance(request, Race):
+        return worker.race(request)
     if isinstance(request, Compare):
         return worker.compare(request)
     raise TypeError(f"{type(request).__name__} is not a request that is answered twice")

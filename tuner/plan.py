@@ -33,6 +33,23 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError(f"latency {self.latency_us} us is not a finite number >= 0; measure it again")
 
 
+class PairedRatio(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many times as long one program takes as another, by executions in turn in one process.
+
+    Attributes:
+        ratio: median over rounds of the ratio within a round.
+        low: lower end of an interval that holds the median with probability 0.95, together with those of all
+            other pairs in the race; 0 where rounds are too few.
+        high: its upper end; None where rounds are too few.
+        num_rounds: rounds that both programs ran.
+    """
+
+    ratio: float
+    low: float
+    high: float | None
+    num_rounds: int
+
+
 class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named tensor of a stage's interface."""
 
@@ -151,6 +168,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         reused_measurements: measurements found in the records.
         shapes: shapes that were bound when the model was loaded, by input.
         batch: batch size of one micro-batch that the model was loaded with.
+        ratio_to_mix: for each single backend that raced, its latency over the mix's.
+        is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
     """
 
     model: str
@@ -173,6 +192,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     reused_measurements: int
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int = 1
+    ratio_to_mix: dict[str, PairedRatio] = {}
+    is_tie: bool = False
 
     @property
     def device_kind(self) -> Literal["cpu", "cuda"]:

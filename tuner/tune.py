@@ -75,6 +75,8 @@ def tune_model(
         reused_measurements=measurer.reused_measurements,
         shapes=dict(shapes or {}),
         batch=batch,
+        ratio_to_mix=whole.ratio_to_mix,
+        is_tie=whole.is_tie,
     )
 
 
