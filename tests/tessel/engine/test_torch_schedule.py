@@ -133,25 +133,32 @@ def test_what_torch_cannot_hold_is_refused_with_the_reason(group: None) -> None:
 
 
 class Branch(nn.Module):
-    """Adds what depends on a weight of its own alone: no received tensor leads to it."""
+    """Also returns what depends on a weight of its own alone: no received tensor leads to it."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.linear = nn.Linear(WIDTH, WIDTH)
-        self.places = nn.Parameter(torch.randn(WIDTH))
+        self.places = nn.Parameter(torch.randn(ROWS, WIDTH))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.linear(x)) + torch.sin(self.places)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tanh(self.linear(x)), torch.sin(self.places)
+
+
+class Product(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
 
 
 def test_a_split_backward_reaches_weights_behind_no_received_tensor(group: None) -> None:
-    stages = {number: Branch() for number in range(3)}
+    stages = {0: make_stages(1)[0], 1: Branch(), 2: Product()}
     x, target = draw_batch()
     build_schedule(one_rank_schedule(1, split_backward=True), stages, loss_of).step(x, target=target)
-    whole = nn.Sequential(*(Branch() for _ in range(3)))
-    loss_of(whole(x), target).backward()
-    assert_gradients_equal(nn.Sequential(*stages.values()), whole)
+    whole = nn.ModuleList([make_stages(1)[0], Branch()])
+    for rows, true in zip(x.chunk(MICRO_BATCHES), target.chunk(MICRO_BATCHES), strict=True):
+        left, right = whole[1](whole[0](rows))
+        (loss_of(left * right, true) / MICRO_BATCHES).backward()
+    assert_gradients_equal(nn.ModuleList([stages[0], stages[1]]), whole)
 
 
 def test_steps_may_be_accumulated(group: None) -> None:
