@@ -24,6 +24,7 @@ def load_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
     training: bool = False,
+    guarded: bool = True,
 ) -> Model:
     """Return the model that a specification names.
 
@@ -35,6 +36,8 @@ def load_model(
         batch: examples at once, for models of the zoo alone; `shapes` overrides it.
         training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
             returns logits gets the mean cross-entropy as its loss.
+        guarded: whether a file is first tried in a child process with limits (see `sandbox`). A process that
+            opens what another has already tried may leave it out.
 
     Raises:
         ModelFileError: a file cannot be read, or is not what its name says.
@@ -49,7 +52,7 @@ def load_model(
     name, _, detail = _with_colon(spec).partition(":")
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
-    model = _load_imported(spec, shapes or {})
+    model = _load_imported(spec, shapes or {}, guarded=guarded)
     if batch != 1:
         names = ", ".join(item.name for item in model.inputs)
         raise ValueError(
@@ -80,12 +83,12 @@ def _load_from_zoo(
     return model.load(size or model.default_size, shapes=shapes, batch=batch, training=training)
 
 
-def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded: bool) -> Model:
     path = Path(spec)
     if path.suffix == ".onnx":
-        model: Model = _importer("onnx").load_onnx(path, shapes=shapes)
+        model: Model = _importer("onnx").load_onnx(path, shapes=shapes, guarded=guarded)
     elif path.suffix == ".pt2":
-        model = _importer("torch").load_exported(path, shapes=shapes)
+        model = _importer("torch").load_exported(path, shapes=shapes, guarded=guarded)
     elif ":" in spec and _may_be_python(spec.rpartition(":")[0]):
         location, _, function = spec.rpartition(":")
         model = _importer("torch").load_function(location, function, shapes=shapes)

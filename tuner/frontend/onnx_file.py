@@ -31,7 +31,7 @@ from tuner.frontend.onnx_rewrite import OnnxModel
 logger = logging.getLogger(__name__)
 
 
-def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
     """Return the model of a file.
 
     Args:
