@@ -62,6 +62,29 @@ def load_model(
     return with_loss(model) if training else model
 
 
+MODEL_FILES = (".onnx", ".pt2")
+"""Suffixes of the files that hold a model; opening one runs no code that stands in it."""
+
+
+def is_code(spec: str) -> bool:
+    """Whether loading a specification runs Python code that it names, as `module:function` does."""
+    name = _with_colon(spec).partition(":")[0]
+    return ":" in spec and name not in MODELS and Path(spec).suffix not in MODEL_FILES
+
+
+def require_trust(spec: str, *, trusted: bool) -> None:
+    """Refuse code that a document names as its model, unless the user has named or trusted it too.
+
+    Raises:
+        TunerError: the specification names code, and is not trusted.
+    """
+    if is_code(spec) and not trusted:
+        raise TunerError(
+            f"the plan names the Python code {spec!r} as its model, and running the plan would run that code; "
+            "name it too, or say that you trust the plan (`tessel run --trust-model`)"
+        )
+
+
 def _with_colon(spec: str) -> str:
     """Return `resnet:50` for `resnet50`, as people write it; other specifications as they are."""
     for name, model in MODELS.items():
