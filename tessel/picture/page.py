@@ -95,8 +95,9 @@ def page_document(
         "backend_colors": color_by_backend(part.backend for part in parts),
         "tables": [_comparison_table(comparison.rows, step_ms), *tables],
     }
-    # "</" would end the script element that holds the data; JSON may write it as "<\/".
-    data = msgspec.json.encode(document).decode().replace("</", "<\\/")
+    # "</" would end the script element that holds the data, and "<!--<script>" hide its end. Within a text,
+    # which is the only place for it, JSON may write "<" by its number.
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     page = _resource("page.html")
     for mark, text in (("STYLE", _resource("page.css")), ("SCRIPT", _resource("page.js")), ("DATA", data)):
         page = page.replace(f"/*{mark}*/", text)
