@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html.parser
 import io
 import json
@@ -17,6 +18,8 @@ from benchmarks.fuzz import Files, Format
 
 TEXT_COUNT = 100_000
 MODEL_COUNT = 5_000
+
+_RECORDS = Path(__file__).parents[1] / "tests" / "cost_model" / "kernels_amd-epyc.jsonl"
 
 Change = Callable[[random.Random, bytes], bytes]
 
@@ -67,40 +70,37 @@ def _records() -> Format:
     )
 
 
-def _record_lines() -> list[bytes]:
-    from records import Record
-    from records.exchange import encode_line
-
-    return [
-        encode_line(Record(record_id=number, workload=workload, measurement=measurement))
-        for number, (workload, measurement) in enumerate(_measured_products())
-    ]
-
-
-def _measured_products(count: int = 3) -> list[Any]:
-    """Return made-up measurements of small products."""
-    from records import Measurement, Status, Workload
-    from records.workload import Operator, Tensor
-
-    found = []
-    for size in range(8, 8 + count):
-        tensors = [Tensor((size, 4), "float32"), Tensor((4, 6), "float32"), Tensor((size, 6), "float32")]
-        workload = Workload(
-            role="kernel",
-            operators=(Operator("matmul", (0, 1), (2,)),),
-            tensors=tuple(tensors),
-            inputs=(0, 1),
-            outputs=(2,),
-            flops=48 * size,
-            bytes_read=16 * size + 96,
-            bytes_written=24 * size,
-        )
-        found.append((workload, Measurement, Status))
-    return found
+def _record_lines(count: int = 3) -> list[bytes]:
+    return _RECORDS.read_bytes().splitlines()[:count]
 
 
 def _tvm_database() -> Format:
-    raise NotImplementedError
+    from records import RecordError
+    from records.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_database
+
+    def read(folder: Path) -> None:
+        for name in (WORKLOAD_FILE, RECORD_FILE):
+            (folder / name).touch()
+        for _ in read_database(folder):
+            pass
+
+    trace = [[["GetSBlock", [], ["C", "main"], ["b0"]]], []]
+    target = {"keys": ["cpu"], "kind": "llvm", "num-cores": 2, "tag": ""}
+    arguments = [["TENSOR", "float32", [16, 8]], ["TENSOR", "float32", [8, 4]], ["TENSOR", "float32", [16, 4]]]
+    entries = [[0, [trace, [0.001, 0.003], target, arguments]], [1, [trace, [1e10], target, arguments]]]
+    modules = [["123", "bW9kdWxl"], ["456", "bW9kdWxlMg=="]]
+    sample = {
+        name: b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        for name, lines in ((WORKLOAD_FILE, modules), (RECORD_FILE, entries))
+    }
+    return Format(
+        name="tvm-database",
+        count=TEXT_COUNT,
+        samples=lambda: [sample],
+        change=_by_suffix(json=mutation.changed_text_file),
+        read=read,
+        own_errors=(RecordError,),
+    )
 
 
 # Documents of the scheduler
@@ -375,20 +375,245 @@ def _orders() -> Format:
 
 
 def _kernel_model() -> Format:
-    raise NotImplementedError
+    from cost_model import load_dataset, load_kernel_model, train_kernel_model
+    from cost_model.errors import CostModelError
+    from records import Record
+    from records.exchange import read_records
+
+    records = [
+        Record(record_id=number, workload=workload, measurement=measurement)
+        for number, (workload, measurement) in enumerate(read_records(_RECORDS))
+    ]
+    dataset = load_dataset(records)
+
+    def read(folder: Path) -> None:
+        load_kernel_model(folder).predict(dataset.features[:4])
+
+    return _cost_model("kernel-model", train_kernel_model(dataset, num_threads=1), read, (CostModelError,))
 
 
 def _stage_model() -> Format:
-    raise NotImplementedError
+    from cost_model.errors import CostModelError
+    from cost_model.stage_model import load_stage_model, load_stages, train_stage_model
+    from tests.kernel_physics import stage_records
+
+    samples = load_stages(stage_records(40))
+
+    def read(folder: Path) -> None:
+        load_stage_model(folder).predict([sample.query for sample in samples[:4]])
+
+    return _cost_model("stage-model", train_stage_model(samples), read, (CostModelError,))
+
+
+def _cost_model(
+    name: str, model: Any, read: Callable[[Path], None], own_errors: tuple[type[Exception], ...]
+) -> Format:
+    with tempfile.TemporaryDirectory() as root:
+        model.save(Path(root))
+        files = {path.name: path.read_bytes() for path in Path(root).iterdir()}
+    return Format(
+        name=name,
+        count=MODEL_COUNT,
+        samples=lambda: [files],
+        change=_by_suffix(json=mutation.changed_text_file),
+        read=read,
+        own_errors=own_errors,
+    )
 
 
 def _language_model() -> Format:
-    raise NotImplementedError
+    from tuner.errors import TunerError
+    from tuner.language.model_files import Manifest, load_network, save_network
+    from tuner.language.network import Network, NetworkShape
+    from tuner.target import Target
+
+    target = Target(name="cpu", kind="cpu", tvm_json='{"kind":"llvm"}', num_threads=1)
+    shape = NetworkShape(layers=1, width=16, heads=2)
+    manifest = Manifest(
+        shape=shape,
+        target=target.text,
+        device_model="any",
+        num_threads=1,
+        seed=0,
+        families=("dense",),
+        num_texts=3,
+    )
+    with tempfile.TemporaryDirectory() as root:
+        save_network(Network(shape, seed=4), manifest, Path(root))
+        files = {path.name: path.read_bytes() for path in Path(root).iterdir()}
+
+    def change(rng: random.Random, found: Files) -> Files:
+        """Change the weights and, half the time, the digest and the name that the manifest has of them."""
+        changed = _by_suffix(json=mutation.changed_text_file)(rng, found)
+        weights = {name: held for name, held in changed.items() if name.endswith(".safetensors")}
+        if weights == {name: found[name] for name in weights} or rng.random() < 0.5:
+            return changed
+        ((name, held),) = weights.items()
+        document = json.loads(found["language_model.json"])
+        digest = hashlib.blake2b(held, digest_size=16).hexdigest()
+        return {
+            "language_model.json": json.dumps(document | {"digest": digest, "weights": name}).encode(),
+            name: held,
+        }
+
+    return Format(
+        name="language-model",
+        count=MODEL_COUNT,
+        samples=lambda: [files],
+        change=change,
+        read=lambda folder: _ignore(load_network(folder, target)),
+        own_errors=(TunerError,),
+    )
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+# Models of others
 
 
 def _exported() -> Format:
-    raise NotImplementedError
+    import torch
+
+    class Attending(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+            self.register_buffer("places", torch.arange(4).expand(3, 4))
+            self.scale = torch.tensor([1.5, 2.0])
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                y = self.layer(x)
+            y = torch.nn.functional.scaled_dot_product_attention(y[None], x[None], x[None])
+            return {"y": y * self.scale[0], "rest": [self.layer(x), x + self.places[0, 1]]}
+
+    def saved(module: Any, *, is_open: bool) -> Files:
+        shapes = {"x": {0: torch.export.Dim("batch", min=2, max=64)}} if is_open else None
+        program = torch.export.export(module.eval(), (torch.ones(4, 4),), dynamic_shapes=shapes)
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+        return {"model.pt2": buffer.getvalue()}
+
+    return _model_file(
+        "pt2",
+        lambda: [saved(Attending(), is_open=True), saved(Attending(), is_open=False)],
+        _by_suffix(pt2=mutation.changed_archive),
+    )
 
 
 def _onnx() -> Format:
-    raise NotImplementedError
+    return _model_file("onnx", lambda: [{"model.onnx": _onnx_model()}], _by_suffix(onnx=_changed_onnx))
+
+
+def _model_file(
+    name: str, samples: Callable[[], list[Files]], change: Callable[[random.Random, Files], Files]
+) -> Format:
+    from tuner.errors import TunerError
+    from tuner.frontend import load_model
+
+    def read(folder: Path) -> None:
+        load_model(str(folder / f"model.{name}"))
+
+    return Format(
+        name=name,
+        count=MODEL_COUNT,
+        samples=samples,
+        change=change,
+        read=read,
+        own_errors=(TunerError, ValueError),
+        may_start=True,  # the child that tries a file
+    )
+
+
+def _onnx_model() -> bytes:
+    """Return a convolution and a product, with what is folded, rewritten and padded before the import."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    values = {
+        "kernel": rng.standard_normal((4, 3, 3, 3)).astype("float32"),
+        "weight": rng.standard_normal((4, 5)).astype("float32"),
+        "extents": np.array([1, -1]),
+        "slope": np.array([0.1], dtype="float32"),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["a"], name="/conv/Conv", auto_pad="SAME_UPPER", strides=[2, 2]),
+        helper.make_node("PRelu", ["a", "slope"], ["b"]),
+        helper.make_node("GlobalAveragePool", ["b"], ["c"]),
+        helper.make_node("Concat", ["extents"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["c", "wanted"], ["d"]),
+        helper.make_node("Gemm", ["d", "weight"], ["e"], name="/head/Gemm", alpha=1.0),
+        helper.make_node("Sum", ["e", "e", "e"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _changed_onnx(rng: random.Random, content: bytes) -> bytes:
+    """Return the model with changes of fields of its messages, or of its bytes."""
+    import onnx
+
+    if rng.random() < 0.3:
+        return mutation.changed_bytes(rng, content)
+    model = onnx.load_model_from_string(content)
+    for _ in range(rng.randint(1, 3)):
+        _change_field(rng, model)
+    changed: bytes = model.SerializeToString()
+    return changed
+
+
+def _change_field(rng: random.Random, message: Any) -> None:
+    """Change a field of a protobuf message, or of one inside it."""
+    fields = message.ListFields()
+    if not fields:
+        return
+    field, value = rng.choice(fields)
+    is_message = field.type == field.TYPE_MESSAGE
+    is_list = hasattr(value, "extend")
+    if is_message and (rng.random() < 0.9 or not is_list):
+        _change_field(rng, rng.choice(list(value)) if is_list else value)
+        return
+    if is_list:
+        index = rng.randrange(len(value))
+        match rng.randrange(4):
+            case 0:
+                del value[index]
+            case 1:
+                value.extend([value[index]] * rng.choice((1, 2, 100)))
+            case 2 if not is_message:
+                value[index] = _other_scalar(rng, field, value[index])
+            case _:
+                value.extend([value[index]])
+                del value[index]
+    else:
+        setattr(message, field.name, _other_scalar(rng, field, value))
+
+
+def _other_scalar(rng: random.Random, field: Any, value: Any) -> Any:
+    if field.type == field.TYPE_STRING:
+        return rng.choice((*mutation.TEXTS, *_OPERATORS, "../weights.bin", "/etc/passwd"))
+    if field.type == field.TYPE_BYTES:
+        return mutation.changed_bytes(rng, value)
+    if isinstance(value, float):
+        return rng.choice((0.0, -1.0, 1e30, float("inf"), float("nan")))
+    wide = (0, 1, -1, 2, 7, 11, 100, 10**6, 2**31 - 1, -(2**31))
+    if field.type in (field.TYPE_INT64, field.TYPE_UINT64):
+        wide += (2**31, 10**12, 2**62, -(2**62))
+    if field.type == field.TYPE_ENUM:
+        return rng.choice(sorted(field.enum_type.values_by_number))
+    return rng.choice(wide)
+
+
+_OPERATORS = ("ConstantOfShape", "Range", "Tile", "Expand", "Loop", "If", "Scan", "Shape", "Resize", "Pad", "Einsum")
+_OPERATORS += ("StringNormalizer", "RandomNormal", "TfIdfVectorizer", "ai.onnx.ml", "QLinearConv", "NonZero")

@@ -13,7 +13,7 @@ import random
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MARKER = "/tmp/tessel-fuzz-marker"
@@ -105,11 +105,40 @@ def changed_bytes(rng: random.Random, content: bytes) -> bytes:
 def changed_json(rng: random.Random, document: Any) -> bytes:
     """Return the text of a document with one to three changes of its values, keys and lists."""
     document = json.loads(json.dumps(document))
-    for _ in range(rng.randint(1, 3)):
-        document = _changed_value(rng, document)
+    if rng.random() < 0.2:
+        document = _renamed(rng, document)
+    else:
+        for _ in range(rng.randint(1, 3)):
+            document = _changed_value(rng, document)
     text = json.dumps(document, ensure_ascii=rng.random() < 0.5)
     text = _RAW.sub(lambda found: bytes.fromhex(found[1]).decode(), text)
     return text.encode("utf-8", "surrogatepass")
+
+
+def _renamed(rng: random.Random, document: Any) -> Any:
+    """Return the document with one text, and one number, changed wherever they stand."""
+    table = {}
+    for kind, others in ((str, TEXTS), (int, (0, 1, 2, 10**6, 2**31, 2**40))):
+        found = sorted({value for value in _leaves(document) if type(value) is kind}, key=str)
+        if found and rng.random() < 0.7:
+            table[kind, rng.choice(found)] = rng.choice(others)
+
+    def change(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {table.get((str, key), key): change(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [change(item) for item in value]
+        return table.get((type(value), value), value)
+
+    return change(document)
+
+
+def _leaves(document: Any) -> Iterator[Any]:
+    if isinstance(document, dict | list):
+        for value in document.values() if isinstance(document, dict) else document:
+            yield from _leaves(value)
+    else:
+        yield document
 
 
 def _changed_value(rng: random.Random, document: Any) -> Any:

@@ -40,6 +40,7 @@ FAILED_SECONDS = 1e9
 T = TypeVar("T")
 
 _OPAQUE = 8
+_MAX_REASON = 300
 _MODULE = "tvm_module"
 _HASH = "structural_hash"
 
@@ -271,5 +272,5 @@ def _decode(line: bytes, kind: type[T], place: str) -> T:
         return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError) as error:
         raise RecordFileError(
-            f"{place}: not a line of a MetaSchedule database ({error}); remove it, or name another folder"
+            f"{place}: not a line of a MetaSchedule database ({str(error)[:_MAX_REASON]}); remove it, or name another folder"
         ) from error

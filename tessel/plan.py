@@ -84,6 +84,10 @@ def _check(plan: Plan) -> None:
     """
     if not 0 < plan.step_us < float("inf"):
         raise ScheduleError(f"a step has {plan.step_us} us, and its length is a finite number above 0")
+    if not all(stage.layers for stage in plan.stages):
+        raise ScheduleError("a stage has no layers")
+    if "mix" not in plan.end_to_end or not plan.end_to_end["mix"].latency_us:
+        raise ScheduleError('"end_to_end" has no latency of "mix"')
     devices = plan.schedule.placement.devices
     if len(plan.static_bytes) != devices:
         raise ScheduleError(f"there are static_bytes of {len(plan.static_bytes)} devices, and {devices} devices")

@@ -62,7 +62,7 @@ def draw_frontier(points: Sequence[FrontierPoint | MakespanPoint], axes: Axes, *
     if points:
         axes.plot([], [], color=_BOUND, linestyle=":", label="lower bound")
         axes.legend(frameon=False)
-    axes.set_title(title)
+    axes.set_title(title, parse_math=False)
     axes.grid(visible=True, alpha=0.3)
     return axes
 
