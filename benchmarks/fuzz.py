@@ -41,13 +41,23 @@ from benchmarks.mutation import MARKER
 TIME_LIMIT_S = 5
 MEMORY_LIMIT_BYTES = 2**30
 SILENCE_S = 900.0
-"""Seconds of wall-clock time without any mutant done after which a worker is given up; only sleep takes them."""
+"""Seconds without any mutant done after which a worker is given up; only one that sleeps takes them."""
 
 MAX_MESSAGE = 5000
 
 _WATCHED = frozenset(
-    ("os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pickle.find_class", "pty.spawn")
-    + ("socket.connect", "webbrowser.open", "marshal.loads.code")
+    (
+        *(
+            "os.exec",
+            "os.posix_spawn",
+            "os.spawn",
+            "os.startfile",
+            "os.system",
+            "pickle.find_class",
+            "pty.spawn",
+        ),
+        *("socket.connect", "webbrowser.open", "marshal.loads.code"),
+    )
 )
 """Events of Python's audit hooks that no reader causes."""
 
@@ -95,7 +105,9 @@ class CodeRunError(BaseException):
     """Say that a reader ran code; not an `Exception`, so that no reader catches it."""
 
 
-def fuzz(form: Format, *, seed: int, count: int, on_progress: Callable[[int], None] = lambda _: None) -> Report:
+def fuzz(
+    form: Format, *, seed: int, count: int, on_progress: Callable[[int], None] = lambda _: None
+) -> Report:
     """Read so many mutants of a format, from a seed on, and return what became of them."""
     report = Report(form.name)
     samples = form.samples()
@@ -188,7 +200,9 @@ def _work(form: Format, samples: list[Files], seeds: range, writing: int) -> Non
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sizes = dict(
-        line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Vm")
+        line.split(":")
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("Vm")
     )
     for kind, name in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
         most = int(sizes[name].split()[0]) * 1024 + MEMORY_LIMIT_BYTES
@@ -236,7 +250,11 @@ def _try(form: Format, files: Files, folder: Path) -> dict[str, object]:
 
 def _fault_of(error: Exception) -> str:
     """Return what is wrong with a refusal; empty where it is one line for people."""
-    if isinstance(error, ValueError) and type(error) is not ValueError and "tuner" not in type(error).__module__:
+    if (
+        isinstance(error, ValueError)
+        and type(error) is not ValueError
+        and "tuner" not in type(error).__module__
+    ):
         return f"{type(error).__name__} of a library: {str(error)[:200]}"
     text = str(error)
     if not text.strip() or len(text) > MAX_MESSAGE:
@@ -301,7 +319,9 @@ def _tell_findings(report: Report) -> None:
 
 
 def _print_table(reports: list[Report]) -> None:
-    print("| format | mutants | read | refused | findings | longest (s) | memory (MiB) | processor time (s) |")
+    print(
+        "| format | mutants | read | refused | findings | longest (s) | memory (MiB) | processor time (s) |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for report in reports:
         cells = (

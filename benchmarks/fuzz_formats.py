@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html.parser
 import io
@@ -62,9 +63,7 @@ def _records() -> Format:
         name="records",
         count=TEXT_COUNT,
         samples=lambda: [{"records.jsonl": b"".join(line + b"\n" for line in _record_lines())}],
-        change=lambda rng, files: {
-            "records.jsonl": mutation.changed_text_file(rng, files["records.jsonl"])
-        },
+        change=lambda rng, files: {"records.jsonl": mutation.changed_text_file(rng, files["records.jsonl"])},
         read=read,
         own_errors=(RecordError,),
     )
@@ -86,7 +85,11 @@ def _tvm_database() -> Format:
 
     trace = [[["GetSBlock", [], ["C", "main"], ["b0"]]], []]
     target = {"keys": ["cpu"], "kind": "llvm", "num-cores": 2, "tag": ""}
-    arguments = [["TENSOR", "float32", [16, 8]], ["TENSOR", "float32", [8, 4]], ["TENSOR", "float32", [16, 4]]]
+    arguments = [
+        ["TENSOR", "float32", [16, 8]],
+        ["TENSOR", "float32", [8, 4]],
+        ["TENSOR", "float32", [16, 4]],
+    ]
     entries = [[0, [trace, [0.001, 0.003], target, arguments]], [1, [trace, [1e10], target, arguments]]]
     modules = [["123", "bW9kdWxl"], ["456", "bW9kdWxlMg=="]]
     sample = {
@@ -148,10 +151,8 @@ def _draw_placement(placement: Any) -> None:
     """Read what a placement means, as a command does before it searches."""
     from tessel.handwritten.stages import NotAPipelineError, read_pipeline
 
-    try:
+    with contextlib.suppress(NotAPipelineError):
         read_pipeline(placement)
-    except NotAPipelineError:
-        pass
 
 
 def _schedule() -> Format:
@@ -177,7 +178,9 @@ def _tessel_file() -> Format:
                 SchedPlan.of_schedule(schedule).save(Path(root) / "plan.json")
                 saved.append({"plan.json": (Path(root) / "plan.json").read_bytes()})
         block = {"mid": 0, "span": 1, "memory": 1.0, "btype": "FW", "gid": 0}
-        saved.append({"plan.json": json.dumps({"ndevs": 1, "blocks": [block | {"step": 0, "device": [0]}]}).encode()})
+        saved.append(
+            {"plan.json": json.dumps({"ndevs": 1, "blocks": [block | {"step": 0, "device": [0]}]}).encode()}
+        )
         return saved
 
     def read(folder: Path) -> None:
@@ -540,7 +543,9 @@ def _onnx_model() -> bytes:
         "slope": np.array([0.1], dtype="float32"),
     }
     nodes = [
-        helper.make_node("Conv", ["x", "kernel"], ["a"], name="/conv/Conv", auto_pad="SAME_UPPER", strides=[2, 2]),
+        helper.make_node(
+            "Conv", ["x", "kernel"], ["a"], name="/conv/Conv", auto_pad="SAME_UPPER", strides=[2, 2]
+        ),
         helper.make_node("PRelu", ["a", "slope"], ["b"]),
         helper.make_node("GlobalAveragePool", ["b"], ["c"]),
         helper.make_node("Concat", ["extents"], ["wanted"], axis=0),
@@ -615,5 +620,17 @@ def _other_scalar(rng: random.Random, field: Any, value: Any) -> Any:
     return rng.choice(wide)
 
 
-_OPERATORS = ("ConstantOfShape", "Range", "Tile", "Expand", "Loop", "If", "Scan", "Shape", "Resize", "Pad", "Einsum")
+_OPERATORS = (
+    "ConstantOfShape",
+    "Range",
+    "Tile",
+    "Expand",
+    "Loop",
+    "If",
+    "Scan",
+    "Shape",
+    "Resize",
+    "Pad",
+    "Einsum",
+)
 _OPERATORS += ("StringNormalizer", "RandomNormal", "TfIdfVectorizer", "ai.onnx.ml", "QLinearConv", "NonZero")

@@ -73,7 +73,8 @@ OTHERS: tuple[object, ...] = (
     *map(_raw, ("[" * 5000, '{"a":' * 5000, "[" * 500 + "]" * 500, "", "/**/1", '"')),
 )
 
-PIECES = tuple(text.encode() for text in TEXTS if len(text) < 1000) + (
+PIECES = (
+    *(text.encode() for text in TEXTS if len(text) < 1000),
     *(b'"', b"{", b"}", b"[", b"]", b",", b":", b"\n", b"\0", b"\xff", b"\\ud800", b"null", b"-1", b"1e999"),
     *(b"NaN", b"9" * 400, b"[" * 3000, b'{"a":' * 3000, b'"' * 3, b"0" * 30, b"\xef\xbb\xbf", b"\x80" * 9),
 )
@@ -184,7 +185,7 @@ def _other_value(rng: random.Random, value: Any) -> Any:
 
 
 def changed_text_file(rng: random.Random, content: bytes) -> bytes:
-    """Return the content of a file of JSON documents, a line each or one in all, with changes of either kind."""
+    """Return a file's JSON documents, one a line or one in all, with changes of either kind."""
     if rng.random() < 0.4:
         return changed_bytes(rng, content)
     lines = content.splitlines(keepends=True) if content.count(b"\n{") else [content]

@@ -152,9 +152,9 @@ def decode_line(line: bytes, place: str) -> tuple[Workload, Measurement]:
         if measurement != decoded.measurement or measurement_digest(measurement) != decoded.digest:
             raise ValueError("what it says differs from its digest")
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
         raise RecordFileError(
-            f"{place}: not a record ({' '.join(str(error).split())[:_MAX_REASON]}); export the records again, or "
-            "remove the line"
+            f"{place}: not a record ({reason}); export the records again, or remove the line"
         ) from error
     return workload, measurement
 

@@ -271,6 +271,7 @@ def _decode(line: bytes, kind: type[T], place: str) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError) as error:
+        reason = str(error)[:_MAX_REASON]
         raise RecordFileError(
-            f"{place}: not a line of a MetaSchedule database ({str(error)[:_MAX_REASON]}); remove it, or name another folder"
+            f"{place}: not a line of a MetaSchedule database ({reason}); remove it, or name another folder"
         ) from error

@@ -25,9 +25,9 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     kind = "training" if plan.training else "inference"
     parts = [
         f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
-        f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} micro-batches. "
-        f"Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated from measured "
-        f"stages, hop latency {plan.hop_source}.\n",
+        f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} "
+        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated "
+        f"from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages, a micro-batch\n",
         _stages(plan),

@@ -280,7 +280,9 @@ def _is_trusted(subject: _Subject, stages: str | None, model: str | None, *, tru
         typer.BadParameter: it would be run and is not wanted, or the user named another model.
     """
     if model is not None and (subject.plan is None or model != subject.plan.model):
-        found = "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
+        found = (
+            "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
+        )
         raise typer.BadParameter(f"--model {model}: this document {found}; leave --model out, or name that")
     if trust_model or model is not None or subject.plan is None or (stages or "compiled") not in _OF_PLAN:
         return trust_model or model is not None
@@ -346,9 +348,7 @@ def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _
     return _Programs(provider, spec, reference, subject.step_us if subject.plan is None else None)
 
 
-def _stages_of_plan(
-    plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool
-) -> _Programs:
+def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> _Programs:
     import msgspec
 
     from tuner.plan import ModelPlan

@@ -194,8 +194,8 @@ def _check_name(what: str, name: str) -> None:
     """Names are drawn, printed and quoted: they are short, and what they show is what they are."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise ScheduleError(
-            f"{what} name {shown(name)!r} has {len(name)} characters, or some that cannot be printed; give it a "
-            f"printable name of at most {MAX_NAME}"
+            f"{what} name {shown(name)!r} has {len(name)} characters, or some that cannot be printed; give "
+            f"it a printable name of at most {MAX_NAME}"
         )
 
 
@@ -210,7 +210,8 @@ def _check_block(block: Block, num_devices: int) -> None:
         )
     if list(block.devices) != sorted(set(block.devices)):
         raise ScheduleError(
-            f"block {block.name!r} has devices {shown(list(block.devices))}; list each once, in ascending order"
+            f"block {block.name!r} has devices {shown(list(block.devices))}; list each once, in ascending "
+            "order"
         )
     if not 0 <= block.span <= MAX_SPAN:
         raise ScheduleError(
@@ -228,8 +229,8 @@ def _check_edges(placement: Placement) -> None:
         for end in (edge.source, edge.target):
             if end not in names:
                 raise ScheduleError(
-                    f"edge {shown(edge.source)} -> {shown(edge.target)} names block {shown(end)!r}, which does "
-                    "not exist; "
+                    f"edge {shown(edge.source)} -> {shown(edge.target)} names block {shown(end)!r}, which "
+                    "does not exist; "
                     "correct the name or add the block"
                 )
         if not 0 <= edge.lag <= MAX_SPAN:
@@ -260,7 +261,9 @@ def _check_choices(placement: Placement) -> None:
             )
         for name in (name for option in choice.options for name in option):
             if name not in names:
-                raise ScheduleError(f"choice {choice.name!r} names block {shown(name)!r}, which does not exist")
+                raise ScheduleError(
+                    f"choice {choice.name!r} names block {shown(name)!r}, which does not exist"
+                )
             if name in owner:
                 raise ScheduleError(
                     f"block {name!r} stands in choice {owner[name]!r} and again in {choice.name!r}; "

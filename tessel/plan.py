@@ -58,7 +58,8 @@ def load_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        DocumentError: the file cannot be read, is not a plan, or contradicts itself; the message names the key.
+        DocumentError: the file cannot be read, is not a plan, or contradicts itself; the message names
+            the key.
     """
     try:
         plan = msgspec.json.decode(read_document(path), type=Plan)
@@ -90,7 +91,9 @@ def _check(plan: Plan) -> None:
         raise ScheduleError('"end_to_end" has no latency of "mix"')
     devices = plan.schedule.placement.devices
     if len(plan.static_bytes) != devices:
-        raise ScheduleError(f"there are static_bytes of {len(plan.static_bytes)} devices, and {devices} devices")
+        raise ScheduleError(
+            f"there are static_bytes of {len(plan.static_bytes)} devices, and {devices} devices"
+        )
     if not all(0 <= held <= MAX_UNITS for held in (*plan.static_bytes, plan.memory_limit_bytes or 0)):
         raise ScheduleError(f"static_bytes or the memory limit are not within 0..{MAX_UNITS}")
     tuned = {name: getattr(plan, name) for name in ModelPlan.__struct_fields__}

@@ -93,7 +93,8 @@ def _malformed_starts(schedule: Schedule) -> Iterator[str]:
         if not 0 <= start.micro_batch < schedule.micro_batches:
             yield f"{shown(start.block)} starts for micro-batch {start.micro_batch}, which does not exist"
         if start.start < 0:
-            yield f"{shown(start.block)} of micro-batch {start.micro_batch} starts at step {start.start}, before 0"
+            name = shown(start.block)
+            yield f"{name} of micro-batch {start.micro_batch} starts at step {start.start}, before 0"
         if start.start > MAX_STEP:
             yield f"{shown(start.block)} of micro-batch {start.micro_batch} starts after step {MAX_STEP}"
 

@@ -92,8 +92,8 @@ def check_spec(spec: ProgramSpec) -> None:
     """Refuse, before any process starts, a plan whose device or model is not on this machine.
 
     Raises:
-        TunerError: there is no such GPU, or a model's file is not the one that was tuned, or the model is code
-            that the user did not name.
+        TunerError: there is no such GPU, or a model's file is not the one that was tuned, or the model is
+            code that the user did not name.
     """
     _target_of(spec.plan)
     require_trust(spec.plan.model, trusted=spec.trust_model)

@@ -139,8 +139,8 @@ def _packed(schedule: Schedule, names: dict[str, int]) -> str:
     """Return blocks, micro-batches and differences of starts: base64 of deflated little-endian int32."""
     if schedule.makespan > _MAX_STEPS:
         raise ScheduleError(
-            f"the schedule has {schedule.makespan} steps, and a page shows at most {_MAX_STEPS}; draw a picture, "
-            "or count in longer steps"
+            f"the schedule has {schedule.makespan} steps, and a page shows at most {_MAX_STEPS}; draw a "
+            "picture, or count in longer steps"
         )
     starts = np.array([start.start for start in schedule.starts], dtype=np.int64)
     columns = [

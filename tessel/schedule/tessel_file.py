@@ -61,7 +61,11 @@ def load_tessel_file(path: str | os.PathLike[str]) -> TesselFile:
             f"{path} is not a schedule as Tessel saves it: {shown(error)}; save it again with SchedPlan.save"
         ) from error
     for block in saved.blocks:
-        if not 0 <= block.span <= MAX_SPAN or abs(block.memory) > MAX_MEMORY or not 0 <= block.step <= MAX_STEP:
+        if (
+            not 0 <= block.span <= MAX_SPAN
+            or abs(block.memory) > MAX_MEMORY
+            or not 0 <= block.step <= MAX_STEP
+        ):
             raise DocumentError(
                 f"{path} has a block of span {block.span} and memory {block.memory} at step {block.step}; "
                 f"spans are 0..{MAX_SPAN}, memory at most {MAX_MEMORY}, steps 0..{MAX_STEP}"

@@ -20,6 +20,10 @@ from tessel.comparison import compare_schedules
 from tessel.documents import save_document
 from tessel.plan import Plan, load_plan, save_plan
 from tessel.shapes import make_shape
+from tuner.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
+from tuner.errors import TunerError
+from tuner.plan import ModelPlan
+from tuner.torch_programs import TorchProgramSpec, provide_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -195,11 +199,6 @@ def test_code_that_a_plan_names_is_run_only_where_the_user_names_it_too(
 
 
 def test_a_plan_is_not_trusted_by_those_who_run_it_without_the_command(plan: Path) -> None:
-    from tuner.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
-    from tuner.errors import TunerError
-    from tuner.plan import ModelPlan
-    from tuner.torch_programs import TorchProgramSpec, provide_programs
-
     tuned = ModelPlan(**{name: getattr(load_plan(plan), name) for name in ModelPlan.__struct_fields__})
     spec = ProgramSpec(plan=tuned)
     of_torch = msgspec.json.encode(TorchProgramSpec(plan=tuned)).decode()
@@ -222,7 +221,11 @@ def test_without_a_gpu_whatever_asks_for_one_is_one_clear_line(
     for_gpu = {"target": '{"arch":"sm_90a","kind":"cuda"}', "device_model": "NVIDIA H200"}
     save_plan(msgspec.structs.replace(load_plan(plan), **for_gpu), path)
     trusted = [path, "--trust-model"]
-    for options in (trusted, [*trusted, "--stages", "torch"], [plan, "--device", "cuda", "--stages", "sleep"]):
+    for options in (
+        trusted,
+        [*trusted, "--stages", "torch"],
+        [plan, "--device", "cuda", "--stages", "sleep"],
+    ):
         done = tessel("run", *options)
         assert done.status == 1
         assert "no CUDA device: this run is for GPUs" in done.stderr

@@ -103,7 +103,9 @@ def test_a_plan_for_another_gpu_than_this_machines_is_refused(
     monkeypatch.setattr("tuner.compiled_stages.resolve_target", lambda name: here)
     for arch, fits in (("sm_90a", False), ("sm_80", True), ("sm_80a", True)):
         target = f'{{"arch":"{arch}","kind":"cuda"}}'
-        spec = ProgramSpec(plan=msgspec.structs.replace(plan, target=target, device_model="H200"), trust_model=True)
+        spec = ProgramSpec(
+            plan=msgspec.structs.replace(plan, target=target, device_model="H200"), trust_model=True
+        )
         if fits:
             check_spec(spec)
             continue

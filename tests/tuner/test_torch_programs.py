@@ -82,4 +82,6 @@ def test_a_model_that_is_no_torch_module_is_refused(plan: ModelPlan) -> None:
         with pytest.raises(TunerError, match="is no torch module of one's own"):
             check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, model=name), trust_model=True))
     with pytest.raises(TunerError, match="other shapes for source"):
-        check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, shapes={"source": (4, 4)}), trust_model=True))
+        check_spec(
+            TorchProgramSpec(plan=msgspec.structs.replace(plan, shapes={"source": (4, 4)}), trust_model=True)
+        )

@@ -65,20 +65,28 @@ _DEVICE = re.compile(r"[a-z]{1,20}")
 _VERIFIERS = frozenset(("", "ATEN", "TRAINING", "EDGE"))
 
 _ATEN = re.compile(r"torch\.(?:_ops|ops)\.aten\.([a-z_]\w{0,99})\.([A-Za-z_]\w{0,99})")
-_SYMBOLIC = frozenset(
-    ("_operator.add", "_operator.and_", "_operator.eq", "_operator.floordiv", "_operator.ge", "_operator.gt")
-    + ("_operator.getitem", "_operator.le", "_operator.lshift", "_operator.lt", "_operator.mod")
-    + ("_operator.mul", "_operator.ne", "_operator.neg", "_operator.or_", "_operator.pos", "_operator.pow")
-    + ("_operator.rshift", "_operator.sub", "_operator.truediv", "math.ceil", "math.floor", "math.trunc")
-    + ("torch.sym_float", "torch.sym_int", "torch.sym_ite", "torch.sym_max", "torch.sym_min")
-    + ("torch.sym_not", "torch.sym_sqrt", "torch.sym_sum", "torch._sym_sqrt")
+_ARITHMETIC = frozenset(
+    f"_operator.{name}"
+    for name in (
+        *("add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lshift", "lt", "mod", "mul", "ne"),
+        *("neg", "or_", "pos", "pow", "rshift", "sub", "truediv"),
+    )
+)
+_SYMBOLIC = _ARITHMETIC | frozenset(
+    (
+        *("torch.sym_float", "torch.sym_int", "torch.sym_ite", "torch.sym_max", "torch.sym_min"),
+        *("torch.sym_not", "torch.sym_sqrt", "torch.sym_sum", "torch._sym_sqrt"),
+        *("math.ceil", "math.floor", "math.trunc"),
+    )
 )
 """Functions of symbols that are no operators of tensors; each computes a number from numbers."""
 
 _HIGHER_ORDER = frozenset(
     f"torch.ops.higher_order.{name}"
-    for name in ("associative_scan", "cond", "map_impl", "scan", "while_loop", "wrap_with_autocast")
-    + ("wrap_with_set_grad_enabled",)
+    for name in (
+        *("associative_scan", "cond", "map_impl", "scan", "while_loop", "wrap_with_autocast"),
+        "wrap_with_set_grad_enabled",
+    )
 )
 """Operators that take graphs, which are checked like the whole."""
 
@@ -168,9 +176,7 @@ def _storage(content: bytes, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
-def _strided(
-    storage: torch.Tensor, extents: tuple[int, ...], meta: schema.TensorMeta
-) -> torch.Tensor:
+def _strided(storage: torch.Tensor, extents: tuple[int, ...], meta: schema.TensorMeta) -> torch.Tensor:
     """Return a view; torch refuses one that reaches beyond its storage."""
     if not storage.numel():
         return torch.zeros(extents, dtype=storage.dtype)  # as a program has that was exported without values
@@ -236,7 +242,9 @@ def _decode_program(content: bytes) -> schema.ExportedProgram:
     graph = program.graph_module
     unknown = set(program.verifiers) - _VERIFIERS
     if unknown:
-        raise ValueError(f"the program is written in the dialect {min(unknown)!r}, not in that of torch.export")
+        raise ValueError(
+            f"the program is written in the dialect {min(unknown)!r}, not in that of torch.export"
+        )
     called = [dataclasses.replace(entry) for entry in graph.module_call_graph if entry.fqn == ""]
     for entry in called:
         if entry.signature is not None:
@@ -343,7 +351,13 @@ _LEFT_OUT = frozenset((("Node", "metadata"), ("GraphModule", "metadata")))
 
 _NAMED_BY_KEY = frozenset(
     ("Graph", name)
-    for name in ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values", "custom_obj_values")
+    for name in (
+        "tensor_values",
+        "sym_int_values",
+        "sym_bool_values",
+        "sym_float_values",
+        "custom_obj_values",
+    )
 )
 
 
@@ -399,8 +413,8 @@ def _operator(text: str) -> str:
     if text in _SYMBOLIC or text in _HIGHER_ORDER:
         return text
     raise UnsupportedOperatorError(
-        f"the program calls {_shown(text)}, which is no operator of torch.ops.aten that computes tensors from "
-        "tensors; write the model without it, or export it decomposed"
+        f"the program calls {_shown(text)}, which is no operator of torch.ops.aten that computes tensors "
+        "from tensors; write the model without it, or export it decomposed"
     )
 
 

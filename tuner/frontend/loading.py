@@ -80,8 +80,8 @@ def require_trust(spec: str, *, trusted: bool) -> None:
     """
     if is_code(spec) and not trusted:
         raise TunerError(
-            f"the plan names the Python code {spec!r} as its model, and running the plan would run that code; "
-            "name it too, or say that you trust the plan (`tessel run --trust-model`)"
+            f"the plan names the Python code {spec!r} as its model, and running the plan would run that "
+            "code; name it too, or say that you trust the plan (`tessel run --trust-model`)"
         )
 
 

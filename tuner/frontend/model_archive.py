@@ -106,8 +106,8 @@ def _check_directory(entries: Sequence[zipfile.ZipInfo], archive_bytes: int) -> 
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > max(MAX_RATIO * archive_bytes, _ROOM_BYTES):
         raise ValueError(
-            f"the archive of {archive_bytes} bytes would unpack to {unpacked}, more than {MAX_RATIO} times as "
-            "much"
+            f"the archive of {archive_bytes} bytes would unpack to {unpacked}, more than {MAX_RATIO} times "
+            "as much"
         )
 
 

@@ -90,8 +90,8 @@ def _file(location: str, tensor: str, model: Path) -> Path:
     file = (folder / location).resolve() if is_inside else folder
     if not is_inside or not file.is_relative_to(folder):
         raise ModelFileError(
-            f"tensor {tensor!r} of {model} lies in {location!r}, outside the model's folder, where nothing is "
-            "read; put the file beside the model and name it so"
+            f"tensor {tensor!r} of {model} lies in {location!r}, outside the model's folder, where nothing "
+            "is read; put the file beside the model and name it so"
         )
     if not file.is_file():
         raise ModelFileError(

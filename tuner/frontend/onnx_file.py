@@ -1,7 +1,8 @@
 """Bring an ONNX file into Relax through TVM's importer.
 
-A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked
-against onnx's reference and the outputs that onnx ships, in tests/tuner/frontend/test_onnx_file.py.
+A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of
+nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked against onnx's reference and the
+outputs that onnx ships, in tests/tuner/frontend/test_onnx_file.py.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, .
         for tensor in graph.graph.initializer
     }
     try:
-        return finish_imported(
-            name, module, len(graph.graph.input), values=values, paths=importer.bb.paths
-        )
+        return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UnsupportedOperatorError(
             f"what TVM's ONNX importer made of {name} is no model ({type(error).__name__}: {error}); export "

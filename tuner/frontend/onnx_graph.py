@@ -57,7 +57,9 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
     _bind_shapes(list(graph.input), name, shapes)
     try:
         _simplify(prepared)
-    except Exception as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
+    except (
+        Exception
+    ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
         reason = str(error).strip().partition("\n")[0][:200]
         raise ModelFileError(
             f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"

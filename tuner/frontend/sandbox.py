@@ -128,7 +128,9 @@ def try_import(
 
 
 _ERRORS: dict[str, type[Exception]] = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TunerError)
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, TunerError)
 } | {"ValueError": ValueError}
 
 

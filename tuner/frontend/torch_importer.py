@@ -57,7 +57,9 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     program = program.run_decompositions({})  # what torch always decomposes, and nothing else
     for _ in range(_MAX_DECOMPOSITIONS):
         missing = _Importer(program).missing_operators()
-        table = {operator: rule for operator, rule in _decompositions().items() if operator.__name__ in missing}
+        table = {
+            operator: rule for operator, rule in _decompositions().items() if operator.__name__ in missing
+        }
         if not table:
             break
         program = program.run_decompositions(table)

@@ -1,8 +1,8 @@
 """Find a torch program: an exported file, or a module that a function of one's own returns.
 
-Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own is
-code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs. What torch says while it
-exports is kept back: what went wrong comes as an error. Checked in
+Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own
+is code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs.
+What torch says while it exports is kept back: what went wrong comes as an error. Checked in
 tests/tuner/frontend/test_torch_program.py.
 """
 
@@ -77,7 +77,7 @@ def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[in
 
 
 def warm_up() -> None:
-    """Import what torch imports only when it first exports and decomposes a program: for `sandbox`'s server."""
+    """Import what torch imports only when it first exports a program: for the server of `sandbox`."""
     import_module(torch.nn.Linear(1, 1), (torch.zeros(1, 1),), "warm-up")
 
 

@@ -119,7 +119,8 @@ def load_manifest(folder: Path) -> Manifest:
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFileError(
-            f"{path} is not a language model's manifest: {str(error)[:300]}; make one with `tessel language train`"
+            f"{path} is not a language model's manifest: {str(error)[:300]}; make one with "
+            "`tessel language train`"
         ) from error
 
 
@@ -159,8 +160,8 @@ def _check_size(shape: NetworkShape, num_bytes: int, path: Path) -> None:
     least = 4 * 12 * shape.layers * shape.width**2  # of a transformer's matrices alone, in 32-bit floats
     if least > num_bytes:
         raise ModelFileError(
-            f"{path} has {num_bytes} bytes, and a network of {shape.layers} layers of width {shape.width} has "
-            f"at least {least}; train the model again with `tessel language train`"
+            f"{path} has {num_bytes} bytes, and a network of {shape.layers} layers of width {shape.width} "
+            f"has at least {least}; train the model again with `tessel language train`"
         )
 
 

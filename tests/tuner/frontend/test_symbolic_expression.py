@@ -69,7 +69,7 @@ def test_what_torch_writes_is_accepted(text: str) -> None:
     ],
 )
 def test_what_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"expression|symbol|number|extent|exponent|comparison"):
         check_expression(text)
 
 
