@@ -26,8 +26,8 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     parts = [
         f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
         f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} "
-        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated "
-        f"from measured stages, hop latency {plan.hop_source}.\n",
+        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
+        f"simulated from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages, a micro-batch\n",
         _stages(plan),

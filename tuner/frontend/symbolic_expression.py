@@ -49,33 +49,6 @@ _CONSTRUCTORS = frozenset(
         *("TruncToInt", "Where"),
     )
 )
-_POWERS = 2
-"""Powers in one expression. Each can make a number `_MAX_EXPONENT` times as long."""
-
-_TEXT = re.compile(r"[A-Za-z0-9_ ().,=+\-*/%<>!']*")
-"""What expressions are written in: nothing that Python and SymPy could read in two ways."""
-
-_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_COUNTED = re.compile(r"(u|zuf|uf)\d{6,}")
-"""Symbols that torch counts up to, one by one, when it loads a program."""
-
-_ASSUMPTIONS = frozenset(
-    (
-        *("commutative", "extended_real", "finite", "integer", "negative", "nonnegative", "nonzero"),
-        *("positive", "rational", "real", "zero"),
-    )
-)
-
-_CONSTRUCTORS = frozenset(
-    # SymPy's own, as srepr writes them and as str does.
-    ("Add", "Mul", "Pow", "Max", "Min", "Abs", "Mod", "floor", "ceiling", "Piecewise", "ExprCondPair")
-    + ("Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan", "GreaterThan")
-    + ("Eq", "Ne", "Lt", "Le", "Gt", "Ge", "And", "Or", "Not", "Tuple")
-    # torch's (torch.utils._sympy.functions).
-    + ("CeilDiv", "CeilToInt", "CleanDiv", "FloatPow", "FloatTrueDiv", "FloorDiv", "FloorToInt", "Identity")
-    + ("IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "LShift", "ModularIndexing", "PowByNatural")
-    + ("PythonMod", "RShift", "RoundDecimal", "RoundToInt", "ToFloat", "TruncToFloat", "TruncToInt", "Where")
-)
 _POWERS = frozenset(("Pow", "FloatPow", "PowByNatural", "LShift"))
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
