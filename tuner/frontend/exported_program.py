@@ -291,20 +291,21 @@ def _typed(kind: Any, data: Any, rule: Rule) -> Any:
     if origin is dict and isinstance(data, dict):
         return {key: _typed(arguments[1], value, rule) for key, value in data.items()}
     if dataclasses.is_dataclass(kind) and isinstance(data, dict):
-        return _struct(typing.cast("type[Any]", kind), data)
+        return _struct(kind, data)
     if isinstance(kind, type) and origin is None and not isinstance(data, list | dict):
         return _scalar(kind, data, rule)
     raise ValueError(f"{_shown(data)} stands where a value of {kind} belongs")
 
 
-def _struct(kind: type[Any], data: Mapping[str, Any]) -> Any:
+def _struct(kind: Any, data: Mapping[str, Any]) -> Any:
     """Return an instance of one of the schema's classes; keys of later versions are left out."""
     hints = _hints(kind)
     if issubclass(kind, _Union):
         if len(data) != 1 or next(iter(data)) not in hints:
             raise ValueError(f"{_shown(list(data))} is no choice of {kind.__name__}")
         ((name, value),) = data.items()
-        return kind.create(**{name: _typed(hints[name], value, _rule(kind, name))})
+        made = {name: _typed(hints[name], value, _rule(kind, name))}
+        return kind.create(**made)  # type: ignore[no-untyped-call]  # torch declares no types for it
     values = {
         name: _typed(hints[name], data[name], _rule(kind, name))
         for name in hints
@@ -315,7 +316,8 @@ def _struct(kind: type[Any], data: Mapping[str, Any]) -> Any:
             for key in values.get(name, {}):
                 _name(key)
     if kind is schema.Node:
-        stack = data.get("metadata", {}).get("nn_module_stack")
+        said = data.get("metadata")
+        stack = said.get("nn_module_stack") if isinstance(said, dict) else None
         values["metadata"] = {} if stack is None else {"nn_module_stack": _text(stack)}
     try:
         return kind(**values)
@@ -338,7 +340,7 @@ def _scalar(kind: type[Any], data: Any, rule: Rule) -> Any:
 
 
 @functools.cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
+def _hints(kind: Any) -> Mapping[str, Any]:
     return {
         name: hint
         for name, hint in typing.get_type_hints(kind, globalns=vars(schema)).items()

@@ -69,7 +69,8 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
 @functools.cache
 def _decompositions() -> Mapping[Any, Any]:
     """Return torch's rules by operator; making them takes most of a second."""
-    return dict(torch.export.default_decompositions().items())
+    rules: Any = torch.export.default_decompositions()
+    return {operator: rules[operator] for operator in rules}
 
 
 def import_program(
