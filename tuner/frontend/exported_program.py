@@ -305,7 +305,7 @@ def _struct(kind: Any, data: Mapping[str, Any]) -> Any:
             raise ValueError(f"{_shown(list(data))} is no choice of {kind.__name__}")
         ((name, value),) = data.items()
         made = {name: _typed(hints[name], value, _rule(kind, name))}
-        return kind.create(**made)  # type: ignore[no-untyped-call]  # torch declares no types for it
+        return kind.create(**made)
     values = {
         name: _typed(hints[name], data[name], _rule(kind, name))
         for name in hints
