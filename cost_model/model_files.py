@@ -165,4 +165,4 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

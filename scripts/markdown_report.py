@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,10 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     kind = "training" if plan.training else "inference"
     parts = [
-        f"## {plan.model}, {kind}, on {len(plan.stages)} devices\n",
-        f"{plan.device_model}, {plan.num_threads} threads a device, {schedule.micro_batches} micro-batches. "
-        f"Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated from measured "
-        f"stages, hop latency {plan.hop_source}.\n",
+        f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
+        f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} "
+        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
+        f"simulated from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages, a micro-batch\n",
         _stages(plan),
@@ -94,4 +95,9 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_escaped, cells)) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Return text in which nothing is Markdown's or HTML's: names come from a file."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _PICTURES = (".svg", ".pdf", ".png")
 _SLEEP_STEP_S = 0.01
+_OF_PLAN = ("compiled", "torch")
+"""Kinds of stages that load the plan's model."""
 
 
 class Device(enum.StrEnum):
@@ -93,6 +96,16 @@ def run(
             "lack it; anew, measured again; none, left out."
         ),
     ] = Overheads.KNOWN,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The module:function or file.py:function that the plan was tuned for: running it runs that "
+            "code, so name it here too, or give --trust-model."
+        ),
+    ] = None,
+    trust_model: Annotated[
+        bool, typer.Option("--trust-model", help="Run whatever code the plan names as its model.")
+    ] = False,
     records: RecordsOption = DEFAULT_RECORDS,
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
@@ -105,7 +118,7 @@ def run(
 
     `tessel run out/gpt2/plan.json`
 
-    `tessel run out/own/plan.json --stages torch --trace real.json`
+    `tessel run out/own/plan.json --model examples/own_model.py:build --stages torch --trace real.json`
 
     `tessel run out/gpt2/plan.json --csv orders.csv`
 
@@ -130,7 +143,8 @@ def run(
             console.print_json({"orders": str(csv)})
         return
     devices = _devices(subject, device)
-    programs = _programs(subject, stages, seed, devices)
+    trusted = _is_trusted(subject, stages, model, trust_model=trust_model)
+    programs = _programs(subject, stages, seed, devices, trust_model=trusted)
     known = _overheads(subject, records, overheads, devices)
     report = _run(subject, programs, known, devices, repeats=repeats, timeout_s=timeout_s)
     if trace is not None:
@@ -268,7 +282,32 @@ def _overheads(
     return found.calibration
 
 
-def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices) -> _Programs:
+def _is_trusted(subject: _Subject, stages: str | None, model: str | None, *, trust_model: bool) -> bool:
+    """Return whether the user wants the code run that a plan names as its model.
+
+    Raises:
+        typer.BadParameter: it would be run and is not wanted, or the user named another model.
+    """
+    if model is not None and (subject.plan is None or model != subject.plan.model):
+        found = (
+            "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
+        )
+        raise typer.BadParameter(f"--model {model}: this document {found}; leave --model out, or name that")
+    if trust_model or model is not None or subject.plan is None or (stages or "compiled") not in _OF_PLAN:
+        return trust_model or model is not None
+    from tuner.frontend import is_code
+
+    if is_code(subject.plan.model):
+        raise typer.BadParameter(
+            f"this plan names the Python code {subject.plan.model!r} as its model, and running the plan runs "
+            f"that code; if you trust it, add --model {shlex.quote(subject.plan.model)} or --trust-model"
+        )
+    return False
+
+
+def _programs(
+    subject: _Subject, stages: str | None, seed: int, devices: Devices, *, trust_model: bool
+) -> _Programs:
     """Return who builds the stages, from which specification, and the unpipelined model.
 
     Raises:
@@ -279,14 +318,14 @@ def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices
         return _sleeping(subject, devices)
     if ":" in chosen:
         return _stages_of_ones_own(subject, chosen, devices)
-    if chosen not in ("compiled", "torch"):
+    if chosen not in _OF_PLAN:
         raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
     if subject.plan is None:
         raise typer.BadParameter(
             f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
             "module:function"
         )
-    return _stages_of_plan(subject.plan, chosen, seed, devices)
+    return _stages_of_plan(subject.plan, chosen, seed, devices, trust_model=trust_model)
 
 
 def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
@@ -319,7 +358,7 @@ def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _
     return _Programs(provider, spec, reference, name, subject.step_us if subject.plan is None else None)
 
 
-def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Programs:
+def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> _Programs:
     import msgspec
 
     from tuner.plan import ModelPlan
@@ -328,7 +367,9 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
     if stages == "torch":
         from tuner import torch_programs
 
-        of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed, device=devices.kind)
+        of_torch = torch_programs.TorchProgramSpec(
+            plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model
+        )
         torch_programs.check_spec(of_torch)
         return _Programs(
             "tuner.torch_programs:provide_programs",
@@ -344,7 +385,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
             f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
             "or give --stages torch"
         )
-    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
+    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
     compiled_stages.check_spec(spec)
     return _Programs(
         "tuner.compiled_stages:provide_programs",

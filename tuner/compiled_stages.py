@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
 from tuner.describe import describe_function
 from tuner.errors import TunerError
-from tuner.frontend import load_model
+from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
 from tuner.lower import build_module, lower_module
@@ -49,10 +50,12 @@ class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     Attributes:
         plan: the plan's part that the tuner made.
         seed: draws weights and inputs.
+        trust_model: whether the user wants the code run that the plan names as its model, where it names any.
     """
 
     plan: ModelPlan
     seed: int = 0
+    trust_model: bool = False
 
 
 def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
@@ -62,7 +65,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
         TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
             is missing.
     """
-    model = load_planned_model(spec)
+    model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
     stages = build_stages(model, _cuts(model, spec.plan))
     target = _target_of(spec.plan)
     backends = available_backends(target)
@@ -86,12 +89,16 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
 
 
 def check_spec(spec: ProgramSpec) -> None:
-    """Refuse, before any process starts, a plan whose device is not on this machine.
+    """Refuse, before any process starts, a plan whose device or model is not on this machine.
 
     Raises:
-        TunerError: there is no such GPU.
+        TunerError: there is no such GPU, or a model's file is not the one that was tuned, or the model is
+            code that the user did not name.
     """
     _target_of(spec.plan)
+    require_trust(spec.plan.model, trusted=spec.trust_model)
+    if Path(spec.plan.model).suffix in MODEL_FILES:
+        load_planned_model(spec)
 
 
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
@@ -104,14 +111,21 @@ def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, 
     return load_programs(msgspec.json.decode(spec_json, type=ProgramSpec), stage_numbers)
 
 
-def load_planned_model(spec: ProgramSpec) -> Model:
+def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
     """Load the plan's model, and make sure that it still is the one that was tuned.
 
+    Args:
+        spec: the plan, and whether the user trusts the code that it names.
+        guarded: see `load_model`.
+
     Raises:
-        TunerError: its structure or shapes differ.
+        TunerError: its structure or shapes differ, or it is code that the user did not name.
     """
     plan = spec.plan
-    model = load_model(plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training)
+    require_trust(plan.model, trusted=spec.trust_model)
+    model = load_model(
+        plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
+    )
     found = describe_function(model.module["main"], "model", module=model.module).fingerprint
     if found != plan.model_fingerprint:
         raise TunerError(

@@ -104,7 +104,7 @@ def comparison_figure(
     devices = schedules[rows[0].schedule].placement.devices
     height = min(max(0.9, 0.6 * _ROW_INCHES * devices), _MAX_INCHES / 2)
     figure, all_axes = _stacked([height + 0.4] * len(rows), dpi=_DPI)
-    figure.suptitle(title, x=0.01, ha="left")
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     end = max(row.makespan for row in rows)
     for row, axes in zip(rows, all_axes, strict=True):
         draw_schedule(

@@ -83,7 +83,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
         if open_ranges:
             axes.plot([], [], color=_PROVEN, linestyle="--", label="open: better may exist")
         axes.legend(frameon=False)
-    axes.set_title(title)
+    axes.set_title(title, parse_math=False)
     axes.grid(visible=True, alpha=0.3)
     return axes
 

@@ -21,6 +21,10 @@ from tessel.comparison import compare_schedules
 from tessel.documents import save_document
 from tessel.plan import Plan, load_plan, save_plan
 from tessel.shapes import make_shape
+from tuner.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
+from tuner.errors import TunerError
+from tuner.plan import ModelPlan
+from tuner.torch_programs import TorchProgramSpec, provide_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -63,8 +67,8 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     save_plan(msgspec.structs.replace(load_plan(plan), target=target), path)
     trace = tmp_path / "trace.json"
     picture = tmp_path / "real.svg"
-    wanted = ("--trace", trace, "--picture", picture, "--overheads", "none", "--json")
-    done = tessel("run", path, "--stages", stages, "--device", "cpu", "--repeats", 2, *wanted)
+    wanted = ("--trace", trace, "--picture", picture, "--overheads", "none", "--model", ENCODER_DECODER)
+    done = tessel("run", path, "--stages", stages, "--device", "cpu", "--repeats", 2, *wanted, "--json")
     assert done.status == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["max_gradient_error"] < 1e-5
@@ -244,11 +248,11 @@ def test_orders_are_read_back_without_loss_and_a_dead_lock_is_refused(
     assert tessel("run", plan, "--orders", path, "--csv", again).status == 0
     assert again.read_text() == path.read_text()
     path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
-    done = tessel("run", plan, "--orders", path)
+    done = tessel("run", plan, "--orders", path, "--trust-model")
     assert done.status == 1
     assert "the ranks would wait for each other" in done.stderr
     path.write_text("0F0,0B0\n1F0\n")
-    done = tessel("run", plan, "--orders", path)
+    done = tessel("run", plan, "--orders", path, "--trust-model")
     assert "rank 1 runs 1F0 of stage 1, micro-batch 0, but it must run" in done.stderr
 
 
@@ -280,6 +284,49 @@ def test_torch_stages_of_a_model_of_the_zoo_are_refused(
     assert "is no torch module of one's own" in done.stderr
 
 
+TOUCHES = "from pathlib import Path\nPath({marker!r}).touch()\ndef build(): pass\n"
+
+
+@pytest.mark.parametrize("stages", ["compiled", "torch"])
+def test_code_that_a_plan_names_is_run_only_where_the_user_names_it_too(
+    stages: str, plan: Path, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    path, code, marker = tmp_path / "plan.json", tmp_path / "theirs.py", tmp_path / "marker"
+    code.write_text(TOUCHES.format(marker=str(marker)))
+    save_plan(msgspec.structs.replace(load_plan(plan), model=f"{code}:build"), path)
+    options = ("run", path, "--stages", stages, "--device", "cpu", "--overheads", "none")
+    done = tessel(*options)
+    assert done.status == 2
+    message = " ".join(done.stderr.split())
+    assert f"this plan names the Python code '{code}:build'" in message
+    assert "--trust-model" in message
+    done = tessel(*options, "--model", "other.py:build")
+    assert done.status == 2
+    assert "was tuned for" in " ".join(done.stderr.split())
+    assert tessel("run", path, "--csv", tmp_path / "orders.csv").status == 0
+    for command in (("draw", path, "--out", tmp_path / "page.html"), ("compare", path)):
+        assert tessel(*command).status == 0
+    assert not marker.exists()
+    done = tessel(*options, "--model", f"{code}:build")
+    assert done.status in (1, 2)  # the code runs, and returns no model
+    assert marker.exists()
+
+
+def test_a_plan_is_not_trusted_by_those_who_run_it_without_the_command(plan: Path) -> None:
+    tuned = ModelPlan(**{name: getattr(load_plan(plan), name) for name in ModelPlan.__struct_fields__})
+    spec = ProgramSpec(plan=tuned)
+    of_torch = msgspec.json.encode(TorchProgramSpec(plan=tuned)).decode()
+    runs = (
+        lambda: check_spec(spec),
+        lambda: load_programs(spec, [0]),
+        lambda: reference_step(spec, 1),
+        lambda: provide_programs(of_torch, [0]),
+    )
+    for run in runs:
+        with pytest.raises(TunerError, match="names the Python code 'planned_models:encoder_decoder'"):
+            run()
+
+
 @pytest.mark.skipif(cuda.is_available(), reason="is about a machine without a GPU")
 def test_without_a_gpu_whatever_asks_for_one_is_one_clear_line(
     plan: Path, tessel: Callable[..., object], tmp_path: Path
@@ -287,13 +334,18 @@ def test_without_a_gpu_whatever_asks_for_one_is_one_clear_line(
     path, csv = tmp_path / "plan.json", tmp_path / "orders.csv"
     for_gpu = {"target": '{"arch":"sm_90a","kind":"cuda"}', "device_model": "NVIDIA H200"}
     save_plan(msgspec.structs.replace(load_plan(plan), **for_gpu), path)
-    for options in ([path], [path, "--stages", "torch"], [plan, "--device", "cuda", "--stages", "sleep"]):
+    trusted = [path, "--trust-model"]
+    for options in (
+        trusted,
+        [*trusted, "--stages", "torch"],
+        [plan, "--device", "cuda", "--stages", "sleep"],
+    ):
         done = tessel("run", *options)
         assert done.status == 1
         assert "no CUDA device: this run is for GPUs" in done.stderr
         assert "Traceback" not in done.stderr
     assert tessel("run", path, "--csv", csv).status == 0
     assert csv.exists()
-    done = tessel("run", path, "--device", "cpu")
+    done = tessel("run", *trusted, "--device", "cpu")
     assert done.status == 2
     assert "this plan was compiled for NVIDIA H200" in " ".join(done.stderr.split())

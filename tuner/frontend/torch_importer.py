@@ -6,6 +6,7 @@ Programs are decomposed only as far as the importer needs. Layers come from the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,12 +57,20 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     program = program.run_decompositions({})  # what torch always decomposes, and nothing else
     for _ in range(_MAX_DECOMPOSITIONS):
         missing = _Importer(program).missing_operators()
-        rules: Mapping[Any, Any] = torch.export.default_decompositions()
-        table = {operator: rules[operator] for operator in rules if operator.__name__ in missing}
+        table = {
+            operator: rule for operator, rule in _decompositions().items() if operator.__name__ in missing
+        }
         if not table:
             break
         program = program.run_decompositions(table)
     return program
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """Return torch's rules by operator; making them takes most of a second."""
+    rules: Any = torch.export.default_decompositions()
+    return {operator: rules[operator] for operator in rules}
 
 
 def import_program(
