@@ -17,6 +17,7 @@ from records import Match, Measurement, RecordStore, Status, Workload, open_stor
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
+from tuner.difference import Difference
 from tuner.errors import TunerError
 from tuner.measure import MeasureProgress, Measurer
 from tuner.pricing import Pricing
@@ -130,7 +131,7 @@ def start_session(
 
 
 def checked_error(
-    session: Session, workload: Workload, *, settings: str, check: Callable[[], float]
+    session: Session, workload: Workload, *, settings: str, check: Callable[[], Difference]
 ) -> float:
     """Return a numerical check's relative error, from the records where it was made before.
 
@@ -138,21 +139,21 @@ def checked_error(
         session: what the check runs on.
         workload: names what is checked.
         settings: what else the result depends on, such as a partition's fingerprint.
-        check: makes the check and returns the largest relative error.
+        check: makes the check and returns what differs most.
 
     Raises:
-        TunerError: the results are not even finite in the same places.
+        TunerError: there is no number for the error; names the tensor.
     """
     measurer = session.measurer
     found = measurer.find(workload, CHECK_BACKEND, settings=settings)
     if found is not None and found.measurement.relative_error is not None:
         return found.measurement.relative_error
     start = time.perf_counter()
-    error = check()
-    if not math.isfinite(error):
+    difference = check()
+    if not math.isfinite(difference.error):
         raise TunerError(
-            "results that should be equal differ in shape, or one has numbers where the other has none; "
-            "leave a backend out with --backends to find the one that is wrong"
+            f"results that should be equal are not: {difference}; leave a backend out with --backends to find "
+            "the one that is wrong"
         )
     session.store.append(
         workload,
@@ -164,13 +165,13 @@ def checked_error(
             environment=measurer.environment(CHECK_BACKEND),
             status=Status.OK,
             samples_us=((time.perf_counter() - start) * 1e6,),
-            relative_error=error,
+            relative_error=difference.error,
             measured_at=time.time(),
             seed=session.seed,
         ),
     )
     measurer.new_measurements += 1
-    return error
+    return difference.error
 
 
 def _tuned(trials: int, database: str | None, cost_model: str, records_url: str) -> str | None:

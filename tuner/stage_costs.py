@@ -3,7 +3,7 @@
 Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
 that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage
 is partitioned over the backends and measured as a whole. Gradients of the chained stages are checked against
-the uncut model's. Checked in tests/tuner/test_tune.py.
+those of the program that the model was imported from, or else of the uncut model. Checked in tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 from records.workload import describe
 from tuner.backends.protocol import IRModule
 from tuner.describe import describe_function
+from tuner.difference import NEGLIGIBLE, Difference
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.import_check import check_import, import_limit, recorded_check
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
@@ -37,7 +39,6 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
-from tuner.stages.check import NEGLIGIBLE
 from tuner.structure import Structure
 
 MAX_GRADIENT_ERROR = 1e-3
@@ -58,14 +59,16 @@ class MeasuredStages:
         stages: plain data, in order.
         tied: groups of parameters that are one and the same.
         functions: the partitioned functions, by `stage1.forward` and the like.
-        max_error: largest relative error of outputs and gradients against the uncut model's;
-            None where nothing ran.
+        max_error: largest relative error of outputs and gradients against the model's own program, or else
+            against the uncut model; None where nothing ran.
+        import_error: see `tuner.import_check`.
     """
 
     stages: tuple[StagePlan, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
     functions: tuple[PartitionedFunction, ...]
     max_error: float | None
+    import_error: float | None
 
 
 def measure_stages(
@@ -87,9 +90,11 @@ def measure_stages(
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
 
     Raises:
-        TunerError: the model cannot be cut so, a function cannot be measured, or gradients are wrong.
+        TunerError: the model was imported wrongly or cannot be cut so, a function cannot be measured, or
+            gradients are wrong.
         UnknownNameError: a cut names no module.
     """
+    import_error = check_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if cuts is None and model.cuts:
         cuts = model.cuts
@@ -110,6 +115,7 @@ def measure_stages(
         tied=tied_groups(model, stages),
         functions=tuple(partitioned.values()),
         max_error=_check(model, session, stages, partitioned),
+        import_error=import_error,
     )
 
 
@@ -269,33 +275,65 @@ def _check(
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     if session.pricing.mode == "model":
         return None
+    settings = f"stages={len(stages)};" + ",".join(function.fingerprint for function in partitioned.values())
+
+    def refuse(difference: Difference | None, error: float) -> str:
+        which = f"{difference}" if difference is not None else f"a tensor differs by {error:.1e}"
+        return (
+            f"the stages of {model.name} differ from {_whole(model)}: {which}, and reordered sums explain "
+            f"{MAX_GRADIENT_ERROR:.0e}; {_advice(model)}"
+        )
+
+    def check() -> Difference:
+        return _stages_difference(model, session, stages, partitioned)
+
+    session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
+    if model.reference is not None:
+        return recorded_check(
+            model,
+            session,
+            model.reference,
+            what="stages",
+            settings=f"{settings};negligible={NEGLIGIBLE}",
+            limit=max(MAX_GRADIENT_ERROR, import_limit(model)),
+            check=check,
+            refuse=lambda difference: refuse(difference, difference.error),
+        )
     workload = describe_function(model.module["main"], "model", module=model.module)
     # The share below which a gradient is rounding errors is part of what is checked.
     facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE))]
     checked = describe("model", workload.inputs, workload.operators, workload.results, facts)
-    settings = ",".join(function.fingerprint for function in partitioned.values())
-    session.on_progress(TuningProgress(text="checking the stages against the uncut model"))
-    error = checked_error(
-        session,
-        checked,
-        settings=f"stages={len(stages)};{settings}",
-        check=lambda: _stages_error(model, session, stages, partitioned),
-    )
+    found: list[Difference] = []
+
+    def noted() -> Difference:
+        found.append(check())
+        return found[-1]
+
+    error = checked_error(session, checked, settings=settings, check=noted)
     if error > MAX_GRADIENT_ERROR:
-        raise TunerError(
-            f"the stages of {model.name} differ from the uncut model by {error:.1e}, more than the "
-            f"{MAX_GRADIENT_ERROR:.0e} that reordered sums explain; cut elsewhere with --cut, or leave a "
-            "backend out with --backends"
-        )
+        raise TunerError(refuse(found[-1] if found else None, error))
     return error
 
 
-def _stages_error(
+def _whole(model: Model) -> str:
+    return "the uncut model" if model.reference is None else "the model's own program"
+
+
+def _advice(model: Model) -> str:
+    if model.reference is None:
+        return "cut elsewhere with --cut, or leave a backend out with --backends"
+    return (
+        "leave a backend out with --backends, or tune it with --infer if its code stops or changes gradients "
+        "(no_grad, detach, hooks)"
+    )
+
+
+def _stages_difference(
     model: Model,
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-) -> float:
+) -> Difference:
     partitioned_by_module = {
         id(function.module): partitioned[name].module
         for stage in stages

@@ -75,6 +75,9 @@ def tune_model(
         reused_measurements=measurer.reused_measurements,
         shapes=dict(shapes or {}),
         batch=batch,
+        import_error=whole.import_error,
+        reference="" if model.reference is None else model.reference.mode,
+        notes=model.notes,
     )
 
 

@@ -3,12 +3,13 @@
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the fastest of what was
 measured: the search's first answer, coarser ones, answers that leave backends out, each single backend, and
-what an evolutionary search finds from there. Results are checked against the unpartitioned model on random
-inputs. Checked in tests/tuner/test_tune.py.
+what an evolutionary search finds from there. Results are checked against the program that the model was
+imported from, or else against the unpartitioned model, on random inputs. Checked in tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,12 @@ from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
 from tuner.describe import describe_function
+from tuner.difference import Difference
 from tuner.errors import TunerError, UnpriceableError
 from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
-from tuner.frontend.model import Model
+from tuner.frontend.model import Model, Reference
+from tuner.import_check import check_import, import_limit, outputs_difference, recorded_check
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
     PartitionedFunction,
@@ -74,7 +77,10 @@ class PartitionedModel:
         sum_of_parts: what the search added up for the mix.
         explanations: for each distinct part who else could have run it, and why others could not.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the mix against the unpartitioned model; None where nothing ran.
+        max_relative_error: largest error of the mix against the model's own program, or else against the
+            unpartitioned model; None where nothing ran.
+        import_error: largest error of the imported program against the user's own; None for models that were
+            not imported from one that can be run.
         num_candidates_by_rule: how many candidates each rule proposed.
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
@@ -94,6 +100,7 @@ class PartitionedModel:
     explanations: tuple[Explanation, ...]
     launch_penalty_us: float
     max_relative_error: float | None
+    import_error: float | None
     num_candidates_by_rule: dict[str, int]
     num_invalid: int
     num_refused_by_reason: dict[str, int]
@@ -122,8 +129,10 @@ def partition_model(
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
-        TunerError: no partition of the whole can be measured, or the mix gives wrong numbers.
+        TunerError: the model was imported wrongly, no partition of the whole can be measured, or the mix
+            gives wrong numbers.
     """
+    import_error = check_import(model, session)
     penalty = measure_launch_penalty(session.measurer)
     priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
@@ -160,6 +169,7 @@ def partition_model(
         explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
+        import_error=import_error,
         num_candidates_by_rule=priced.num_candidates_by_rule,
         num_invalid=sum(refused.values()),
         num_refused_by_reason=refused,
@@ -357,6 +367,8 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
     if session.pricing.mode == "model":
         return None
     workload = mix.priced.workload
+    if model.reference is not None:
+        return _check_with_reference(session, model, model.reference, mix)
     checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs")])
     session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
     error = checked_error(
@@ -365,7 +377,7 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
         # Where weights are known as such, they are drawn as small as their layer asks.
         settings=f"partition={mix.fingerprint}{_binding(mix.priced)}"
         + ("" if model.training else ";scaled-weights"),
-        check=lambda: session.measurer.compare(mix.module, model.module),
+        check=lambda: _compare(session, model, mix),
     )
     if error > MAX_RELATIVE_ERROR:
         raise TunerError(
@@ -374,3 +386,35 @@ def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | 
             "out with --backends to find the one that is wrong"
         )
     return error
+
+
+def _compare(session: Session, model: Model, mix: PartitionedFunction) -> Difference:
+    error = session.measurer.compare(mix.module, model.module)
+    reason = "" if math.isfinite(error) else "differs in shape, or one has numbers where the other has none"
+    return Difference(error, f"a result of the partitioned {model.name}", reason)
+
+
+def _check_with_reference(
+    session: Session, model: Model, reference: Reference, mix: PartitionedFunction
+) -> float:
+    """Compare the mix with the program that the model was imported from, on the model's own weights."""
+    session.on_progress(TuningProgress(text="checking the mix against the model's own program"))
+
+    def check() -> Difference:
+        inputs, outputs = reference.draw(model.inputs, session.seed)
+        return outputs_difference(model, session, mix.module, inputs, outputs[:1] if model.training else outputs)
+
+    return recorded_check(
+        model,
+        session,
+        reference,
+        what="mix",
+        settings=f"partition={mix.fingerprint}{_binding(mix.priced)}",
+        limit=import_limit(model),
+        check=check,
+        refuse=lambda difference: (
+            f"the partitioned {model.name} differs from the model's own program: {difference}, more than the "
+            f"{import_limit(model):.0e} that reordered sums explain; leave a backend out with --backends to "
+            "find the one that is wrong"
+        ),
+    )

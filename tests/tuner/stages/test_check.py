@@ -28,9 +28,9 @@ def product_model(make_model):
 
 def test_a_weight_of_two_stages_has_the_sum_of_their_gradients(product_model, interpret):
     stages = build_stages(product_model, cut_after(product_model, ["0"]))
-    assert check_gradients(product_model, stages, seed=0, run=interpret) < 1e-6
+    assert check_gradients(product_model, stages, seed=0, run=interpret).error < 1e-6
     unsummed = (replace(stages[0], parameters=()), stages[1])
-    assert check_gradients(product_model, unsummed, seed=0, run=interpret) > 0.1
+    assert check_gradients(product_model, unsummed, seed=0, run=interpret).error > 0.1
 
 
 def test_a_stage_that_is_left_out_is_found(product_model, interpret):
@@ -51,7 +51,7 @@ def test_a_wrong_run_is_found(product_model, interpret):
     def run(module, arrays):
         return [2 * array if module is broken else array for array in interpret(module, arrays)]
 
-    assert check_gradients(product_model, stages, seed=0, run=run) > 0.1
+    assert check_gradients(product_model, stages, seed=0, run=run).error > 0.1
 
 
 def test_rounding_errors_of_a_gradient_that_is_zero_do_not_count(make_model, interpret):
@@ -71,7 +71,7 @@ def test_rounding_errors_of_a_gradient_that_is_zero_do_not_count(make_model, int
         made = interpret(module, arrays)
         return [array * (1 + 1e-7 * rng.standard_normal(np.shape(array))) for array in made]
 
-    assert check_gradients(model, stages, seed=0, run=rounded) < 1e-3
+    assert check_gradients(model, stages, seed=0, run=rounded).error < 1e-3
 
 
 def test_tensors_depend_on_the_seed_alone():
