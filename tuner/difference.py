@@ -84,13 +84,13 @@ def _difference(
 ) -> Difference:
     if wanted.shape != got.shape:
         return Difference(math.inf, name, f"has shape {got.shape} instead of {wanted.shape}")
-    if checks_types and wanted.dtype != got.dtype:
-        return Difference(math.inf, name, f"is of type {got.dtype} instead of {wanted.dtype}")
     exact, inexact = wanted.astype(np.float64), got.astype(np.float64)
     for array, whose in ((inexact, "holds"), (exact, "should hold")):
         num_nan = int(np.isnan(array).sum())
         if num_nan:
             return Difference(math.inf, name, f"{whose} NaN at {num_nan} of {array.size} places")
+    if checks_types and wanted.dtype != got.dtype:
+        return Difference(math.inf, name, f"is of type {got.dtype} instead of {wanted.dtype}")
     finite = np.isfinite(exact)
     if not np.array_equal(exact[~finite], inexact[~finite]) or not np.isfinite(inexact[finite]).all():
         return Difference(math.inf, name, "is infinite where it should not be, or the other way round")

@@ -58,10 +58,10 @@ def load_model(
             f"batch is {batch}, but only models of the zoo know which extent that is; give {spec} the shapes "
             f"of its inputs instead, as --shape NAME=EXTENT,… for {names}"
         )
-    return _for_training(model) if training else model
+    return for_training(model) if training else model
 
 
-def _for_training(model: Model) -> Model:
+def for_training(model: Model) -> Model:
     """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
     trained = with_loss(model)
     if model.reference is None:

@@ -57,7 +57,6 @@ class TrainingBehaviour:
 def observe_training(module: torch.nn.Module, inputs: Sequence[Any]) -> TrainingBehaviour:
     """Run a module once in each mode and tell what training adds; the module stays as it was."""
     evaluated = _observe(module, inputs, training=False)
-    assert evaluated is not None
     try:
         trained = _observe(module, inputs, training=True)
     except Exception as error:  # foreign code: the user's own module
@@ -81,11 +80,16 @@ def observe_training(module: torch.nn.Module, inputs: Sequence[Any]) -> Training
     return TrainingBehaviour(differences=differences, own_backwards=_places(backwards))
 
 
+def find_own_backwards(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[str, ...]:
+    """Name what has a backward of its own in the module's mode, and where, such as `Scale in layers.0`."""
+    return _places(_observe(module, inputs, training=None).own_backwards)
+
+
 @contextmanager
 def in_mode(module: torch.nn.Module, *, training: bool | None) -> Iterator[Callable[..., Any]]:
     """Give a call of the module in a mode; its mode, its buffers and torch's random state stay as they were.
 
-    Exported programs have one mode alone; `training` is None for those.
+    Where `training` is None it is called in the mode that it is in; exported programs have but one.
     """
     modes = [(each, each.training) for each in module.modules()]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -113,7 +117,7 @@ class _Observed:
     outputs: list[torch.Tensor] = field(default_factory=list)
 
 
-def _observe(module: torch.nn.Module, inputs: Sequence[Any], *, training: bool) -> _Observed:
+def _observe(module: torch.nn.Module, inputs: Sequence[Any], *, training: bool | None) -> _Observed:
     observed = _Observed()
     path: list[str] = [""]
     seen: set[Any] = set()
