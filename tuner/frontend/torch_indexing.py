@@ -43,7 +43,7 @@ def _select(node: torch.fx.Node, importer: IndexImporter) -> Any:
     extent = x.ty.shape[axis]
     if isinstance(extent, int | tirx.IntImm):
         constant = relax.const(np.array(_wrapped_number(int(index), int(extent)), "int64"))
-        return importer.builder.emit(relax.op.take(x, constant, axis=axis))
+        return importer.builder.emit(relax.op.take(x, constant, axis=axis, mode="clip"))
     # Of an open extent only slices know the end.
     end = int(index) + 1 or np.iinfo(np.int64).max
     slices = importer.builder.emit(relax.op.strided_slice(x, [axis], [int(index)], [int(end)]))
