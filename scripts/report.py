@@ -67,7 +67,9 @@ def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
     whole = "the unpartitioned model" if found.import_error is None else "the model's own program"
     console.print_line(f"largest error against {whole} {format_error(found.max_relative_error)}")
     if found.import_error is not None:
-        console.print_line(f"largest error of the import against the model's own program {found.import_error:.1e}")
+        console.print_line(
+            f"largest error of the import against the model's own program {found.import_error:.1e}"
+        )
 
 
 def print_stages(stages: Sequence[StagePlan]) -> None:

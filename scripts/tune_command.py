@@ -170,7 +170,9 @@ def _print_plan(plan: Plan) -> None:
 def _whole(plan: Plan) -> str:
     """Say whose gradients those of the stages were compared with."""
     whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
-    return "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    return (
+        "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    )
 
 
 def print_schedule(plan: Plan) -> None:

@@ -167,7 +167,10 @@ def two_inputs() -> Built:
 
 
 def own_loss() -> Built:
-    return Apply(lambda s, x, y: functional.mse_loss(s.l(x), y), l=nn.Linear(4, 2)), (draws(3, 4), draws(3, 2))
+    return Apply(lambda s, x, y: functional.mse_loss(s.l(x), y), l=nn.Linear(4, 2)), (
+        draws(3, 4),
+        draws(3, 2),
+    )
 
 
 def gathered() -> Built:

@@ -66,7 +66,9 @@ def largest_difference(
             differences.append(Difference(math.inf, name, "is missing"))
             continue
         scale = max(largest[name], least) or 1.0
-        differences.append(_difference(name, np.asarray(wanted), np.asarray(found[name]), scale, checks_types))
+        differences.append(
+            _difference(name, np.asarray(wanted), np.asarray(found[name]), scale, checks_types)
+        )
     return worst(differences)
 
 

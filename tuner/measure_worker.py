@@ -169,7 +169,9 @@ class Worker:
         module = tvm.ir.load_json(request.module_json)
         reference = tvm.ir.load_json(request.reference_json)
         executable = self._compile(module)
-        error = self._relative_error(executable, self._compile(reference), module, request.seed, allows_nan=False)
+        error = self._relative_error(
+            executable, self._compile(reference), module, request.seed, allows_nan=False
+        )
         return Compared(error)
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -3,7 +3,8 @@
 Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
 that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage
 is partitioned over the backends and measured as a whole. Gradients of the chained stages are checked against
-those of the program that the model was imported from, or else of the uncut model. Checked in tests/tuner/test_tune.py.
+those of the program that the model was imported from, or else of the uncut model. Checked in
+tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations

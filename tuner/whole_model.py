@@ -402,7 +402,9 @@ def _check_with_reference(
 
     def check() -> Difference:
         inputs, outputs = reference.draw(model.inputs, session.seed)
-        return outputs_difference(model, session, mix.module, inputs, outputs[:1] if model.training else outputs)
+        return outputs_difference(
+            model, session, mix.module, inputs, outputs[:1] if model.training else outputs
+        )
 
     return recorded_check(
         model,

@@ -99,7 +99,9 @@ def test_no_model_gives_a_false_alarm(name: str, session) -> None:
     assert error < (1e-2 if name == "half" else 1e-5)
 
 
-@pytest.mark.parametrize("name", slow_unless(("last_token",), sorted(MODELS.keys() - NOT_TRAINED - UNTRAINABLE)))
+@pytest.mark.parametrize(
+    "name", slow_unless(("last_token",), sorted(MODELS.keys() - NOT_TRAINED - UNTRAINABLE))
+)
 def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
     machine.spoil = sound
     model = built(name, training=True)
@@ -133,7 +135,10 @@ OUTPUT_FAULTS = {
     "rows swapped": (lambda x: [x[0][::-1], *x[1:]], "output 0 differs by"),
     "missing": (lambda x: x[:2], "output 2 is missing"),
     "one too many": (lambda x: [*x, x[0]], "output 3 is not expected"),
-    "wrong type": (lambda x: [x[0], x[1], x[2].astype("int32")], "output 2 is of type int32 instead of int64"),
+    "wrong type": (
+        lambda x: [x[0], x[1], x[2].astype("int32")],
+        "output 2 is of type int32 instead of int64",
+    ),
     "coarse": (lambda x: [x[0].astype("float16").astype("float64"), *x[1:]], "output 0 is of type float64"),
     "wrong shape": (lambda x: [x[0][:, :4], *x[1:]], "output 0 has shape"),
     "wrong index": (lambda x: [x[0], x[1], (x[2] + 1) % 5], "output 2 differs by"),
@@ -151,7 +156,9 @@ def test_a_wrong_output_is_caught_and_named(fault: str, several, machine: Machin
 
 
 def scaled(node, importer):
-    return importer.builder.emit(relax.op.multiply(SOUND[NAME[0]](node, importer), relax.const(1.1, "float32")))
+    return importer.builder.emit(
+        relax.op.multiply(SOUND[NAME[0]](node, importer), relax.const(1.1, "float32"))
+    )
 
 
 def neighbour(node, importer):
@@ -159,7 +166,9 @@ def neighbour(node, importer):
 
 
 def no_number(node, importer):
-    return importer.builder.emit(relax.op.log(relax.op.negative(relax.op.abs(SOUND["linear.default"](node, importer)))))
+    return importer.builder.emit(
+        relax.op.log(relax.op.negative(relax.op.abs(SOUND["linear.default"](node, importer))))
+    )
 
 
 def flattened(node, importer):
@@ -180,7 +189,9 @@ OPERATOR_FAULTS = {
 def test_an_operator_that_is_imported_wrongly_is_named(operator: str, session, monkeypatch) -> None:
     converter, message = OPERATOR_FAULTS[operator]
     monkeypatch.setitem(CONVERTERS, operator.strip(), converter)
-    with pytest.raises(TunerError, match=f"last_token is imported wrongly.*{message}.* is the first that differs"):
+    with pytest.raises(
+        TunerError, match=f"last_token is imported wrongly.*{message}.* is the first that differs"
+    ):
         check_import(built("last_token"), session)
 
 
@@ -237,8 +248,18 @@ STAGE_FAULTS = {
     "joint zeros": (0, "backward", lambda x: [each * 0 for each in x], ".grad differs"),
     "input half scaled": (1, "backward_input", lambda x: [x[0] * 2, *x[1:]], "(backward in halves)"),
     "input half not a number": (1, "backward_input", lambda x: [x[0] * np.nan, *x[1:]], "holds NaN"),
-    "weight half scaled": (1, "backward_weight", lambda x: [x[0] * 1.1, *x[1:]], "(backward in halves) differs"),
-    "weight half zeros": (1, "backward_weight", lambda x: [each * 0 for each in x], "(backward in halves) differs"),
+    "weight half scaled": (
+        1,
+        "backward_weight",
+        lambda x: [x[0] * 1.1, *x[1:]],
+        "(backward in halves) differs",
+    ),
+    "weight half zeros": (
+        1,
+        "backward_weight",
+        lambda x: [each * 0 for each in x],
+        "(backward in halves) differs",
+    ),
     "weight half not a number": (1, "backward_weight", lambda x: [each * np.nan for each in x], "holds NaN"),
 }
 

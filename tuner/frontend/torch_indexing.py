@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,10 @@ import tvm
 from tvm import relax, tirx
 
 from tuner.frontend.emission import PathBuilder
+
+
+FxNode: TypeAlias = Any
+"""A `torch.fx.Node`; the declared types of its arguments are all that an argument can be."""
 
 
 class IndexImporter(Protocol):
@@ -36,7 +40,7 @@ class IndexImporter(Protocol):
     values: dict[str, np.ndarray]
 
 
-def _select(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _select(node: FxNode, importer: IndexImporter) -> Any:
     """Emit the slice at one index, counted from the end where it is negative."""
     x, axis, index = importer.env[node.args[0]], *node.args[1:]
     axis = _axis(x, axis)
@@ -50,7 +54,7 @@ def _select(node: torch.fx.Node, importer: IndexImporter) -> Any:
     return importer.builder.emit(relax.op.squeeze(slices, [axis]))
 
 
-def _index(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _index(node: FxNode, importer: IndexImporter) -> Any:
     """Emit what `x[i, :, j]` selects: one look-up over the indexed axes, flattened into one."""
     x, given = importer.env[node.args[0]], _indices(node.args[1], importer)
     rank = len(x.ty.shape)
@@ -72,12 +76,12 @@ def _index(node: torch.fx.Node, importer: IndexImporter) -> Any:
     return importer.builder.emit(relax.op.take(x, offset, axis=first, mode="clip"))
 
 
-def _index_select(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _index_select(node: FxNode, importer: IndexImporter) -> Any:
     x, axis, index = importer.env[node.args[0]], node.args[1], importer.env[node.args[2]]
     return importer.builder.emit(relax.op.take(x, index, axis=_axis(x, axis), mode="clip"))
 
 
-def _take(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _take(node: FxNode, importer: IndexImporter) -> Any:
     """Emit a look-up in the flattened tensor."""
     x, index = importer.env[node.args[0]], importer.env[node.args[1]]
     size = math.prod(_extent(x, axis) for axis in range(len(x.ty.shape)))
@@ -86,14 +90,14 @@ def _take(node: torch.fx.Node, importer: IndexImporter) -> Any:
     return importer.builder.emit(relax.op.take(flat, index, axis=0, mode="clip"))
 
 
-def _gather(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _gather(node: FxNode, importer: IndexImporter) -> Any:
     x, axis, index = importer.env[node.args[0]], node.args[1], importer.env[node.args[2]]
     axis = _axis(x, axis)
     index = _inside(index, _extent(x, axis), importer)
     return importer.builder.emit(relax.op.gather_elements(x, index, axis=axis))
 
 
-def _scatter(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _scatter(node: FxNode, importer: IndexImporter) -> Any:
     """Emit a copy with values put at indices; a number is put at each."""
     x, axis, index = importer.env[node.args[0]], node.args[1], importer.env[node.args[2]]
     axis = _axis(x, axis)
@@ -106,7 +110,7 @@ def _scatter(node: torch.fx.Node, importer: IndexImporter) -> Any:
     return importer.builder.emit(relax.op.scatter_elements(x, index, source, axis=axis))
 
 
-def _index_put(node: torch.fx.Node, importer: IndexImporter) -> Any:
+def _index_put(node: FxNode, importer: IndexImporter) -> Any:
     """Emit a copy of a tensor with values put at indices of every axis."""
     x, given = importer.env[node.args[0]], _indices(node.args[1], importer)
     if len(given) != len(x.ty.shape):

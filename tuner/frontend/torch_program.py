@@ -51,12 +51,11 @@ def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model
             "torch.export.save, with this version of torch"
         ) from error
     decomposed = _decomposed(program)
-    examples = program.example_inputs or ((), {})
     return _with_reference(
         import_program(decomposed, path.name, shapes=shapes),
         TorchReference(
             module=program.module(check_guards=False),
-            examples=tuple(examples[0]),
+            examples=tuple(program.example_inputs[0]) if program.example_inputs else (),
             program=decomposed,
             shapes=shapes,
             mode="export",

@@ -80,7 +80,9 @@ class TorchReference:
         }
         unknown = InputSpec.__dataclass_fields__["high"].default
         return tuple(
-            replace(spec, high=max(unknown, largest.get(spec.name, unknown))) if spec.high == unknown else spec
+            replace(spec, high=max(unknown, largest.get(spec.name, unknown)))
+            if spec.high == unknown
+            else spec
             for spec in inputs
         )
 
@@ -131,7 +133,9 @@ class TorchReference:
 
         A weight that the loss does not depend on has a gradient of zeros. `.grad` is left alone.
         """
-        named = {name: self._parameters()[name] for name in model.parameter_names if name in self._parameters()}
+        named = {
+            name: self._parameters()[name] for name in model.parameter_names if name in self._parameters()
+        }
         weights = {name: weight for name, weight in named.items() if weight.requires_grad}
         with self._call() as call, torch.enable_grad():
             loss = _loss(_tensors(call(*self._arguments(inputs))), inputs)
@@ -141,7 +145,9 @@ class TorchReference:
                 else [None] * len(weights)
             )
         return _array(loss), {
-            name: np.zeros(tuple(weight.shape), _array(weight).dtype) if gradient is None else _array(gradient)
+            name: np.zeros(tuple(weight.shape), _array(weight).dtype)
+            if gradient is None
+            else _array(gradient)
             for (name, weight), gradient in zip(weights.items(), found, strict=True)
         }
 
@@ -245,9 +251,7 @@ class _Recorder(torch.fx.Interpreter):
         return result
 
 
-def _program_arguments(
-    program: torch.export.ExportedProgram, arguments: Sequence[Any]
-) -> list[Any]:
+def _program_arguments(program: torch.export.ExportedProgram, arguments: Sequence[Any]) -> list[Any]:
     """Return what the placeholders of a program's graph stand for, in order."""
     user = iter(pytree.tree_leaves(tuple(arguments)))
     state = {**program.state_dict, **program.constants}
@@ -290,9 +294,9 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _hash_array(digest: Any, array: np.ndarray) -> None:
-    content = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     for start in range(0, len(content), _CHUNK):
-        digest.update(content[start : start + _CHUNK])
+        digest.update(content[start : start + _CHUNK].tobytes())
 
 
 def _place(node: torch.fx.Node) -> str:

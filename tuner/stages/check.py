@@ -144,7 +144,9 @@ def _receive_gradients(known: dict[str, np.ndarray], made: Mapping[str, np.ndarr
 def _difference(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], how: str) -> Difference:
     """Compare outputs, then gradients among themselves; a gradient of zeros need not be made."""
     needless = {
-        name for name, value in expected.items() if is_gradient(name) and name not in found and not value.any()
+        name
+        for name, value in expected.items()
+        if is_gradient(name) and name not in found and not value.any()
     }
     differences = [
         largest_difference(

@@ -50,5 +50,5 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
 
 
 def _is_no_gradient(part: Expr) -> bool:
-    """Say whether a rule of TVM's marks an argument as one without a gradient; the mark runs as the argument."""
+    """Say whether TVM's rule marks an argument as one without a gradient; run, the mark is the argument."""
     return isinstance(part, relax.Call) and operator_name(part) == "grad.no_grad"

@@ -81,15 +81,15 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
     """Export a module for example inputs, in the mode (training or not) that it is in.
 
     Raises:
-        TunerError: the module cannot be exported, changes an input, returns what it does not compute, or has a
-            backward of its own.
+        TunerError: the module cannot be exported, changes an input, returns what it does not compute, or has
+            a backward of its own.
     """
     exported = _export(module, inputs)
     own_backwards = find_own_backwards(module, inputs)
     if own_backwards:
         raise TunerError(
-            f"the module has a backward of its own ({'; '.join(own_backwards)}), which an export loses, so that "
-            "its stages' gradients would be wrong; write its forward in operators that autograd "
+            f"the module has a backward of its own ({'; '.join(own_backwards)}), which an export loses, so "
+            "that its stages' gradients would be wrong; write its forward in operators that autograd "
             "differentiates, or register it as a torch.library.custom_op with its gradient"
         )
     signature = exported.graph_signature

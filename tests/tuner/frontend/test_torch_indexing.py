@@ -90,9 +90,7 @@ def test_an_index_outside_its_tensor_reads_and_writes_inside(run_model) -> None:
 
 def test_a_choice_by_truth_values_is_refused() -> None:
     with pytest.raises(UnsupportedOperatorError, match=r"index\.Tensor.*truth values"):
-        import_module(
-            Together(lambda x, i: x[:, i]), (X, [(N([True, False, True, True, False]),)]), "own"
-        )
+        import_module(Together(lambda x, i: x[:, i]), (X, [(N([True, False, True, True, False]),)]), "own")
 
 
 def test_dropout_that_never_ends_is_refused() -> None:

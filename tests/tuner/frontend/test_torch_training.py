@@ -44,7 +44,10 @@ class Own(nn.Module):
 
 DIFFERENCES = {
     "a layer of dropout": (Own(lambda s, x: x, nn.Dropout(0.1)), r"dropout \(p=0\.1\) in layer"),
-    "a call of dropout": (Own(lambda s, x: F.dropout(x, 0.2, s.training)), r"dropout \(p=0\.2\) in the module"),
+    "a call of dropout": (
+        Own(lambda s, x: F.dropout(x, 0.2, s.training)),
+        r"dropout \(p=0\.2\) in the module",
+    ),
     "dropout of features": (Own(lambda s, x: x, nn.AlphaDropout(0.3)), r"alpha_dropout \(p=0\.3\) in layer"),
     "statistics of the batch": (Own(lambda s, x: x, nn.BatchNorm1d(6)), "batch_norm in layer"),
     "attention's dropout": (
@@ -57,7 +60,10 @@ DIFFERENCES = {
     ),
     "its own branch": (Own(lambda s, x: x * 2 if s.training else x), "Own, whose code asks whether it is"),
     "a mode that fails": (
-        Own(lambda s, x: x, nn.Sequential(nn.Unflatten(1, (6, 1)), nn.InstanceNorm1d(6, track_running_stats=True))),
+        Own(
+            lambda s, x: x,
+            nn.Sequential(nn.Unflatten(1, (6, 1)), nn.InstanceNorm1d(6, track_running_stats=True)),
+        ),
         "a mode for training that fails|instance_norm",
     ),
 }
@@ -66,7 +72,9 @@ DIFFERENCES["a layer of attention"][0].head = nn.MultiheadAttention(6, 2, dropou
 SAME = {
     "no dropout": Own(lambda s, x: x, nn.Dropout(0.0)),
     "norms of each example": Own(lambda s, x: x, nn.LayerNorm(6)),
-    "statistics of the batch in both modes": Own(lambda s, x: x, nn.BatchNorm1d(6, track_running_stats=False)),
+    "statistics of the batch in both modes": Own(
+        lambda s, x: x, nn.BatchNorm1d(6, track_running_stats=False)
+    ),
 }
 
 
