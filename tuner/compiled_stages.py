@@ -323,8 +323,8 @@ def _steps_of_reference(
         except Exception as error:  # foreign code: the user's own module
             reason = str(error).strip().partition("\n")[0]
             raise TunerError(
-                f"{model.name} cannot run on inputs that were drawn for it ({reason}); let its function return "
-                "example inputs that show what whole numbers it takes"
+                f"{model.name} cannot run on inputs that were drawn for it ({reason}); let its function "
+                "return example inputs that show what whole numbers it takes"
             ) from error
         losses[micro_batch] = float(loss)
         for name, gradient in found.items():

@@ -1,10 +1,10 @@
-"""How far named tensors are from what they should be, so that nothing can pass for equal that was not compared.
+"""How far named tensors are from what they should be, so that nothing passes for equal uncompared.
 
-A tensor that is missing, has another shape or type, or holds NaN is infinitely far off; infinities must be the
-same at the same places. The error of a tensor is its largest absolute difference over the largest absolute
-value expected of it, or over a share of the largest in any of its kind where that is more: what should be zero
-(the gradient of a bias that softmax cancels) is nothing but rounding errors of large terms. Checked in
-tests/tuner/test_difference.py.
+A tensor that is missing, has another shape or type, or holds NaN is infinitely far off; infinities must be
+the same at the same places. The error of a tensor is its largest absolute difference over the largest
+absolute value expected of it, or over a share of the largest in any of its kind where that is more: what
+should be zero (the gradient of a bias that softmax cancels) is nothing but rounding errors of large terms.
+Checked in tests/tuner/test_difference.py.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ MAX_HALF_IMPORT_ERROR = 2e-2
 
 
 def check_import(model: Model, session: Session) -> float | None:
-    """Return the largest error of an imported model against its own program, over the largest output.
+    """Return the largest error of an imported model against its own program; see `tuner.difference`.
 
-    Outputs are compared, and for training the loss. The comparison is made once a model, seed and environment.
+    Outputs are compared, and for training the loss, once for each model, seed and environment.
 
     Returns:
         None for a model that was written here, which has nothing to be compared with.

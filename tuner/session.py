@@ -152,8 +152,8 @@ def checked_error(
     difference = check()
     if not math.isfinite(difference.error):
         raise TunerError(
-            f"results that should be equal are not: {difference}; leave a backend out with --backends to find "
-            "the one that is wrong"
+            f"results that should be equal are not: {difference}; leave a backend out with --backends to "
+            "find the one that is wrong"
         )
     session.store.append(
         workload,

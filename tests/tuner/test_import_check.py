@@ -1,4 +1,4 @@
-"""The comparison of an import with the user's own module: every fault is caught and named, no model alarms."""
+"""The comparison of an import with the user's own module: faults are caught and named, no model alarms."""
 
 from __future__ import annotations
 

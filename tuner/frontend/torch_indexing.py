@@ -21,7 +21,6 @@ from tvm import relax, tirx
 
 from tuner.frontend.emission import PathBuilder
 
-
 FxNode: TypeAlias = Any
 """A `torch.fx.Node`; the declared types of its arguments are all that an argument can be."""
 

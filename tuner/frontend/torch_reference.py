@@ -72,7 +72,7 @@ class TorchReference:
         return digest.hexdigest()[:32]
 
     def with_ranges(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-        """Return inputs whose whole numbers, where the program does not bound them, reach to the examples'."""
+        """Return inputs whose whole numbers reach to the examples', where the program does not bound them."""
         largest = {
             name: int(example.max()) + 1
             for name, example in self._examples().items()
@@ -115,8 +115,8 @@ class TorchReference:
                 return candidate, found
             reason = "its outputs hold NaN"
         raise TunerError(
-            f"{type(self.module).__name__} gives no numbers under torch for its example inputs ({reason}), so "
-            "that its import cannot be compared; give example inputs that it works for"
+            f"{type(self.module).__name__} gives no numbers under torch for its example inputs ({reason}), "
+            "so that its import cannot be compared; give example inputs that it works for"
         )
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -169,8 +169,8 @@ class TorchReference:
         if not behaviour.differences:
             return replace(self, mode="train"), ()
         return self, (
-            f"while training the model also has {'; '.join(behaviour.differences)}: it is tuned, and its loss "
-            "and gradients are compared, as in eval mode",
+            f"while training the model also has {'; '.join(behaviour.differences)}: it is tuned, and its "
+            "loss and gradients are compared, as in eval mode",
         )
 
     def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
