@@ -133,22 +133,22 @@ class TorchReference:
 
         A weight that the loss does not depend on has a gradient of zeros. `.grad` is left alone.
         """
-        named = {
-            name: self._parameters()[name] for name in model.parameter_names if name in self._parameters()
-        }
-        weights = {name: weight for name, weight in named.items() if weight.requires_grad}
+        groups = self._trained(model)
+        weights = [weight for group in groups.values() for weight in group]
         with self._call() as call, torch.enable_grad():
             loss = _loss(_tensors(call(*self._arguments(inputs))), inputs)
             found = (
-                torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+                torch.autograd.grad(loss, weights, allow_unused=True)
                 if loss.requires_grad and weights
                 else [None] * len(weights)
             )
+        gradient_of = {
+            id(weight): torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(weights, found, strict=True)
+        }
         return _array(loss), {
-            name: np.zeros(tuple(weight.shape), _array(weight).dtype)
-            if gradient is None
-            else _array(gradient)
-            for (name, weight), gradient in zip(weights.items(), found, strict=True)
+            name: _array(torch.stack([gradient_of[id(weight)] for weight in group]).sum(0))
+            for name, group in groups.items()
         }
 
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
@@ -219,8 +219,17 @@ class TorchReference:
         ]
         return tuple(pytree.tree_unflatten(given, structure))
 
-    def _parameters(self) -> dict[str, torch.nn.Parameter]:
-        return dict(self.module.named_parameters(remove_duplicate=False))
+    def _trained(self, model: Model) -> dict[str, list[torch.nn.Parameter]]:
+        """Return the tensors of each trained weight: one, or several where a file holds a tied one twice."""
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        aliases = {name: group for group in model.tied for name in group}
+        groups = {}
+        for name in model.parameter_names:
+            members = [parameters[each] for each in aliases.get(name, (name,)) if each in parameters]
+            trained = list({id(each): each for each in members if each.requires_grad}.values())
+            if trained:
+                groups[name] = trained
+        return groups
 
     def _state(self) -> dict[str, np.ndarray]:
         """Return the program's tensors by name, without copies."""
