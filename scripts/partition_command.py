@@ -117,6 +117,7 @@ def _document(result: PartitionedModel) -> dict[str, object]:
         "launch_penalty_us": result.launch_penalty_us,
         "chosen_by": result.chosen_by,
         "max_relative_error": result.max_relative_error,
+        **({} if result.import_error is None else {"import_error": result.import_error}),
         "candidates": sum(result.num_candidates_by_rule.values()),
         "candidates_by_rule": result.num_candidates_by_rule,
         "candidates_invalid": result.num_invalid,

@@ -60,6 +60,8 @@ def stages(
     document = {
         "stages": [_stage_document(stage) for stage in found.stages],
         "tied": [list(group) for group in found.tied],
+        "max_error": found.max_error,
+        **({} if found.import_error is None else {"import_error": found.import_error}),
     }
     if save is not None:
         import msgspec

@@ -144,6 +144,10 @@ def _document(plan: Plan, path: Path) -> dict[str, object]:
         "new_measurements": plan.new_measurements,
         "reused_measurements": plan.reused_measurements,
         "comparison": plan.comparison,
+        "max_relative_error": plan.max_relative_error,
+        "max_gradient_error": plan.max_gradient_error,
+        **({} if plan.import_error is None else {"import_error": plan.import_error}),
+        "notes": plan.notes,
         "lower_bound_ms": plan.schedule.lower_bound * plan.step_us / 1000,
         "optimal": plan.schedule.optimal,
         "gap": plan.schedule.gap,
@@ -163,11 +167,19 @@ def _print_plan(plan: Plan) -> None:
     print_end_to_end("Whole forward function", plan)
     if plan.max_gradient_error is not None:
         console.print_line(
-            f"largest error of the stages' gradients against the uncut model's {plan.max_gradient_error:.1e}"
+            f"largest error of the stages' gradients against {_whole(plan)} {plan.max_gradient_error:.1e}"
         )
     console.print_line()
     print_stages(plan.stages)
     print_schedule(plan)
+
+
+def _whole(plan: Plan) -> str:
+    """Say whose gradients those of the stages were compared with."""
+    whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
+    return (
+        "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    )
 
 
 def print_schedule(plan: Plan) -> None:

@@ -153,7 +153,10 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
     with console.progress_bar(f"loading {name}"):
-        return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+        loaded = frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+    for note in loaded.notes:
+        console.print_note(note)
+    return loaded
 
 
 def threads_of_device(devices: int) -> int:

@@ -30,7 +30,7 @@ from tuner.candidate import HOST
 from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
-from tuner.frontend.model import Model
+from tuner.frontend.model import Model, Reference
 from tuner.graph import DataflowGraph
 from tuner.lower import build_module, lower_module
 from tuner.partition import find_candidates, find_partition
@@ -291,8 +291,14 @@ class CompiledStage:
 def reference_step(
     spec: ProgramSpec, num_micro_batches: int
 ) -> tuple[dict[int, float], dict[str, np.ndarray]]:
-    """Return losses by micro-batch and mean gradients of the uncut, unpartitioned model."""
+    """Return losses by micro-batch and mean gradients of the model's own program, or else of the uncut model.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for, or its program takes no such inputs.
+    """
     model = load_planned_model(spec)
+    if model.reference is not None:
+        return _steps_of_reference(model, model.reference, spec.seed, num_micro_batches)
     target = _target_of(spec.plan)
     (stage,) = build_stages(model, ())
     machines = {
@@ -314,6 +320,35 @@ def reference_step(
         if "backward" in machines:
             whole.run(_Step("B", micro_batch), {})
     return whole.losses(), {name: gradient.cpu().numpy() for name, gradient in whole.gradients().items()}
+
+
+def _steps_of_reference(
+    model: Model, reference: Reference, seed: int, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Run the program that the model was imported from; only gradients that a stage makes are returned."""
+    if not model.training:
+        return {}, {}
+    losses: dict[int, float] = {}
+    total: dict[str, np.ndarray] = {}
+    for micro_batch in range(num_micro_batches):
+        drawn = draw_inputs(model, seed, micro_batch)
+        try:
+            loss, found = reference.gradients(model, {name: value.numpy() for name, value in drawn.items()})
+        except Exception as error:  # foreign code: the user's own module
+            reason = str(error).strip().partition("\n")[0]
+            raise TunerError(
+                f"{model.name} cannot run on inputs that were drawn for it ({reason}); let its function "
+                "return example inputs that show what whole numbers it takes"
+            ) from error
+        losses[micro_batch] = float(loss)
+        for name, gradient in found.items():
+            share = gradient / num_micro_batches
+            total[name] = total[name] + share if name in total else share
+    (stage,) = build_stages(model, ())
+    made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
+    return losses, {
+        name: gradient for name, gradient in total.items() if gradient_name(name) in made or gradient.any()
+    }
 
 
 def _target_of(plan: ModelPlan) -> Target:

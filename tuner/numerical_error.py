@@ -85,6 +85,7 @@ def compare_tensor(
     least: float = _LEAST_MAGNITUDE,
     infinity_agrees: bool = False,
     nan_agrees: bool = False,
+    same_types: bool = False,
 ) -> Deviation:
     """Compare an array with the one that it should equal.
 
@@ -98,9 +99,12 @@ def compare_tensor(
         least: least magnitude that differences are compared with, where the reference has no larger one.
         infinity_agrees: whether equal infinities in equal places are equal, as in a mask of attention.
         nan_agrees: whether NaN in equal places is, where only the places with numbers are to be compared.
+        same_types: whether another data type is a fault.
     """
     if found.shape != expected.shape:
         return Deviation(tensor=tensor, fault=f"has the shape {found.shape} in place of {expected.shape}")
+    if same_types and found.dtype != expected.dtype:
+        return Deviation(tensor=tensor, fault=f"is of type {found.dtype} in place of {expected.dtype}")
     fault = _non_finite(found, expected, infinity_agrees=infinity_agrees, nan_agrees=nan_agrees)
     if fault:
         return Deviation(tensor=tensor, fault=fault)
@@ -117,12 +121,23 @@ def compare_tensor(
 
 
 def compare_outputs(
-    found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], *, nan_agrees: bool = False
+    found: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    *,
+    nan_agrees: bool = False,
+    same_types: bool = False,
 ) -> tuple[Deviation, ...]:
     """Compare each output with the reference's; equal infinities are equal, a missing output is a fault."""
     return tuple(
         _absent(name, found)
-        or compare_tensor(name, found[name], expected[name], infinity_agrees=True, nan_agrees=nan_agrees)
+        or compare_tensor(
+            name,
+            found[name],
+            expected[name],
+            infinity_agrees=True,
+            nan_agrees=nan_agrees,
+            same_types=same_types,
+        )
         for name in expected
     ) + _unexpected(found, expected)
 

@@ -156,9 +156,15 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         end_to_end: latency of the whole forward function by variant: `mix` and each single backend.
         sum_of_parts: what the search added up for `mix`.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the partitioned module against the unpartitioned one; None where
-            nothing was run.
-        max_gradient_error: largest relative error of the stages' gradients against the uncut model's.
+        max_relative_error: largest error of the partitioned module against the model's own program, or else
+            against the unpartitioned module; None where nothing was run.
+        max_gradient_error: largest relative error of the stages' gradients, likewise against the model's own
+            program or else the uncut model.
+        import_error: largest error of the imported program against the model's own, relative to the largest
+            output; None for models that were not imported from a program that can be run.
+        reference: mode of the model's own program that losses and gradients were compared with: `train`,
+            `eval`, or `export` for one that was exported before; empty where there is no such program.
+        notes: a sentence on each thing in which what was tuned is not the user's own model.
         stages: the stages in order.
         tied: groups of parameters that are one and the same.
         hop_latency_us: time from the end of a block to when its result is on the next device, each stage
@@ -194,6 +200,9 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     batch: int = 1
     ratio_to_mix: dict[str, PairedRatio] = {}
     is_tie: bool = False
+    import_error: float | None = None
+    reference: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def device_kind(self) -> Literal["cpu", "cuda"]:

@@ -117,8 +117,8 @@ def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
     check_spec(spec)
     location, _, function = spec.plan.model.rpartition(":")
-    torch.manual_seed(spec.seed)  # Every rank makes the same weights.
-    module, examples = build_torch_module(location, function)
+    # Every rank makes the same weights.
+    module, examples = build_torch_module(location, function, seed=spec.seed)
     return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
 
 

@@ -77,6 +77,9 @@ def tune_model(
         batch=batch,
         ratio_to_mix=whole.ratio_to_mix,
         is_tie=whole.is_tie,
+        import_error=whole.import_error,
+        reference="" if model.reference is None else model.reference.mode,
+        notes=model.notes,
     )
 
 

@@ -1,16 +1,21 @@
 """Whether a whole program's results are the model's, and which part is to blame where they are not.
 
-Both run on the same random inputs; nothing is known of other inputs. Checked in
-tests/tuner/test_wrong_parts.py.
+An imported model is compared with the program that it comes from, under its own framework and on its own
+weights; a model that was written here with the unpartitioned one, on random inputs. Nothing is known of other
+inputs. Checked in tests/tuner/test_wrong_parts.py.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
+from records import Workload
 from records.workload import describe
+from tuner.backends.protocol import IRModule
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.import_check import compare_with_reference, reference_settings
 from tuner.numerical_error import COMPARISON, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, binding
 from tuner.session import Session, TuningProgress, checked_error
@@ -39,8 +44,14 @@ def check_whole(session: Session, model: Model, mix: PartitionedFunction) -> flo
     """
     if session.pricing.mode == "model":
         return None
-    session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
     tolerance = _tolerance(mix)
+    if model.reference is not None:
+        session.on_progress(TuningProgress(text="checking the mix against the model's own program"))
+        found = _compared_with_reference(session, model, mix)
+        if not found.is_within(tolerance):
+            raise WrongNumbersError(found)
+        return found.relative_error
+    session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
     scheduled = _compared(session, model, mix, unscheduled=False)
     if scheduled.is_within(tolerance):
         return scheduled.relative_error
@@ -66,7 +77,7 @@ def drop_wrong_part(
     tolerance = _tolerance(mix)
     wrong = find_wrong_part(
         mix,
-        lambda module: session.measurer.compare(module, model.module, unscheduled=True),
+        _comparison(session, model),
         tolerance=tolerance,
         deviation=deviation,
     )
@@ -87,15 +98,37 @@ def _tolerance(mix: PartitionedFunction) -> float:
     return tolerance_of(tensor.dtype for tensor in mix.priced.workload.values)
 
 
-def _compared(session: Session, model: Model, mix: PartitionedFunction, *, unscheduled: bool) -> Deviation:
+def _comparison(session: Session, model: Model) -> Callable[[IRModule], Deviation]:
+    """Return what compares a module with the model's own program, or else with plain loops."""
+    if model.reference is None:
+        return lambda module: session.measurer.compare(module, model.module, unscheduled=True)
+    inputs, outputs = model.reference.draw(model.inputs, session.seed)
+    expected = outputs[:1] if model.training else outputs
+    return lambda module: compare_with_reference(model, session, module, inputs, expected)
+
+
+def _compared_with_reference(session: Session, model: Model, mix: PartitionedFunction) -> Deviation:
     """Return the mix's result that is furthest off, from the records where it passed before."""
-    workload = mix.priced.workload
-    checked = describe(
-        "model", workload.inputs, workload.operators, workload.results, [("check", "outputs"), COMPARISON]
-    )
+    partition = f"partition={mix.fingerprint}{binding(mix.priced)}"
     return checked_error(
         session,
-        checked,
+        _checked(mix),
+        settings=f"{reference_settings(model, session)};{partition}",
+        tolerance=_tolerance(mix),
+        check=lambda: _comparison(session, model)(mix.module),
+    )
+
+
+def _checked(mix: PartitionedFunction) -> Workload:
+    workload, facts = mix.priced.workload, [("check", "outputs"), COMPARISON]
+    return describe("model", workload.inputs, workload.operators, workload.results, facts)
+
+
+def _compared(session: Session, model: Model, mix: PartitionedFunction, *, unscheduled: bool) -> Deviation:
+    """Return the mix's result that is furthest off, from the records where it passed before."""
+    return checked_error(
+        session,
+        _checked(mix),
         # Where weights are known as such, they are drawn as small as their layer asks.
         settings=f"partition={mix.fingerprint}{binding(mix.priced)}"
         + ("" if model.training else ";scaled-weights")

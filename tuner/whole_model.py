@@ -3,8 +3,9 @@
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the winner of a race
 between whole programs: the search's first answer, coarser ones, answers that leave backends out, each single
-backend, and what an evolutionary search finds from there. Results are checked against the unpartitioned model
-on random inputs. Checked in tests/tuner/test_tune.py.
+backend, and what an evolutionary search finds from there. Results are checked against the program that the
+model was imported from, or else against the unpartitioned model on random inputs. Checked in
+tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tuner.errors import TunerError, UnpriceableError
 from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
+from tuner.import_check import check_import
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
     PartitionedFunction,
@@ -82,7 +84,10 @@ class PartitionedModel:
         sum_of_parts: what the search added up for the mix.
         explanations: for each distinct part who else could have run it, and why others could not.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the mix against the unpartitioned model; None where nothing ran.
+        max_relative_error: largest error of the mix against the model's own program, or else against the
+            unpartitioned model; None where nothing ran.
+        import_error: largest error of the imported program against the user's own; None for models that were
+            not imported from one that can be run.
         num_candidates_by_rule: how many candidates each rule proposed.
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
@@ -104,6 +109,7 @@ class PartitionedModel:
     explanations: tuple[Explanation, ...]
     launch_penalty_us: float
     max_relative_error: float | None
+    import_error: float | None
     num_candidates_by_rule: dict[str, int]
     num_invalid: int
     num_refused_by_reason: dict[str, int]
@@ -134,8 +140,9 @@ def partition_model(
 
     Raises:
         UnpriceableError: nobody can run an operator, or nobody gives right numbers for it; names it.
-        TunerError: no partition of the whole can be measured.
+        TunerError: the model was imported wrongly, or no partition of the whole can be measured.
     """
+    import_error = check_import(model, session)
     penalty = measure_launch_penalty(session.measurer)
     all_priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
@@ -165,6 +172,7 @@ def partition_model(
         explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
+        import_error=import_error,
         num_candidates_by_rule=priced.num_candidates_by_rule,
         num_invalid=sum(refused.values()),
         num_refused_by_reason=refused,

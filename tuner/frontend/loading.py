@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -43,7 +44,8 @@ def load_model(
         ModelFileError: a file cannot be read, or is not what its name says.
         TunerError: an extra is needed that is not installed.
         UnknownNameError: no model, size or input has that name.
-        UnsupportedOperatorError: an importer has no such operator.
+        UnsupportedOperatorError: an importer has no such operator, or a model that is to be trained has a
+            backward of its own, which its import would lose.
         ValueError: a shape does not fit the model, the batch is below one or given for a file, or a model
             that is to be trained returns neither a loss nor logits.
     """
@@ -59,7 +61,16 @@ def load_model(
             f"batch is {batch}, but only models of the zoo know which extent that is; give {spec} the shapes "
             f"of its inputs instead, as --shape NAME=EXTENT,… for {names}"
         )
-    return with_loss(model) if training else model
+    return for_training(model) if training else model
+
+
+def for_training(model: Model) -> Model:
+    """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
+    trained = with_loss(model)
+    if model.reference is None:
+        return trained
+    reference, notes = model.reference.prepare_training()
+    return replace(trained, reference=reference, notes=(*trained.notes, *notes))
 
 
 MODEL_FILES = (".onnx", ".pt2")

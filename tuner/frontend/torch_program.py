@@ -28,6 +28,7 @@ from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch_importer import decompose, import_program
+from tuner.frontend.torch_reference import TorchReference
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
@@ -73,7 +74,16 @@ def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[in
             f"torch cannot take {path} apart into the operators that TVM imports ({_first_line(error)}); "
             "export it again, for fixed shapes"
         ) from error
-    return import_program(decomposed, path.name, shapes=shapes)
+    return _with_reference(
+        import_program(decomposed, path.name, shapes=shapes),
+        TorchReference(
+            module=program.module(check_guards=False),
+            examples=tuple(program.example_inputs[0]) if program.example_inputs else (),
+            program=decomposed,
+            shapes=shapes,
+            mode="export",
+        ),
+    )
 
 
 def warm_up() -> None:
@@ -99,10 +109,12 @@ def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[in
     return import_module(module, inputs, f"{location}:{function}", shapes=shapes)
 
 
-def build_torch_module(location: str, function: str) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
+def build_torch_module(
+    location: str, function: str, *, seed: int = 0
+) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
     """Return the torch module and the example inputs that a user's function makes.
 
-    This runs the user's own code; arguments are those of `load_function`.
+    This runs the user's own code; arguments are those of `load_function`. The seed is torch's while it runs.
 
     Raises:
         ModelFileError: the function fails, or does not return a torch module and a sequence of tensors.
@@ -115,7 +127,10 @@ def build_torch_module(location: str, function: str) -> tuple[torch.nn.Module, S
             f"{location} has no function {function!r}; name one that returns (module, inputs)"
         )
     try:
-        built = build()
+        # Weights that the function draws are the same in every process and on every day.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            built = build()
     except Exception as error:  # foreign code: the user's own function
         raise ModelFileError(
             f"{name} failed ({_first_line(error)}); it must take nothing and return a torch module and a "
@@ -155,8 +170,17 @@ def import_module(
         ) from error
     finally:
         module.train(was_training)
-    model = import_program(_decomposed(program), name, shapes=shapes or {})
+    program = _decomposed(program)
+    model = _with_reference(
+        import_program(program, name, shapes=shapes or {}),
+        TorchReference(module=module, examples=tuple(inputs), program=program, shapes=shapes or {}),
+    )
     return replace(model, cuts=marked_cuts(module))
+
+
+def _with_reference(model: Model, reference: TorchReference) -> Model:
+    """Return the model with what it is compared with; whole numbers reach as far as in the examples."""
+    return replace(model, inputs=reference.with_ranges(model.inputs), reference=reference)
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

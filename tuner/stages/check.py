@@ -1,40 +1,40 @@
 """Run stages one after another, as a pipeline would, and compare with the uncut model.
 
-The uncut model's gradient is that of the model as a single stage, so a mistake in an operator's gradient
-would be in both: operators are checked apart, against finite differences. What this checks is the cutting:
-liveness, relays, what is saved, the split of the backward, and the sums over tied weights. Checked itself,
-by breaking stages, in tests/tuner/stages/test_check.py.
+A model that was imported is compared with the program that it comes from, under its own framework: its
+outputs or its loss, and every gradient. For models that were written here the uncut model is that of a single
+stage, so a mistake in an operator's gradient would be in both: operators are checked apart, against finite
+differences. What is checked either way is the cutting: liveness, relays, what is saved, the split of the
+backward, and the sums over tied weights. Checked itself, by breaking stages, in
+tests/tuner/stages/test_check.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from tuner.errors import TunerError
-from tuner.frontend.model import IRModule, Model
+from tuner.frontend.model import Model, Reference, Run
 from tuner.numerical_error import Deviation, compare_gradients, compare_outputs, worst
 from tuner.stages.build import build_stages
 from tuner.stages.interface import Stage, StageFunction, gradient_name, is_gradient
 from tuner.stages.program import read_program, tensor_info
-
-Run: TypeAlias = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
-"""Runs a module's `main` on inputs, in order, and gives its outputs, in order."""
 
 _WEIGHT_SCALE = 0.05
 """Standard deviation of random weights: small enough that activations of a deep model stay finite."""
 
 
 def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Run) -> Deviation:
-    """Find the tensor in which the chained stages are furthest from the uncut model.
+    """Find what the chained stages have most wrong, against the model's own program or else the uncut model.
 
     Outputs are compared, and for training every weight's gradient, once by the joint backward and once by
-    the two halves (`tuner.numerical_error` says how). It is named with the stages that make it.
+    the two halves (`tuner.numerical_error` says how). The tensor is named with the stages that make it.
 
     Args:
+        model: what was cut; its reference is what it is compared with, where it has one.
+        stages: what it was cut into.
         seed: draws the inputs, and the weights that the model does not hold.
         run: executes a module.
 
@@ -42,8 +42,10 @@ def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Ru
         TunerError: a stage reads what no stage before it makes.
     """
     tensors = draw_tensors(model, rng=np.random.default_rng(seed))
-    whole = build_stages(model, ())
-    expected = run_stages(whole, tensors, split=False, run=run)
+    if model.reference is None:
+        expected = run_stages(build_stages(model, ()), tensors, split=False, run=run)
+    else:
+        tensors, expected = _from_reference(model, model.reference, tensors, seed)
     found = [run_stages(stages, tensors, split=False, run=run)]
     if model.training:
         found.append(run_stages(stages, tensors, split=True, run=run))
@@ -54,6 +56,21 @@ def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Ru
         for each in _compare(results, expected)
     ]
     return worst(deviations) or Deviation(tensor="nothing", relative_error=0.0)
+
+
+def _from_reference(
+    model: Model, reference: Reference, tensors: Mapping[str, np.ndarray], seed: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the tensors with inputs that the model's own program takes, and what it makes of them."""
+    inputs, outputs = reference.draw(model.inputs, seed)
+    program = read_program(model)
+    names = [program.names[output] for output in program.outputs]
+    tensors = {**tensors, **inputs}
+    if not model.training:
+        return tensors, dict(zip(names, outputs, strict=True))
+    loss, gradients = reference.gradients(model, inputs)
+    by_name = {gradient_name(name): gradient for name, gradient in gradients.items()}
+    return tensors, {names[0]: loss} | by_name
 
 
 def draw_tensors(model: Model, *, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -137,9 +154,9 @@ def _compare(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
     def gradients(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: tensor for name, tensor in tensors.items() if is_gradient(name)}
 
-    return compare_outputs(outputs(found), outputs(expected)) + compare_gradients(
-        gradients(found), gradients(expected)
-    )
+    # A gradient of nothing but zeros need not be made.
+    needed = {name: value for name, value in gradients(expected).items() if name in found or value.any()}
+    return compare_outputs(outputs(found), outputs(expected)) + compare_gradients(gradients(found), needed)
 
 
 def _described(name: str, stages: Sequence[Stage], half: str) -> str:
