@@ -40,8 +40,8 @@ def test_a_stage_that_is_left_out_is_found(product_model, interpret):
     with pytest.raises(TunerError, match=r"reads \['.*\.grad'\]"):
         check_gradients(product_model, stages[:1], seed=0, run=interpret)
     plain = replace(product_model, training=False)
-    with pytest.raises(TunerError, match="differ in"):
-        check_gradients(plain, build_stages(plain, cut_after(plain, ["0"]))[:1], seed=0, run=interpret)
+    first = build_stages(plain, cut_after(plain, ["0"]))[:1]
+    assert "is missing" in str(check_gradients(plain, first, seed=0, run=interpret))
 
 
 def test_a_wrong_run_is_found(product_model, interpret):
