@@ -58,7 +58,7 @@ def largest_difference(
         negligible: see `NEGLIGIBLE`; zero compares each tensor with itself alone.
         checks_types: whether data types must be equal.
     """
-    differences = [Difference(math.inf, name, "is not expected") for name in found if name not in expected]
+    differences = []
     largest = {name: _largest(array) for name, array in expected.items()}
     least = negligible * max(largest.values(), default=0.0)
     for name, wanted in expected.items():
@@ -69,7 +69,8 @@ def largest_difference(
         differences.append(
             _difference(name, np.asarray(wanted), np.asarray(found[name]), scale, checks_types)
         )
-    return worst(differences)
+    unexpected = (Difference(math.inf, name, "is not expected") for name in found if name not in expected)
+    return worst([*differences, *unexpected])
 
 
 def worst(differences: Iterable[Difference]) -> Difference:
