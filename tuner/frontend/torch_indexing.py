@@ -41,15 +41,15 @@ class IndexImporter(Protocol):
 
 def _select(node: FxNode, importer: IndexImporter) -> Any:
     """Emit the slice at one index, counted from the end where it is negative."""
-    x, axis, index = importer.env[node.args[0]], *node.args[1:]
-    axis = _axis(x, axis)
+    x, index = importer.env[node.args[0]], int(node.args[2])
+    axis = _axis(x, node.args[1])
     extent = x.ty.shape[axis]
     if isinstance(extent, int | tirx.IntImm):
-        constant = relax.const(np.array(_wrapped_number(int(index), int(extent)), "int64"))
+        constant = relax.const(np.array(_wrapped_number(index, int(extent)), "int64"))
         return importer.builder.emit(relax.op.take(x, constant, axis=axis, mode="clip"))
     # Of an open extent only slices know the end.
-    end = int(index) + 1 or np.iinfo(np.int64).max
-    slices = importer.builder.emit(relax.op.strided_slice(x, [axis], [int(index)], [int(end)]))
+    end = index + 1 or int(np.iinfo(np.int64).max)
+    slices = importer.builder.emit(relax.op.strided_slice(x, [axis], [index], [end]))
     return importer.builder.emit(relax.op.squeeze(slices, [axis]))
 
 
