@@ -26,7 +26,7 @@ docs: $(VENV)/.installed-docs
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -44,6 +44,11 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m tessel.search.cold_start
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tessel.search.cold_start
 	touch $@ $(VENV)/.installed
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 BRIEF = {
+    "determinism": ["--runs", "3", "--loads", "0", "4"],
     "period": ["--repeats", "3", "--cpsat-seconds", "2"],
     "makespan": ["--seconds", "2"],
     "first_call": ["--repeats", "1"],

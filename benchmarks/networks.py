@@ -39,6 +39,7 @@ from tuner.frontend import Model
 from tuner.frontend.torch_program import import_module
 from tuner.lower import build_module, lower_module
 from tuner.partitioned_function import PartitionedFunction, choose_partition
+from tuner.race import paired_ratio
 from tuner.session import Session, TuningProgress, start_session
 from tuner.weight_binding import bound_arguments
 from tuner.whole_model import PartitionedModel, partition_model
@@ -58,7 +59,14 @@ LONGEST = "onnxruntime"
 """The library that takes whole networks; what the other backends make without it is measured too."""
 
 WITHOUT = f"mix without {LONGEST}"
-OWN_KERNELS = ("attention", "channels_last", "products", "winograd")
+_REMEDIES = {
+    "torch.compile": "install a C++ compiler that torch finds, such as g++",
+    "torch.compile frozen": "install a C++ compiler that torch finds, such as g++",
+    "onnxruntime alone": "install what benchmarks need by pip install 'tessel-tuner[bench]' or make bench",
+}
+"""What to do where a contender cannot run."""
+
+OWN_KERNELS = ("attention", "channels_last", "products")
 """Backends whose kernels are written in this project; the others' come from libraries and from TVM."""
 
 TOLERANCE = 1e-4
@@ -161,7 +169,7 @@ def _first_array(result: Any) -> np.ndarray:
 def _others(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], name: str, arguments: argparse.Namespace
 ) -> dict[str, Run]:
-    """Return what is compared with, as far as it is here; says what is not."""
+    """Return what the mix is compared with; the program ends with a remedy where one of it cannot run."""
     found: dict[str, Run] = {"torch eager": _eager(module, inputs)}
     makers: dict[str, Callable[[], Run]] = {
         "torch.compile": lambda: _inductor(module, inputs, freezing=False),
@@ -169,10 +177,16 @@ def _others(
         "onnxruntime alone": lambda: _onnxruntime(module, inputs, Path(arguments.out).with_name(name)),
     }
     for label, make in makers.items():
+        if label in arguments.without:
+            continue
         try:
             found[label] = make()
-        except Exception as error:  # a missing compiler, package or operator: the report says so
-            print(f"{name}: {label} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+        except Exception as error:  # a missing compiler, package or operator: a dash would hide it
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            sys.exit(
+                f"{name}: {label} cannot run here ({reason}); {_REMEDIES[label]}, or leave it out by "
+                f"--without {label!r}"
+            )
     return found
 
 
@@ -300,6 +314,8 @@ def _figures(
         "latency_ms": latency_ms,
         "quartiles_ms": {label: statistics.quantiles(values, n=4)[::2] for label, values in samples.items()},
         "rounds": len(samples["mix"]),
+        "ratio_to_mix": {label: _ratio_to_mix(samples, label) for label in samples},
+        "tie": result.is_tie,
         "errors": errors,
         "tolerance": TOLERANCE,
         "chosen_by": result.chosen_by,
@@ -316,13 +332,24 @@ def _figures(
     }
 
 
+def _ratio_to_mix(samples: dict[str, list[float]], label: str) -> tuple[float, float, float | None]:
+    """Return a contender's latency over the mix's, paired by rounds, with its 95 % interval."""
+    found = paired_ratio(samples["mix"], samples[label], error=0.05)
+    return found.ratio, found.low, found.high
+
+
 def report(networks: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown."""
     labels = {label for each in networks for label in each["latency_ms"]}
     singles = sorted(labels - {"mix", WITHOUT, *OTHERS})
     lines = ["Latency in milliseconds, medians of executions in turn.", ""]
     lines += _latencies(networks, [*(["mix", WITHOUT] if WITHOUT in labels else ["mix"]), *singles, *OTHERS])
-    lines += ["", "Latency over the mix's: above 1 the mix is faster.", ""]
+    lines += [
+        "",
+        "Latency over the mix's: above 1 the mix is faster. In brackets, where another program than the mix "
+        "is the best single backend, the 95 % interval of the median ratio within a round.",
+        "",
+    ]
     lines += _ratios(networks, "mix", singles)
     if WITHOUT in labels:
         lines += ["", f"The same without {LONGEST} among the backends.", ""]
@@ -365,15 +392,21 @@ def _ratios(networks: Sequence[dict[str, Any]], mix: str, singles: Sequence[str]
         found = {label: latency / latency_ms[mix] for label, latency in found.items()}
         for label, ratio in found.items():
             ratios[label].append(ratio)
+        intervals = each.get("ratio_to_mix", {}) if mix == "mix" else {}
         cells = [f"{found[label]:.2f}" if label in found else "–" for label in OTHERS]
         parts = ", ".join(f"{backend} {count}" for backend, count in sorted(each["parts"][mix].items()))
         lines.append(
-            f"| {each['network']} | {found['best']:.2f} ({best}) "
+            f"| {each['network']} | {found['best']:.2f}{_interval(intervals.get(best))} ({best}) "
             f"| {found['without own']:.2f} ({without_own}) | {' | '.join(cells)} | {parts} |"
         )
     means = [f"{statistics.geometric_mean(values):.2f}" if values else "–" for values in ratios.values()]
     lines.append(f"| **geometric mean** | **{means[0]}** | {' | '.join(means[1:])} | |")
     return lines
+
+
+def _interval(ratio: Sequence[float | None] | None) -> str:
+    """Return a paired ratio's interval in brackets; nothing for a program that is the mix itself."""
+    return "" if ratio is None else " [{:.2f}, {:.2f}]".format(*(end or float("inf") for end in ratio[1:]))
 
 
 def _best(latency_ms: dict[str, float], labels: Sequence[str]) -> str:
@@ -417,6 +450,9 @@ def main() -> None:
     parser.add_argument("--second-level", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=7, help="least executions of each contender")
     parser.add_argument("--seconds", type=float, default=20.0, help="go on for so long, with short networks")
+    parser.add_argument(
+        "--without", action="append", default=[], choices=tuple(_REMEDIES), help="leave a contender out"
+    )
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
     parser.add_argument("--json", action="store_true", help="print figures as JSON instead of tables")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Predict latencies, with intervals, from records alone; needs neither TVM nor torch."""
 
 from cost_model.dataset import Dataset, Sample, load_dataset
-from cost_model.errors import CostModelError
+from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.evaluation import SplitFigures, evaluate
 from cost_model.features import Query
 from cost_model.kernel_model import (
@@ -10,7 +10,14 @@ from cost_model.kernel_model import (
     load_kernel_model,
     train_kernel_model,
 )
-from cost_model.roofline import DeviceSpeed, device_speed, roofline_us
+from cost_model.roofline import (
+    DeviceSpeed,
+    contradictions,
+    device_speed,
+    reached_speed,
+    roofline_us,
+    supported_speed,
+)
 from cost_model.stage_model import (
     StageFigures,
     StageModel,
@@ -22,6 +29,7 @@ from cost_model.stage_model import (
 
 __all__ = [
     "CostModelError",
+    "CostModelFileError",
     "Dataset",
     "DeviceSpeed",
     "KernelModel",
@@ -31,6 +39,7 @@ __all__ = [
     "SplitFigures",
     "StageFigures",
     "StageModel",
+    "contradictions",
     "device_speed",
     "evaluate",
     "evaluate_stages",
@@ -38,7 +47,9 @@ __all__ = [
     "load_kernel_model",
     "load_stage_model",
     "load_stages",
+    "reached_speed",
     "roofline_us",
+    "supported_speed",
     "train_kernel_model",
     "train_stage_model",
 ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from cost_model.errors import CostModelError
 from cost_model.features import Query, anchor_key, anchor_of, shape_key
-from cost_model.roofline import DeviceSpeed, device_speed
+from cost_model.roofline import DeviceSpeed, device_speed, reached_speed, supported_speed
 from records import Environment, Record, Status, Workload
 
 GENERIC_PREFIX = "generic:"
@@ -76,13 +76,17 @@ def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",))
     """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     probes: dict[str, list[Record]] = {}
+    kernels: dict[str, list[Record]] = {}
     for record in found:
         if record.measurement.status is not Status.OK:
             continue
         environment = device_key(record.measurement.environment)
         if record.workload.role == "device":
             probes.setdefault(environment, []).append(record)
-        elif record.workload.role in roles:
+            continue
+        if record.workload.role == "kernel":
+            kernels.setdefault(environment, []).append(record)
+        if record.workload.role in roles:
             measurement = record.measurement
             key = (
                 measurement.workload_fingerprint,
@@ -91,7 +95,7 @@ def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",))
                 measurement.environment.fingerprint,
             )
             groups.setdefault(key, []).append(record)
-    speeds = device_speeds(probes)
+    speeds = device_speeds(probes, kernels)
     return Dataset(
         tuple(
             _sample(group, speeds[device])
@@ -174,8 +178,14 @@ def device_key(environment: Environment) -> str:
     return f"{environment.device_kind}/{environment.device_model}/{environment.num_threads}"
 
 
-def device_speeds(probes: Mapping[str, Sequence[Record]]) -> dict[str, DeviceSpeed]:
+def device_speeds(
+    probes: Mapping[str, Sequence[Record]], kernels: Mapping[str, Sequence[Record]]
+) -> dict[str, DeviceSpeed]:
     """Return the speed of each device, by `device_key`, that has all its probes.
+
+    Args:
+        probes: records of role `device` by device.
+        kernels: records of kernels by device, which no probe may contradict.
 
     Raises:
         CostModelError: none has.
@@ -183,7 +193,8 @@ def device_speeds(probes: Mapping[str, Sequence[Record]]) -> dict[str, DeviceSpe
     speeds, last_error = {}, None
     for device, found in probes.items():
         try:
-            speeds[device] = device_speed(record.measurement for record in found)
+            probed = device_speed(record.measurement for record in found)
+            speeds[device] = supported_speed(probed, reached_speed(kernels.get(device, ())))
         except CostModelError as error:
             last_error = error
     if not speeds:

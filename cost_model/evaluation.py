@@ -1,8 +1,8 @@
 """How good the cost model is on what it has not seen, with the noise floor beside.
 
-Held out in turn: workloads, shapes, combinations of operators, networks. Figures are over kernels of at least
-`min_latency_us`; decision regret is over groups of backends that ran the same workload. Checked in
-tests/cost_model/test_evaluation.py.
+Held out in turn: workloads, shapes, combinations of operators, the largest programs, networks. Figures are
+over kernels of at least `min_latency_us`; decision regret is over groups of backends that ran the same
+workload. Checked in tests/cost_model/test_evaluation.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from cost_model.dataset import (
     workload_groups,
 )
 from cost_model.errors import CostModelError
+from cost_model.features import feature_matrix
 from cost_model.kernel_model import TargetKind, train_kernel_model
+from cost_model.training_range import extreme_parts
 
 _NUM_FOLDS = 5
+_EXTREME_SHARE = 0.15
+"""Share of the programs of each kind, by work and working set, that stand for larger ones than any seen."""
+
 _CLEAR_GAP = 0.1
 
 
@@ -80,9 +85,12 @@ def evaluate(
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
     calibrated: bool = True,
+    num_threads: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, SplitFigures]:
-    """Return figures by split: `workload`, `shape`, `combination`, and `network` where networks are known.
+    """Return figures by split: `workload`, `shape`, `combination`, `extrapolation`, and perhaps `network`.
+
+    The last is there where networks are known.
 
     Args:
         dataset: the samples.
@@ -93,6 +101,7 @@ def evaluate(
         target: what the trees learn.
         columns: features that count; all if None.
         calibrated: whether intervals are learnt, which takes most of the time.
+        num_threads: threads of the training; one for each idle core if None.
         on_progress: told after each fold how many of how many are done.
 
     Raises:
@@ -112,6 +121,7 @@ def evaluate(
                 target=target,
                 columns=columns,
                 calibrated=calibrated,
+                num_threads=num_threads,
                 on_fold=lambda: on_progress(next(ended), total),
             ),
             counted=(fold >= 0) & (dataset.latencies_us >= min_latency_us),
@@ -137,6 +147,10 @@ def folds_by_split(
         "combination": combination_groups(dataset),
     }
     folds = {name: split_folds(group, num_folds=_NUM_FOLDS, rng=rng) for name, group in groups.items()}
+    # Only the largest programs are held out: those that a model trained on what came before must widen for.
+    largest = np.logical_or(*extreme_parts(feature_matrix(dataset.queries), _EXTREME_SHARE)[:2])
+    if largest.any():
+        folds["extrapolation"] = np.where(largest, 0, -1)
     if networks:
         names = network_groups(dataset, networks)
         order = {name: index for index, name in enumerate(sorted(set(names) - {"shared"}))}
@@ -153,6 +167,7 @@ def predict_held_out(
     target: TargetKind = "roofline_ratio",
     columns: Sequence[int] | None = None,
     calibrated: bool = True,
+    num_threads: int | None = None,
     on_fold: Callable[[], None] = lambda: None,
 ) -> HeldOut:
     """Return predictions of each fold by a model trained on the others.
@@ -164,6 +179,7 @@ def predict_held_out(
         target: what the trees learn.
         columns: features that count; all if None.
         calibrated: whether intervals are learnt, which takes most of the time.
+        num_threads: threads of the training; one for each idle core if None.
         on_fold: told after each fold.
     """
     held_out = HeldOut(*(np.full(len(folds), np.nan) for _ in range(3)))
@@ -175,7 +191,12 @@ def predict_held_out(
         known = {dataset.samples[index].query.backend for index in rest}
         inside = np.array([i for i in inside if dataset.samples[i].query.backend in known], dtype=np.int64)
         model = train_kernel_model(
-            dataset.subset(rest), seed=seed, target=target, columns=columns, calibrated=calibrated
+            dataset.subset(rest),
+            seed=seed,
+            target=target,
+            columns=columns,
+            calibrated=calibrated,
+            num_threads=num_threads,
         )
         latency, low, high = model.predict_arrays(dataset.subset(inside).queries)
         held_out.latency[inside], held_out.low[inside], held_out.high[inside] = latency, low, high

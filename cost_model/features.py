@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.product_tile import ProductTile, largest_divisor, product_tile, transpositions
+from cost_model.product_tile import ProductTile, product_tile, transpositions
+from cost_model.register_tile import largest_divisor
 from cost_model.roofline import DeviceSpeed, bound_us, roofline_us
 from records import Operator, Tensor, Workload
 

@@ -18,7 +18,6 @@ in a random world", 2005, section 4.5 (calibration by classes); Dunn, Wasserman 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import xgboost
 
+from cost_model.boosting import num_idle_cores, train_forest, xgboost
 from cost_model.dataset import (
     MIN_SAMPLES,
     Dataset,
@@ -48,9 +47,16 @@ from cost_model.features import (
     shape_key,
 )
 from cost_model.model_files import check_features, digest_of, load_booster, load_manifest, save_model
+from cost_model.training_range import (
+    ASSUMED_WIDENING,
+    LEAST_WIDENING,
+    TrainingRange,
+    extreme_parts,
+    range_of,
+)
 from records import Workload
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
@@ -91,16 +97,33 @@ _LONG_US = 100.0
 _FEW_SCORES = 40
 """Below this a class's quantile would be a guess; all of its novelty stand for it."""
 
+MAX_WIDTH = 25.0
+"""Half of the widest interval, in logarithms: ten powers of ten to either side say nothing more."""
+
+_HELD_OUT_SHARE = 0.25
+"""Share of the largest, or smallest, programs that are held out to learn how errors grow with distance."""
+
+_LEAST_DISTANCE = 0.25
+"""Doublings; an error over a smaller distance says more about chance than about the distance."""
+
+_MAX_LOGARITHM = 100.0
+"""No latency is beyond e¹⁰⁰ microseconds."""
+
 _LEAST_ERROR = 0.005
 """Residuals below half a percent are measurement noise; flooring them keeps their logarithm tame."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """A predicted latency and the interval that holds it with the model's coverage, in microseconds."""
+    """A predicted latency and the interval that holds it with the model's coverage, in microseconds.
+
+    `out_of_range` names the quantities that lie far outside of what the model was trained on, the farthest
+    first; the interval is wider for it.
+    """
 
     latency_us: float
     low_us: float
     high_us: float
+    out_of_range: tuple[str, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,12 +138,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             kernels for each novelty.
         known_shapes: names of the anchors with their shapes that it has seen, hashed.
         known_combinations: names of the combinations of operators that it has seen, hashed.
+        training_range: of quantities that a query may be far outside of.
+        widening: what an interval's half-width grows by with each doubling of that distance, in logarithms.
         num_samples: keys trained on.
         records_digest: names the set of record ids it rests on.
         last_record_id: newest record it rests on.
         backends: backends it has seen; others are refused.
         versions: versions of what trained it.
         seed: seed of its training.
+        digests: of the forests' files by name; empty until the model is saved.
     """
 
     features_version: int
@@ -130,13 +156,23 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     conformal_quantiles: tuple[tuple[float, float], ...]
     known_shapes: frozenset[str]
     known_combinations: frozenset[str]
+    training_range: TrainingRange
+    widening: float
     num_samples: int
     records_digest: str
     last_record_id: int
     backends: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     seed: int
+    digests: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        quantiles = np.asarray([*map(list, self.conformal_quantiles)], dtype=np.float64)
+        if quantiles.shape != (len(_NOVELTIES), 2) or not ((quantiles >= 0) & (quantiles < 1e9)).all():
+            raise ValueError("its intervals have no widths that were ever calibrated")
+        if not (0 < self.coverage < 1 and 0 <= self.widening <= MAX_WIDTH):
+            raise ValueError("its coverage is no share, or its widening no width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +189,16 @@ class KernelModel:
         Raises:
             CostModelError: a backend was not among those trained on.
         """
-        latency, low, high = self.predict_arrays(queries)
-        return tuple(Prediction(*map(float, values)) for values in zip(latency, low, high, strict=True))
+        if not queries:
+            return ()
+        self._check_backends(queries)
+        features = feature_matrix(queries)
+        arrays = self.predict_features(features, roofline_vector(queries), self.novelty(queries))
+        outside = self.manifest.training_range.names_outside(features)
+        return tuple(
+            Prediction(float(us), float(low_us), float(high_us), names)
+            for us, low_us, high_us, names in zip(*arrays, outside, strict=True)
+        )
 
     def predict_arrays(self, queries: Sequence[Query]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return latency, low and high end in microseconds, float64, each of shape (num_queries,).
@@ -165,13 +209,16 @@ class KernelModel:
         if not queries:
             empty = np.zeros(0)
             return empty, empty, empty
+        self._check_backends(queries)
+        return self.predict_features(feature_matrix(queries), roofline_vector(queries), self.novelty(queries))
+
+    def _check_backends(self, queries: Sequence[Query]) -> None:
         unseen = sorted({query.backend for query in queries} - set(self.manifest.backends))
         if unseen:
             raise CostModelError(
                 f"the cost model was trained without the backend {unseen[0]} (it knows "
                 f"{', '.join(self.manifest.backends)}); measure some of its kernels and train again"
             )
-        return self.predict_features(feature_matrix(queries), roofline_vector(queries), self.novelty(queries))
 
     def novelty(self, queries: Sequence[Query]) -> np.ndarray:
         """Return how far each query is from what was trained on, int64, shape (num_queries,).
@@ -199,13 +246,24 @@ class KernelModel:
             features: float32, shape (num_queries, num_features).
             bounds_us: float64, shape (num_queries,), the roofline bounds.
             novelty: int64, shape (num_queries,), as `novelty` returns it.
+
+        Raises:
+            CostModelError: what the trees say is no latency, so that they are not of this project's training.
         """
-        base = _base(bounds_us, self.manifest.target)
-        correction = self.mean.inplace_predict(features).astype(np.float64)
-        centre = correction + base
-        is_long = (centre >= np.log(_LONG_US)).astype(np.int64)
-        factor = np.asarray(self.manifest.conformal_quantiles)[novelty, is_long]
-        width = factor * np.exp(self.scale.inplace_predict(_scale_features(features, correction, novelty)))
+        centre, width = _centres_and_widths(
+            (self.mean, self.scale),
+            self.manifest.conformal_quantiles,
+            features,
+            _base(bounds_us, self.manifest.target),
+            novelty,
+        )
+        width = np.minimum(
+            width + self.manifest.widening * self.manifest.training_range.distance(features), MAX_WIDTH
+        )
+        if not (np.abs(centre) < _MAX_LOGARITHM).all():
+            raise CostModelError(
+                "the cost model predicts what is no latency; train it again with `tessel cost-model train`"
+            )
         return np.exp(centre), np.exp(centre - width), np.exp(centre + width)
 
     def save(self, folder: Path) -> None:
@@ -217,15 +275,20 @@ def load_kernel_model(folder: Path) -> KernelModel:
     """Read a saved model.
 
     Raises:
-        CostModelError: it is missing, unreadable, or made with other features.
+        CostModelFileError: it is missing, damaged, or made with other features.
     """
     manifest = load_manifest(folder, _MANIFEST, Manifest, schema_version=SCHEMA_VERSION)
     check_features(
         folder, (manifest.features_version, manifest.feature_names), (FEATURES_VERSION, FEATURE_NAMES)
     )
     return KernelModel(
-        mean=load_booster(folder, "mean", num_features=len(FEATURE_NAMES)),
-        scale=load_booster(folder, "scale", num_features=len(FEATURE_NAMES) + 1 + len(_NOVELTIES)),
+        mean=load_booster(folder, "mean", num_features=len(FEATURE_NAMES), digests=manifest.digests),
+        scale=load_booster(
+            folder,
+            "scale",
+            num_features=len(FEATURE_NAMES) + 1 + len(_NOVELTIES),
+            digests=manifest.digests,
+        ),
         manifest=manifest,
     )
 
@@ -249,7 +312,8 @@ def train_kernel_model(
         target: what the trees learn; `log_latency` is there for the ablation.
         columns: features that count, the others are blanked; all if None. For the ablation.
         calibrated: whether intervals are learnt, which takes most of the time; they have no width if not.
-        num_threads: threads of the training; one for each core at hand if None.
+        num_threads: threads of the training, on which the result does not depend; one for each core that is
+            idle if None.
 
     Raises:
         CostModelError: there are too few samples.
@@ -260,16 +324,34 @@ def train_kernel_model(
             "gather more with `tessel records collect` or by tuning models"
         )
     features = feature_matrix(dataset.queries)
+    training_range = range_of(features)
     if columns is not None:
         blank = np.setdiff1d(np.arange(features.shape[1]), np.asarray(columns))
         features[:, blank] = 0
     labels = np.log(dataset.latencies_us) - _base(roofline_vector(dataset.queries), target)
-    threads = num_threads or _num_cores()
+    threads = num_threads or num_idle_cores()
     held_out = _out_of_fold(
         dataset, features, labels, seed=seed, num_threads=threads, rounds=_QUICK_ROUNDS if calibrated else 1
     )
     scale = _train(_SCALE_PARAMETERS, _SCALE_ROUNDS, held_out.features, held_out.log_errors, seed, threads)
-    bases = np.tile(_base(roofline_vector(dataset.queries), target), len(_NOVELTIES))
+    base = _base(roofline_vector(dataset.queries), target)
+    quantiles, widening = ((0.0, 0.0),) * len(_NOVELTIES), 0.0
+    if calibrated:
+        bases = np.tile(base, len(_NOVELTIES))
+        quantiles = _conformal_quantiles(
+            dataset, held_out, bases, coverage=coverage, seed=seed, num_threads=threads
+        )
+        widening = _calibrated_widening(
+            features,
+            labels,
+            base,
+            extent_groups(dataset),
+            scale,
+            quantiles,
+            coverage=coverage,
+            seed=seed,
+            num_threads=threads,
+        )
     return KernelModel(
         mean=_train(_MEAN_PARAMETERS, _MEAN_ROUNDS, features, labels, seed, threads),
         scale=scale,
@@ -278,11 +360,9 @@ def train_kernel_model(
             feature_names=FEATURE_NAMES,
             target=target,
             coverage=coverage,
-            conformal_quantiles=_conformal_quantiles(
-                dataset, held_out, bases, coverage=coverage, seed=seed, num_threads=threads
-            )
-            if calibrated
-            else ((0.0, 0.0),) * len(_NOVELTIES),
+            conformal_quantiles=quantiles,
+            training_range=training_range,
+            widening=widening,
             known_shapes=frozenset(map(_short_hash, shape_groups(dataset))),
             known_combinations=frozenset(map(_short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),
@@ -329,8 +409,7 @@ def _train(
     seed: int,
     num_threads: int,
 ) -> Any:  # xgboost.Booster
-    settings = {**parameters, "seed": seed, "nthread": num_threads, "base_score": float(np.median(labels))}
-    return xgboost.train(settings, xgboost.DMatrix(features, labels), num_boost_round=rounds)
+    return train_forest(parameters, rounds, features, labels, seed=seed, num_threads=num_threads)
 
 
 def _out_of_fold(
@@ -418,6 +497,61 @@ def _conformal_quantiles(
     return tuple(quantiles)
 
 
+def _centres_and_widths(
+    forests: tuple[Any, Any],  # xgboost.Booster: mean and scale
+    quantiles: tuple[tuple[float, float], ...],
+    features: np.ndarray,
+    base: np.ndarray,
+    novelty: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return predicted logarithms of latencies, and half the widths of their intervals within the range."""
+    mean, scale = forests
+    correction = mean.inplace_predict(features).astype(np.float64)
+    centre = correction + base
+    is_long = (centre >= np.log(_LONG_US)).astype(np.int64)
+    log_scale = scale.inplace_predict(_scale_features(features, correction, novelty)).astype(np.float64)
+    factor = np.asarray(quantiles)[novelty, is_long]
+    return centre, np.minimum(factor * np.exp(np.minimum(log_scale, MAX_WIDTH)), MAX_WIDTH)
+
+
+def _calibrated_widening(
+    features: np.ndarray,
+    labels: np.ndarray,
+    base: np.ndarray,
+    extents: Sequence[str],
+    scale: Any,  # xgboost.Booster
+    quantiles: tuple[tuple[float, float], ...],
+    *,
+    coverage: float,
+    seed: int,
+    num_threads: int,
+) -> float:
+    """Return what half-widths must grow by with each doubling of distance, as held-out extremes say.
+
+    Models without the largest or smallest programs are asked for these. What their errors exceed the interval
+    by that a new shape has anyway, over the distance, is a score; a share `coverage` of scores stays within.
+    """
+    scores, groups = [], []
+    for part in extreme_parts(features, _HELD_OUT_SHARE):
+        if part.all() or not part.any():
+            continue
+        rest = ~part
+        distance = range_of(features[rest]).distance(features[part])
+        parameters = {**_MEAN_PARAMETERS, "eta": _QUICK_ETA}
+        mean = _train(parameters, _QUICK_ROUNDS, features[rest], labels[rest], seed, num_threads)
+        new_shape = np.ones(int(part.sum()), dtype=np.int64)
+        centre, width = _centres_and_widths((mean, scale), quantiles, features[part], base[part], new_shape)
+        errors = np.abs(centre - (labels + base)[part])
+        is_far = distance > _LEAST_DISTANCE
+        scores.append(np.maximum(errors - width, 0)[is_far] / distance[is_far])
+        groups.append(np.asarray(extents)[part][is_far])
+    found = np.concatenate(scores) if scores else np.zeros(0)
+    if len(found) < _FEW_SCORES:
+        return ASSUMED_WIDENING
+    widening = _group_quantile(found, np.concatenate(groups), coverage)
+    return float(np.clip(widening, LEAST_WIDENING, MAX_WIDTH))
+
+
 def _group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> float:
     """Return the score that a share `coverage` of scores stays within, all groups counting alike.
 
@@ -429,11 +563,6 @@ def _group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> 
     # As with rows, one more group that scored infinitely high stands for the one to come.
     level = coverage * (1 + 1 / len(counts))
     return float(scores[order][min(int(np.searchsorted(share, level)), len(scores) - 1)])
-
-
-def _num_cores() -> int:
-    """Return the cores that this process may use: more threads than that wait for each other."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _short_hash(text: str) -> str:

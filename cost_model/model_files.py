@@ -1,7 +1,9 @@
 """A model on disk: forests in XGBoost's own JSON, and a manifest beside them that says what they rest on.
 
-The manifest is written last and removed first, so a folder with a manifest is a whole model. Nothing but JSON
-is read. Checked through tests/cost_model/test_kernel_model.py and test_stage_model.py.
+The manifest is written last and removed first, so a folder with a manifest is a whole model. It names the
+digest of each forest, so that a changed one or one of another model is noticed. Whoever changes a forest can
+change the digest too: what keeps such a file from harm is `forest_files`. Nothing but JSON is read. Checked
+through tests/cost_model/test_kernel_model.py and test_stage_model.py.
 """
 
 from __future__ import annotations
@@ -14,9 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import xgboost
 
-from cost_model.errors import CostModelError
+from cost_model.boosting import xgboost
+from cost_model.errors import CostModelFileError
+from cost_model.forest_files import checked_forest
+
+MAX_FOREST_BYTES, MAX_MANIFEST_BYTES = 256 * 2**20, 64 * 2**20
+"""Forests trained on tens of thousands of kernels have some 30 MiB, manifests a few."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -24,40 +30,51 @@ T = TypeVar("T", bound=msgspec.Struct)
 def save_model(
     folder: Path, manifest_name: str, manifest: msgspec.Struct, boosters: Mapping[str, Any]
 ) -> None:
-    """Write forests as `NAME.json`, and the manifest after them; files appear whole."""
+    """Write forests as `NAME.json`, and the manifest with their digests after them; files appear whole.
+
+    Args:
+        folder: of the model; made if it is missing.
+        manifest_name: name of the manifest's file.
+        manifest: has a field `digests`.
+        boosters: forests by name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest_name).unlink(missing_ok=True)
+    digests = {}
     for name, booster in boosters.items():
-        _write_whole(folder / f"{name}.json", bytes(booster.save_raw("json")))
-    _write_whole(
-        folder / manifest_name, msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1)
-    )
+        content = bytes(booster.save_raw("json"))
+        digests[name] = _digest(content)
+        _write_whole(folder / f"{name}.json", content)
+    whole = msgspec.json.encode(msgspec.structs.replace(manifest, digests=digests), order="sorted")
+    _write_whole(folder / manifest_name, msgspec.json.format(whole, indent=1))
 
 
 def load_manifest(folder: Path, manifest_name: str, kind: type[T], *, schema_version: int) -> T:
     """Read a manifest.
 
     Raises:
-        CostModelError: it is missing, unreadable, or of another version.
+        CostModelFileError: it is missing, unreadable, or of another version.
     """
     path = folder / manifest_name
     try:
+        content = _read(path, MAX_MANIFEST_BYTES)
         # The version first: what else a manifest of another one holds, nobody knows here.
-        found = msgspec.json.decode(path.read_bytes(), type=_Versioned).schema_version
+        found = msgspec.json.decode(content, type=_Versioned).schema_version
         if found != schema_version:
-            raise CostModelError(
+            raise CostModelFileError(
                 f"{path} has schema_version {found}, this installation reads {schema_version}; "
                 "train the model again"
             )
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(content, type=kind)
     except OSError as error:
-        raise CostModelError(
+        raise CostModelFileError(
             f"{folder} holds no cost model ({error.strerror or error}); make one with "
             "`tessel cost-model train`"
         ) from error
-    except msgspec.MsgspecError as error:
-        raise CostModelError(
-            f"{path} is not a cost model's manifest: {error}; make one with `tessel cost-model train`"
+    except (ValueError, RecursionError) as error:
+        raise CostModelFileError(
+            f"{path} is not a cost model's manifest: {_first_line(error)}; make one with "
+            "`tessel cost-model train`"
         ) from error
 
 
@@ -72,36 +89,46 @@ def check_features(
         wanted: version and names of those that are made here.
 
     Raises:
-        CostModelError: they differ.
+        CostModelFileError: they differ.
     """
     if found != wanted:
-        raise CostModelError(
+        raise CostModelFileError(
             f"the model in {folder} has features of version {found[0]}, this installation makes version "
             f"{wanted[0]}; train it again with `tessel cost-model train`"
         )
 
 
-def load_booster(folder: Path, name: str, *, num_features: int) -> Any:  # xgboost.Booster
-    """Read a forest.
+def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping[str, str]) -> Any:
+    """Read a forest, an `xgboost.Booster`; XGBoost sees nothing of the file that was not checked.
+
+    Args:
+        folder: of the model.
+        name: of the forest.
+        num_features: features that its trees may ask for.
+        digests: what the manifest says of each forest.
 
     Raises:
-        CostModelError: it is missing, unreadable, or does not fit the number of features.
+        CostModelFileError: it is missing, unreadable, not the manifest's, or does not fit the number of
+            features.
     """
     path = folder / f"{name}.json"
-    booster = xgboost.Booster()
+    booster = xgboost.Booster({"nthread": 1})
     try:
-        booster.load_model(bytearray(path.read_bytes()))
-        found = booster.num_features()
-    except (OSError, ValueError, xgboost.core.XGBoostError) as error:
-        raise CostModelError(
+        content = _read(path, MAX_FOREST_BYTES)
+        if digests.get(name) != _digest(content):
+            raise CostModelFileError(
+                f"{path} is not the forest that its manifest names, so it was changed, or is of another "
+                "model; train both again with `tessel cost-model train`"
+            )
+        document = checked_forest(
+            content, num_features=num_features, xgboost_version=str(xgboost.__version__)
+        )
+        booster.load_model(bytearray(document))
+    except (OSError, ValueError, RecursionError, xgboost.core.XGBoostError) as error:
+        raise CostModelFileError(
             f"{path} cannot be read as a model ({_first_line(error)}); train it again with "
             "`tessel cost-model train`"
         ) from error
-    if found != num_features:
-        raise CostModelError(
-            f"{path} has {found} features and its manifest {num_features}, so they are of different models; "
-            "train both again with `tessel cost-model train`"
-        )
     return booster
 
 
@@ -114,6 +141,21 @@ class _Versioned(msgspec.Struct):
     schema_version: int
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """Return a file's content; what is no file, or larger than any model, is refused unread."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it has more than {limit // 2**20} MiB, which no model needs")
+    return content
+
+
 def _write_whole(path: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
@@ -123,4 +165,4 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

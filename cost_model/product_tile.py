@@ -1,23 +1,21 @@
-"""The register tile that the untuned CPU schedule gives a product, from shapes alone, without TVM.
+"""The register tile that the untuned CPU schedule gives a product, read off a workload, without TVM.
 
 How fast the loops of an untuned matrix product or convolution are depends on which axis of the result fills
-vectors, and on which divisors its extents have; the tuner's rule chooses by both (`choose_tile` in
-tuner/backends/kernels/register_tile.py). This module asks the same of a workload. Transpositions that feed
-the product count, because the schedule inlines them; reshapes between a product and its operands are left
-out. Held to the tuner's rule in tests/tuner/backends/kernels/test_product_tile.py.
+vectors, and on which divisors its extents have; the choice itself is `cost_model.register_tile`.
+Transpositions that feed the product count, because the schedule inlines them; reshapes between a product and
+its operands are left out. Compared with the tiles of real schedules in
+tests/tuner/backends/kernels/test_product_tile.py.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cost_model.register_tile import OperandStep, TileAxis, choose_tile
 from records import Operator, Tensor, Workload
-
-_NUM_ACCUMULATORS, _MAX_ROWS, _LANES, _MAX_VECTORS = 24, 7, (16, 8, 4), 16
 
 
 class ProductTile(NamedTuple):
@@ -41,19 +39,6 @@ class ProductTile(NamedTuple):
 NO_TILE = ProductTile(0, 0, 0, 0, 0)
 
 
-class _Step(NamedTuple):
-    """How an operand is read as an axis of the result advances by one."""
-
-    operand: int
-    step: int
-    is_contiguous: bool
-
-
-class _Axis(NamedTuple):
-    extent: int
-    steps: tuple[_Step, ...]
-
-
 def product_tile(workload: Workload, product: Operator) -> ProductTile:
     """Return the tile of a product or convolution of the workload; `NO_TILE` for any other operator."""
     if product.name not in ("matmul", "nn.conv2d"):
@@ -71,7 +56,10 @@ def product_tile(workload: Workload, product: Operator) -> ProductTile:
         points = math.prod(output) * math.prod(inputs[1].shape[1:])
     else:
         return NO_TILE
-    return _choose(axes, packs=points > 4 * max(tensor.num_elements for tensor in inputs[:2]))
+    tile = choose_tile(axes, packs=points > 4 * max(tensor.num_elements for tensor in inputs[:2]))
+    if tile is None:
+        return NO_TILE
+    return ProductTile(tile.lanes, int(tile.packs), len(axes) - tile.vector_axis, tile.rows, tile.vectors)
 
 
 def transpositions(workload: Workload, product: Operator) -> tuple[bool, bool]:
@@ -86,12 +74,6 @@ def transpositions(workload: Workload, product: Operator) -> tuple[bool, bool]:
     return left in turned, right in turned
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def largest_divisor(extent: int, limit: int) -> int:
-    """Return the largest divisor of the extent up to the limit; 0 where the extent is 0."""
-    return next((size for size in range(min(extent, limit), 0, -1) if extent % size == 0), 0)
-
-
 def _swaps_last_axes(transposition: Operator) -> bool:
     rank = len(transposition.outputs[0].shape)
     axes = [int(axis) for axis in re.findall(r"-?\d+", dict(transposition.attributes).get("axes", ""))]
@@ -100,54 +82,26 @@ def _swaps_last_axes(transposition: Operator) -> bool:
 
 def _product_axes(
     output: Sequence[int], inputs: Sequence[Tensor], transposed: tuple[bool, bool]
-) -> list[_Axis]:
+) -> list[TileAxis]:
     both = len(inputs[1].shape) > 2
-    batch = (_Step(0, 1, False), _Step(1, 1, False)) if both else (_Step(0, 1, False),)
+    batch = (OperandStep(0, 1, False), OperandStep(1, 1, False)) if both else (OperandStep(0, 1, False),)
     return [
-        *(_Axis(extent, batch) for extent in output[:-2]),
-        _Axis(output[-2], (_Step(0, 1, transposed[0]),)),
-        _Axis(output[-1], (_Step(1, 1, not transposed[1]),)),
+        *(TileAxis(extent, batch) for extent in output[:-2]),
+        TileAxis(output[-2], (OperandStep(0, 1, transposed[0]),)),
+        TileAxis(output[-1], (OperandStep(1, 1, not transposed[1]),)),
     ]
 
 
-def _convolution_axes(output: Sequence[int], attributes: dict[str, str]) -> list[_Axis]:
+def _convolution_axes(output: Sequence[int], attributes: dict[str, str]) -> list[TileAxis]:
     """Return the axes N, C, H, W; in groups, the channel moves through the image in no plain step."""
     stride, groups = (
         int((re.findall(r"\d+", attributes.get(name, "")) or ["1"])[0]) for name in ("strides", "groups")
     )
-    weight = _Step(1, 1, False)
+    weight = OperandStep(1, 1, False)
     batch, channels, height, width = output
     return [
-        _Axis(batch, (_Step(0, 1, False),)),
-        _Axis(channels, (weight,) if groups == 1 else (_Step(0, 2, False), weight)),
-        _Axis(height, (_Step(0, stride, False),)),
-        _Axis(width, (_Step(0, stride, stride == 1),)),
+        TileAxis(batch, (OperandStep(0, 1, False),)),
+        TileAxis(channels, (weight,) if groups == 1 else (OperandStep(0, 2, False), weight)),
+        TileAxis(height, (OperandStep(0, stride, False),)),
+        TileAxis(width, (OperandStep(0, stride, stride == 1),)),
     ]
-
-
-def _choose(axes: Sequence[_Axis], *, packs: bool) -> ProductTile:
-    """Return the tile with the widest vectors; of equals, one without packing, then the last axis."""
-    choices = []
-    for index, axis in enumerate(axes):
-        lanes = next((lanes for lanes in _LANES if axis.extent % lanes == 0), 0)
-        to_pack = [step for step in axis.steps if not step.is_contiguous]
-        if lanes and len(to_pack) <= int(packs) and all(step.step == 1 for step in to_pack):
-            choices.append((lanes, -len(to_pack), index))
-    if not choices:
-        return NO_TILE
-    lanes, packing, vector = max(choices)
-    rows = largest_divisor(_row_extent(axes, vector), _MAX_ROWS)
-    most_vectors = min(_MAX_VECTORS, _NUM_ACCUMULATORS // rows)
-    vectors = largest_divisor(axes[vector].extent // lanes, most_vectors)
-    return ProductTile(lanes, -packing, len(axes) - vector, rows, vectors)
-
-
-def _row_extent(axes: Sequence[_Axis], vector: int) -> int:
-    """Return the extent of the last axis along which the operand that vectors are loaded from stays."""
-    loaded = {step.operand for step in axes[vector].steps}
-    for index in reversed(range(len(axes))):
-        if index != vector and axes[index].extent > 1:
-            moved = {step.operand for step in axes[index].steps}
-            if not moved & loaded:
-                return axes[index].extent
-    return 1

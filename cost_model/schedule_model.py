@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xgboost
 
+from cost_model.boosting import xgboost
 from cost_model.errors import CostModelError
 
 MIN_TRIALS = 32

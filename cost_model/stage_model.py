@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import xgboost
 
+from cost_model.boosting import train_forest, xgboost
 from cost_model.dataset import device_key, device_speeds, split_folds
 from cost_model.errors import CostModelError
-from cost_model.kernel_model import Prediction
+from cost_model.kernel_model import MAX_WIDTH, Prediction
 from cost_model.model_files import check_features, digest_of, load_booster, load_manifest, save_model
 from cost_model.roofline import DeviceSpeed
 from records import Record, Status, Workload
@@ -53,7 +53,7 @@ _BACKENDS = ("tvm", "blas", "torch")
 
 MANIFEST, _BOOSTER = "stage_manifest.json", "stage"
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FEATURES_VERSION = 1
 FEATURE_NAMES = (
     "log_plain_us",
@@ -126,6 +126,7 @@ class StageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         last_record_id: newest record it rests on.
         versions: versions of what trained it.
         seed: seed of its training.
+        digests: of the forest's file; empty until it is saved.
     """
 
     features_version: int
@@ -137,7 +138,12 @@ class StageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     last_record_id: int
     versions: tuple[tuple[str, str], ...]
     seed: int
+    digests: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if not (0 < self.coverage < 1 and 0 <= self.half_width < MAX_WIDTH):
+            raise ValueError("its interval has no width that was ever calibrated")
 
 
 class StageFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,13 +202,14 @@ def load_stage_model(folder: Path) -> StageModel:
     """Read a saved correction.
 
     Raises:
-        CostModelError: it is missing, unreadable, or made with other features.
+        CostModelFileError: it is missing, damaged, or made with other features.
     """
     manifest = load_manifest(folder, MANIFEST, StageManifest, schema_version=SCHEMA_VERSION)
     check_features(
         folder, (manifest.features_version, manifest.feature_names), (FEATURES_VERSION, FEATURE_NAMES)
     )
-    return StageModel(load_booster(folder, _BOOSTER, num_features=len(FEATURE_NAMES)), manifest)
+    booster = load_booster(folder, _BOOSTER, num_features=len(FEATURE_NAMES), digests=manifest.digests)
+    return StageModel(booster, manifest)
 
 
 def parts_parameter(parts: Iterable[Part]) -> tuple[str, str]:
@@ -247,6 +254,7 @@ def load_stages(found: Iterable[Record]) -> tuple[StageSample, ...]:
         CostModelError: no device has its probes measured.
     """
     kernels: dict[tuple[str, str, str, str], float] = {}
+    kernel_records: dict[str, list[Record]] = {}
     stages: list[Record] = []
     probes: dict[str, list[Record]] = {}
     for record in found:
@@ -259,9 +267,10 @@ def load_stages(found: Iterable[Record]) -> tuple[StageSample, ...]:
         elif record.workload.role == "kernel":
             key = device, measurement.workload_fingerprint, measurement.backend, measurement.settings
             kernels[key] = measurement.latency_us
+            kernel_records.setdefault(device, []).append(record)
         elif record.workload.role == "stage" and PARTS_PARAMETER in dict(record.workload.parameters):
             stages.append(record)
-    speeds = device_speeds(probes)
+    speeds = device_speeds(probes, kernel_records)
     samples = (_sample(record, kernels, speeds) for record in stages)
     return tuple(sample for sample in samples if sample is not None)
 
@@ -393,10 +402,8 @@ def _labels(samples: Sequence[StageSample]) -> np.ndarray:
 
 
 def _train(samples: Sequence[StageSample], *, seed: int, num_threads: int) -> Any:  # xgboost.Booster
-    labels = _labels(samples)
-    settings = {**_PARAMETERS, "seed": seed, "nthread": num_threads, "base_score": float(np.median(labels))}
-    matrix = xgboost.DMatrix(stage_features([sample.query for sample in samples]), labels)
-    return xgboost.train(settings, matrix, num_boost_round=_ROUNDS)
+    features = stage_features([sample.query for sample in samples])
+    return train_forest(_PARAMETERS, _ROUNDS, features, _labels(samples), seed=seed, num_threads=num_threads)
 
 
 def _sample(

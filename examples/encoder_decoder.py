@@ -1,8 +1,8 @@
 """An encoder–decoder whose two embeddings and head are one tensor, in stages on two or four ranks.
 
     tessel tune examples/encoder_decoder.py:build --devices 2 --micro-batches 4 --out out/translation
-    tessel run out/translation/plan.json
-    tessel run out/translation/plan.json --stages torch
+    tessel run out/translation/plan.json --model examples/encoder_decoder.py:build
+    tessel run out/translation/plan.json --model examples/encoder_decoder.py:build --stages torch
 
 The tied weight is read in the first stage, where the decoder begins, and in the last: each makes its part of
 the gradient, and `tessel run` compares their sum with the whole model's. What the encoder made is relayed

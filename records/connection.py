@@ -5,17 +5,24 @@ returned is on the disk, so that neither a killed process nor a power cut takes 
 write lock when they begin (`BEGIN IMMEDIATE`), because a transaction that reads first and writes later can be
 refused at once, without waiting. A new file is made under another name and linked into place, so it
 appears whole, and eight processes that start together make one file.
+
+A file that may not be written, or in whose folder nothing may be, is read all the same: without the files
+that SQLite otherwise makes beside it, and never without what a killed writer left there. A file of somebody
+else's is refused before anything of it is changed, its journal mode included. Checked in
+tests/records/test_connection.py.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -37,6 +44,10 @@ SQLite's 2 MiB, every look-up reads a dozen pages from the file again."""
 
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
+_READ_VERSION_BYTE = 19
+"""Of the header: 2 where the file is in write-ahead mode."""
+_BESIDE = ("-wal", "-journal")
+"""Files beside a database that hold what is not in it yet, or what must be undone."""
 _MAX_REASON = 200
 _DAMAGE = "restore it from a backup, or save what is readable with `tessel records export --skip-damaged`"
 
@@ -70,6 +81,8 @@ def parse_url(text: str) -> URL:
 def connect(url: URL) -> sa.Engine:
     """Return an engine on the database, making folder and file where they are missing.
 
+    Where file or folder may not be written, the engine only reads; `is_read_only` tells.
+
     Raises:
         RecordFileError: the file is not a database, or cannot be read or written.
         RecordError: the server does not answer, or the PostgreSQL driver is missing.
@@ -80,7 +93,22 @@ def connect(url: URL) -> sa.Engine:
     if not path.exists():
         _make_sqlite_file(path)
     _check_sqlite_file(path)
-    return _connect_sqlite(path)
+    _check_tables(path)
+    return _connect_sqlite(path) if _is_writable(path) else _connect_to_read(path)
+
+
+def is_read_only(connection: sa.Connection) -> bool:
+    """Tell whether the database can only be read."""
+    return connection.dialect.name == "sqlite" and bool(
+        connection.exec_driver_sql("PRAGMA query_only").scalar()
+    )
+
+
+def not_of_records(location: str) -> RecordFileError:
+    """Return the error for a database of somebody else's."""
+    return RecordFileError(
+        f"{location} is a database, but does not have the tables of records; name another one"
+    )
 
 
 def location_of(url: URL) -> str:
@@ -134,18 +162,26 @@ def _connect_sqlite(path: Path) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: sqlite3.Connection, _: object) -> None:
-        # The driver's own transactions begin late and never with a lock; `_begin` below does it.
+        # The driver's own transactions begin late and never with a lock; `_begin_locked` does it.
         connection.isolation_level = None
         _write_ahead(connection)
-        for setting in (
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            f"cache_size=-{CACHE_KIB}",
-            # The file may come from a stranger: check pages as they are read, trust no code in its schema.
-            "cell_size_check=ON",
-            "trusted_schema=OFF",
-        ):
-            connection.execute(f"PRAGMA {setting}")
+        _set(connection, "synchronous=FULL", "foreign_keys=ON", *_SETTINGS)
+
+    _begin_locked(engine)
+    return engine
+
+
+# The file may come from a stranger: check pages as they are read, trust no code in its schema.
+_SETTINGS = (f"cache_size=-{CACHE_KIB}", "cell_size_check=ON", "trusted_schema=OFF")
+
+
+def _set(connection: sqlite3.Connection, *settings: str) -> None:
+    for setting in settings:
+        connection.execute(f"PRAGMA {setting}")
+
+
+def _begin_locked(engine: sa.Engine) -> None:
+    """Have transactions that write take the lock as they begin."""
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -155,7 +191,84 @@ def _connect_sqlite(path: Path) -> sa.Engine:
         writes = options.get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
+
+def _connect_to_read(path: Path) -> sa.Engine:
+    """Return an engine on a file that may not be written.
+
+    What a killed writer left beside the file belongs to it. SQLite takes it up where it can without writing;
+    else a copy is read.
+    """
+    folder: tempfile.TemporaryDirectory[str] | None = None
+    uri = _uri_to_read(path)
+    if _is_unfinished(path) and not _can_read(uri):
+        folder = tempfile.TemporaryDirectory(prefix="tessel-records-")
+        copy = Path(folder.name) / path.name
+        for suffix in ("", *_BESIDE):
+            if path.with_name(path.name + suffix).exists():
+                shutil.copyfile(path.with_name(path.name + suffix), copy.with_name(copy.name + suffix))
+        uri = f"file:{quote(str(copy))}"
+    engine = sa.create_engine(
+        URL.create("sqlite", database=str(path)),
+        creator=lambda: sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False),
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None
+        _set(connection, "query_only=ON", *_SETTINGS)
+
+    @sa.event.listens_for(engine, "engine_disposed")
+    def _clean_up(_: sa.Engine) -> None:
+        if folder is not None:
+            folder.cleanup()
+
+    _begin_locked(engine)
     return engine
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Tell whether a writer left, or has, something beside the file that belongs to it."""
+    beside = [path.with_name(path.name + suffix) for suffix in _BESIDE]
+    return any(each.exists() and each.stat().st_size > 0 for each in beside)
+
+
+def _uri_to_read(path: Path) -> str:
+    """Return the URI by which SQLite reads a file and makes no other beside it."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    # In write-ahead mode SQLite makes two files even to read, unless it is told that nobody writes.
+    is_ahead = header[_READ_VERSION_BYTE : _READ_VERSION_BYTE + 1] == b"\x02"
+    nobody_writes = is_ahead and not _is_unfinished(path)
+    return f"file:{quote(str(path.absolute()))}?mode=ro" + ("&immutable=1" if nobody_writes else "")
+
+
+def _can_read(uri: str) -> bool:
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _check_tables(path: Path) -> None:
+    """Refuse a file of somebody else's, and leave it as it is; what cannot be read is refused later on.
+
+    Raises:
+        RecordFileError: it has tables, and not those of records.
+    """
+    try:
+        with closing(sqlite3.connect(_uri_to_read(path), uri=True)) as connection:
+            query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+            (number,) = connection.execute(query, (record_schema.name,)).fetchone()
+    except (sqlite3.Error, UnicodeDecodeError, OSError):
+        return
+    if not number:
+        raise not_of_records(str(path))
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
@@ -246,11 +359,6 @@ def _check_sqlite_file(path: Path) -> None:
         raise RecordFileError(
             f"records file {path} is damaged (its {num_bytes} bytes end within a page, so it was cut short); "
             f"{_DAMAGE}"
-        )
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise RecordFileError(
-            f"records file {path} or its folder is read-only, and SQLite must write beside it even to read; "
-            "copy it to a folder that you may write in"
         )
 
 

@@ -31,6 +31,9 @@ from records.workload import Workload
 
 LINE_SCHEMA_VERSION = 1
 
+_MAX_REASON = 300
+"""Characters of the reason in a message; it may quote a key from the file, as long as a line."""
+
 
 class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What an export wrote, and the records that it left out because they are damaged."""
@@ -149,9 +152,9 @@ def decode_line(line: bytes, place: str) -> tuple[Workload, Measurement]:
         if measurement != decoded.measurement or measurement_digest(measurement) != decoded.digest:
             raise ValueError("what it says differs from its digest")
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
         raise RecordFileError(
-            f"{place}: not a record ({' '.join(str(error).split())}); export the records again, or "
-            "remove the line"
+            f"{place}: not a record ({reason}); export the records again, or remove the line"
         ) from error
     return workload, measurement
 

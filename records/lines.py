@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from records.errors import RecordFileError
-
-MAX_LINE_BYTES = 16 * 2**20
-"""Longest line that is read; a whole model of thousands of operators has about 1 MiB."""
+from records.limits import MAX_LINE_BYTES
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:

@@ -23,9 +23,10 @@ import msgspec
 
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
+from records.limits import MAX_INTEGER
 from records.lines import read_lines
 from records.measurement import Measurement, Status
-from records.record import MAX_INTEGER, Record
+from records.record import Record
 from records.workload import Operator, Role, Tensor, Workload, describe
 
 BACKEND = "metaschedule"
@@ -40,6 +41,7 @@ FAILED_SECONDS = 1e9
 T = TypeVar("T")
 
 _OPAQUE = 8
+_MAX_REASON = 300
 _MODULE = "tvm_module"
 _HASH = "structural_hash"
 
@@ -270,6 +272,7 @@ def _decode(line: bytes, kind: type[T], place: str) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError) as error:
+        reason = str(error)[:_MAX_REASON]
         raise RecordFileError(
-            f"{place}: not a line of a MetaSchedule database ({error}); remove it, or name another folder"
+            f"{place}: not a line of a MetaSchedule database ({reason}); remove it, or name another folder"
         ) from error

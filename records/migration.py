@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from records.connection import write_version
+from records.connection import is_read_only, not_of_records, write_version
 from records.environment import Environment
 from records.errors import RecordFileError
 from records.measurement import Measurement, Status
@@ -53,6 +53,11 @@ def prepare_schema(engine: sa.Engine, location: str) -> None:
             # Waits for whoever is upgrading: half of an upgrade would look like somebody else's tables.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCK_KEY)))
         version = _read_version(connection, location)
+        if version != SCHEMA_VERSION and is_read_only(connection):
+            raise RecordFileError(
+                f"records file {location} has schema version {version} and must be upgraded, but it or its "
+                "folder is read-only; copy it to a folder that you may write in"
+            )
     if version == SCHEMA_VERSION:
         return
     with engine.execution_options(writes=True).begin() as connection:
@@ -67,17 +72,16 @@ def prepare_schema(engine: sa.Engine, location: str) -> None:
 
 
 def _read_version(connection: sa.Connection, location: str) -> int | None:
-    """Return the version; None where a PostgreSQL database has no records yet."""
+    """Return the version; None where a PostgreSQL database is empty."""
     names = set(sa.inspect(connection).get_table_names())
     if record_schema.name not in names and connection.dialect.name == "postgresql":
+        _refuse_foreign(connection, location)
         return None
     versions: Sequence[int] = ()
     if record_schema.name in names:
         versions = connection.execute(sa.select(record_schema.c.version)).scalars().all()
     if len(versions) != 1 or (versions[0] == SCHEMA_VERSION and not set(metadata.tables) <= names):
-        raise RecordFileError(
-            f"{location} is a database, but does not have the tables of records; name another one"
-        )
+        raise not_of_records(location)
     if versions[0] > SCHEMA_VERSION:
         raise RecordFileError(
             f"records in {location} have schema version {versions[0]}, and this installation knows versions "
@@ -88,6 +92,29 @@ def _read_version(connection: sa.Connection, location: str) -> int | None:
             f"records in {location} have schema version {versions[0]}, which never was; restore a backup"
         )
     return versions[0]
+
+
+def _refuse_foreign(connection: sa.Connection, location: str) -> None:
+    """Refuse a database that somebody else uses, before anything is written into it.
+
+    Raises:
+        RecordFileError: it has tables (those of PostgreSQL's extensions do not count), or something else by a
+            name of ours.
+    """
+    query = sa.text(
+        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = current_schema() AND (c.relname = ANY(:names) OR (c.relkind IN ('r', 'p', 'f') "
+        "AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e'))) "
+        "ORDER BY c.relname"
+    )
+    indexes = [str(index.name) for table in metadata.tables.values() for index in table.indexes]
+    found = connection.execute(query, {"names": [*metadata.tables, *indexes]}).scalars().all()
+    if found:
+        shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        raise RecordFileError(
+            f"{location} is a database of something else: it has {shown}, and not the tables of records; "
+            "make one for the records alone (createdb records) and name that"
+        )
 
 
 def _upgrade(connection: sa.Connection, version: int, location: str) -> None:

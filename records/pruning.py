@@ -49,7 +49,7 @@ def prune(store: RecordStore, *, keep_newest: int, apply: bool = False) -> Prune
                 "LOCK TABLE workloads, environments, targets, measurements IN SHARE ROW EXCLUSIVE MODE"
             )
         total = connection.scalar(sa.select(sa.func.count()).select_from(measurements)) or 0
-        unneeded = [row.id for row in connection.execute(_unneeded_ids(keep_newest))]
+        unneeded = [row.id for row in connection.execute(_unneeded_ids(keep_newest, now=store.clock()))]
         if apply:
             _remove(connection, unneeded)
         return PruneSummary(removed=len(unneeded), kept=total - len(unneeded), applied=apply)
@@ -60,7 +60,7 @@ def prune(store: RecordStore, *, keep_newest: int, apply: bool = False) -> Prune
     return summary
 
 
-def _unneeded_ids(keep_newest: int) -> sa.Select[tuple[int]]:
+def _unneeded_ids(keep_newest: int, *, now: float) -> sa.Select[tuple[int]]:
     key = (
         measurements.c.workload_fingerprint,
         measurements.c.target_fingerprint,
@@ -68,8 +68,11 @@ def _unneeded_ids(keep_newest: int) -> sa.Select[tuple[int]]:
         measurements.c.settings,
         measurements.c.environment_fingerprint,
     )
+    # A look-up takes a date in the future for the oldest (`records.record.preference`).
+    is_past = sa.case((measurements.c.measured_at <= now, 1), else_=0)
+    date = sa.case((measurements.c.measured_at <= now, measurements.c.measured_at), else_=0.0)
     by_age = sa.func.row_number().over(
-        partition_by=key, order_by=(measurements.c.measured_at.desc(), measurements.c.id.desc())
+        partition_by=key, order_by=(is_past.desc(), date.desc(), measurements.c.id.desc())
     )
     by_latency = sa.func.row_number().over(
         partition_by=key, order_by=(measurements.c.latency_us.asc().nulls_last(), measurements.c.id)

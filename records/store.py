@@ -22,9 +22,10 @@ from records.connection import connect, explained_errors, location_of, parse_url
 from records.counts import Stats, count_records
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
+from records.limits import MAX_INTEGER
 from records.measurement import Measurement, Status
 from records.migration import prepare_schema
-from records.record import MAX_INTEGER, Match, Record, storable
+from records.record import Match, Record, preference, storable
 from records.row import decode_record, decode_workload, select_records
 from records.schema import environments, measurements, target_fingerprint, workloads
 from records.verification import Finding, collect_damage
@@ -39,11 +40,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def open_store(url: str) -> RecordStore:
+def open_store(url: str, *, clock: Callable[[], float] = time.time) -> RecordStore:
     """Open the records at a URL, making the file or the tables where they are missing.
 
     Args:
         url: `sqlite:///path`, `postgresql+psycopg://user@host/database`, or a path of an SQLite file.
+        clock: tells seconds since 1970-01-01 UTC, so that a look-up knows a date in the future.
 
     Returns:
         The store; close it, or use it as a context manager.
@@ -62,15 +64,16 @@ def open_store(url: str) -> RecordStore:
     except BaseException:
         engine.dispose()
         raise
-    return RecordStore(engine, location)
+    return RecordStore(engine, location, clock=clock)
 
 
 class RecordStore:
     """Measurements in one database. Open it with `open_store`; it may be used from several threads."""
 
-    def __init__(self, engine: sa.Engine, location: str) -> None:
+    def __init__(self, engine: sa.Engine, location: str, *, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._location = location
+        self.clock = clock
 
     @property
     def location(self) -> str:
@@ -133,7 +136,10 @@ class RecordStore:
         settings: str = "",
         match: Match = Match.EXACT,
     ) -> list[Record]:
-        """Return what is known of a workload on a backend, the newest last; failures included.
+        """Return what is known of a workload on a backend, failures included.
+
+        The last is the one to use: of the closest environment, and there the newest; see
+        `records.record.preference`.
 
         Raises:
             RecordFileError: a record that was found is damaged.
@@ -144,7 +150,7 @@ class RecordStore:
             measurements.c.backend == backend,
             measurements.c.settings == settings,
         )
-        return self._read(query.order_by(measurements.c.measured_at, measurements.c.id))
+        return self._by_preference(self._read(query), environment)
 
     def find_latest(
         self,
@@ -156,7 +162,7 @@ class RecordStore:
         settings: str = "",
         match: Match = Match.EXACT,
     ) -> Record | None:
-        """Return the newest record that `find` returns, or None where it returns none."""
+        """Return the last record that `find` returns, or None where it returns none."""
         found = self.find(
             fingerprint,
             backend=backend,
@@ -175,16 +181,15 @@ class RecordStore:
         environment: Environment,
         match: Match = Match.EXACT,
     ) -> dict[str, list[Record]]:
-        """Return what is known of each workload on all backends and settings, the newest last.
+        """Return what is known of each workload on all backends and settings, in the order of `find`.
 
         Every fingerprint that was asked for is a key, with an empty list where nothing is known.
         """
         found: dict[str, list[Record]] = {fingerprint: [] for fingerprint in fingerprints}
-        query = select_records.where(*_matching(target, environment, match)).order_by(
-            measurements.c.measured_at, measurements.c.id
-        )
+        query = select_records.where(*_matching(target, environment, match))
         for page in pages(list(found)):
-            for record in self._read(query.where(measurements.c.workload_fingerprint.in_(page))):
+            read = self._read(query.where(measurements.c.workload_fingerprint.in_(page)))
+            for record in self._by_preference(read, environment):
                 found[record.measurement.workload_fingerprint].append(record)
         return found
 
@@ -314,6 +319,10 @@ class RecordStore:
         except RecordFileError as error:
             findings.append(Finding(subject=self._location, problem=str(error)))
         return findings
+
+    def _by_preference(self, found: Iterable[Record], environment: Environment) -> list[Record]:
+        now = self.clock()
+        return sorted(found, key=lambda record: preference(record, environment, now=now))
 
     def _read(self, query: sa.Select[tuple[object, ...]]) -> list[Record]:
         return [decode_record(row, self._location) for row in self._rows(query)]

@@ -1,6 +1,6 @@
 """`python -m scripts` is the `tessel` command."""
 
-from scripts.main import run
+from scripts.start import run
 
 if __name__ == "__main__":
     run()

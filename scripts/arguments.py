@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import typer
@@ -37,12 +38,48 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
     raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
-def check_folder(option: str, path: Path | None) -> None:
-    """Refuse a file whose folder is missing before anything is searched or measured, not after."""
-    if path is not None and not path.absolute().parent.is_dir():
+def check_target(text: str) -> str:
+    """Return the target's name, or refuse the address of a remote device before anything is loaded.
+
+    The same rule as `tuner.target_resolution.refuse_remote`, which imports TVM.
+    """
+    if text.startswith("rpc://"):
+        raise typer.BadParameter(
+            f"--target {text} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+        )
+    return text
+
+
+def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written before anything is searched or measured, not after.
+
+    Args:
+        option: what the file was named for.
+        path: where it is to be; nothing is checked where there is none.
+        suffixes: those it may have; any if empty.
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix not in suffixes:
+        known = ", ".join(suffixes)
+        raise typer.BadParameter(
+            f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
+        )
+    if path.is_dir():
+        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it")
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise typer.BadParameter(
             f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
         )
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{option} {path} cannot be written ({error.strerror or error}); name a file in a folder that can"
+        ) from error
 
 
 def parse_bytes(text: str) -> int:

@@ -7,11 +7,15 @@ from typing import Annotated
 import typer
 
 from scripts import completion, console
+from scripts.arguments import check_target
 
 
 def backends(
     target: Annotated[
-        str, typer.Option(help="cpu, cuda, a TVM tag, or rpc://….", autocompletion=completion.targets)
+        str,
+        typer.Option(
+            help="cpu, cuda or a TVM tag.", autocompletion=completion.targets, callback=check_target
+        ),
     ] = "cpu",
     own: Annotated[
         list[str] | None,
@@ -24,14 +28,18 @@ def backends(
     Example: `tessel backends --target cpu`.
     """
     from tuner.backends.availability import find_availability
-    from tuner.target_resolution import resolve_target
+    from tuner.target_resolution import measuring_obstacle, resolve_target
 
-    found = find_availability(resolve_target(target), own or ())
+    resolved = resolve_target(target)
+    found = find_availability(resolved, own or ())
+    obstacle = measuring_obstacle(resolved)
     if json:
         from scripts.documents.machines import BackendsListed
 
-        console.print_json(BackendsListed(target=target, backends=found))
+        console.print_json(BackendsListed(target=target, measuring_obstacle=obstacle, backends=found))
         return
+    if obstacle is not None:
+        console.print_note(f"{target} cannot be measured here: {obstacle}")
     for backend in found:
         status = "ok" if backend.reason is None else "missing"
         console.print_line(f"{status:8}{backend.name:14}{backend.description}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scripts import console, tuning_options
-from scripts.arguments import parse_duration, parse_names
+from scripts.arguments import check_folder, parse_duration, parse_names
 from scripts.tuning_options import JsonOption, MeasuringOptions
 
 
@@ -52,6 +52,8 @@ def collect(
     names = parse_names(networks) or DEFAULT_NETWORKS
     sizes = _parse_numbers("--batches", batches)
     tokens = [] if lengths is None else _parse_numbers("--lengths", lengths)
+    tuning_options.check_writable_folder(save_networks.parent, option="--save-networks")
+    check_folder("--save-networks", save_networks)
     limit_s = None if time_limit is None else parse_duration(time_limit)
     with tuning_options.open_session(options) as session:
         found = collect(
@@ -67,7 +69,6 @@ def collect(
         num_stages = (
             collect_stages(session, networks=names, batches=sizes, time_limit_s=limit_s) if stages else 0
         )
-    save_networks.parent.mkdir(parents=True, exist_ok=True)
     save_document(save_networks, msgspec.json.format(msgspec.json.encode(found.networks), indent=1))
     if json:
         from scripts.documents.tuning import CollectionDone

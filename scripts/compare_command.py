@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import completion, console
-from scripts.arguments import parse_names
+from scripts.arguments import check_choice, parse_names
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
+
+def _check_names(text: str | None) -> str | None:
+    """Refuse names of no schedule while the command line is read; the message names the nearest."""
+    if text is not None:
+        from tessel.handwritten import HANDWRITTEN
+
+        for name in parse_names(text) or ():
+            check_choice("--schedules", name, ("searched", *(rule.name for rule in HANDWRITTEN)))
+    return text
+
+
 SchedulesOption = Annotated[
     str | None,
     typer.Option(
         help="Hand-written schedules to compare with, by commas; all that apply if left out.",
         autocompletion=completion.schedules,
+        callback=_check_names,
     ),
 ]
 
@@ -46,11 +58,12 @@ def compare(
 
         not_applicable = dict(comparison.not_applicable)
         console.print_json(Compared(schedules=comparison.rows, not_applicable=not_applicable))
-        return
-    print_comparison(comparison, in_bytes=is_plan)
+    else:
+        print_comparison(comparison, in_bytes=is_plan)
     if explain:
+        say = console.print_note if json else console.print_line
         for name, reason in comparison.not_applicable:
-            console.print_line(f"{name}: {reason}")
+            say(f"{name}: {reason}")
 
 
 def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
@@ -63,7 +76,7 @@ def print_comparison(comparison: Comparison, *, in_bytes: bool) -> None:
             memory = console.format_numbers(row.peak_memory)
         ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append([row.schedule, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
+        rows.append([row.title, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
     unit = "ms" if in_bytes else "steps"
     peak = "peak memory" if not in_bytes else "peak memory, fullest device"
     console.print_table(

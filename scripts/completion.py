@@ -27,7 +27,6 @@ BACKENDS = (
     "onnxruntime",
     "products",
     "attention",
-    "winograd",
     "channels_last",
     "metaschedule",
     "cublas",
@@ -36,8 +35,8 @@ BACKENDS = (
     "tensorrt",
     "dnnl",
 )
-_TARGETS = ("cpu", "cuda", "rpc://")
-_VENDORS = ("apple/", "arm/", "aws/", "nvidia/", "qcom/", "raspberry-pi/", "riscv/")
+_TARGETS = ("cpu", "cuda")
+_VENDORS = ("arm/", "aws/", "nvidia/", "raspberry-pi/", "riscv/")
 
 Complete = Callable[[str], list[str]]
 
@@ -58,7 +57,7 @@ def backends(incomplete: str) -> list[str]:
 
 def targets(incomplete: str) -> list[str]:
     """Return targets; the tags of a vendor once its name is whole."""
-    if "/" in incomplete and not incomplete.startswith("rpc:"):
+    if "/" in incomplete:
         from tuner.target_resolution import known_targets
 
         return _beginning(incomplete, known_targets())

@@ -1,12 +1,15 @@
 """How the commands speak: results on stdout, everything else on stderr.
 
 Tables fit 100 columns. Colours, bold and dim text are left out where the output is no terminal or NO_COLOR is
-set.
+set. Names come from files, and files from strangers: whatever is printed goes through `printable`, so that no
+name moves the cursor, colours text, or makes a line that looks like one of ours.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     import msgspec
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 100
 MAX_LIST_WIDTH = 24
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters, and those that turn text around."""
 
 T = TypeVar("T")
 
@@ -40,14 +47,16 @@ def is_verbose() -> bool:
 
 def stderr() -> Console:
     """Return a console on stderr; silent with --quiet."""
-    return Console(stderr=True, quiet=_state["quiet"], highlight=False, color_system=_color_system())
+    return Console(
+        stderr=True, quiet=_state["quiet"], highlight=False, emoji=False, color_system=_color_system()
+    )
 
 
 def stdout() -> Console:
     """Return a console on stdout that fits 100 columns."""
-    console = Console(highlight=False, color_system=_color_system())
+    console = Console(highlight=False, emoji=False, color_system=_color_system())
     if not console.is_terminal or console.width > MAX_WIDTH:
-        console = Console(highlight=False, color_system=_color_system(), width=MAX_WIDTH)
+        console = Console(highlight=False, emoji=False, color_system=_color_system(), width=MAX_WIDTH)
     return console
 
 
@@ -56,26 +65,53 @@ def wants_color() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
+def printable(text: str) -> str:
+    """Return a text in which everything that a terminal would obey, line ends included, is written out."""
+    return _CONTROLS.sub(lambda found: _written_out(found[0]), text)
+
+
 def print_json(document: msgspec.Struct) -> None:
     """Print one JSON document on stdout, keys sorted, and nothing else.
+
+    In whatever encoding stdout has: characters that it lacks are escaped as JSON does.
 
     Args:
         document: a value of a type that `docs/schemas/` has a schema of (see scripts/documents).
     """
+    sys.stdout.write(json_text(document, sys.stdout.encoding or "utf-8") + "\n")
+
+
+def json_text(document: object, encoding: str) -> str:
+    """Return a document as indented JSON, keys sorted, that an encoding can write and a terminal shows."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)
-    sys.stdout.write(text.decode() + "\n")
+    try:
+        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2).decode()
+        text.encode(encoding)
+    except UnicodeEncodeError:  # also for a file's name that is not UTF-8
+        plain = msgspec.to_builtins(document, order="sorted")
+        text = json.dumps(plain, indent=2, sort_keys=True, allow_nan=False)
+    # JSON escapes the first 32 characters by itself; outside of strings there are line ends alone.
+    return _CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def print_line(text: str = "") -> None:
-    """Print a line on stdout as it is, without markup."""
-    stdout().print(text, markup=False, soft_wrap=True)
+    """Print a line on stdout without markup; line ends before and after it are empty lines."""
+    line = text.strip("\n")
+    before, _, after = text.partition(line) if line else ("", "", text)
+    stdout().print(f"{before}{printable(line)}{after}", markup=False, soft_wrap=True)
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr as it is, without markup; nothing with --quiet."""
-    stderr().print(text, markup=False, soft_wrap=True)
+    """Print a line on stderr without markup; nothing with --quiet."""
+    stderr().print(printable(text), markup=False, soft_wrap=True)
+
+
+def print_drawing(drawing: Text) -> None:
+    """Print on stdout what was drawn with characters, line by line."""
+    lines = drawing.split("\n", allow_blank=True)
+    shown = [line if printable(line.plain) == line.plain else Text(printable(line.plain)) for line in lines]
+    stdout().print(Text("\n").join(shown), end="")
 
 
 def print_table(
@@ -95,7 +131,8 @@ def print_table(
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.
     """
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    heading = Text(printable(title), style="table.title") if title else None
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         is_text = index < text_columns or column in folded
         table.add_column(
@@ -106,7 +143,7 @@ def print_table(
             min_width=min(len(column), 12),  # or wide figures would leave no room for names
         )
     for row in rows:
-        table.add_row(*(_escaped(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     stdout().print(table)
 
 
@@ -166,5 +203,6 @@ def _color_system() -> Literal["auto"] | None:
     return "auto" if wants_color() else None
 
 
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
+def _written_out(character: str) -> str:
+    """Return a character as Python writes it in a literal, such as `\\n` or `\\x1b`."""
+    return character.encode("unicode_escape").decode()

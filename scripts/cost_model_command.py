@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
-from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption
+from scripts.command_app import CommandApp
+from scripts.tuning_options import DEFAULT_RECORDS, RecordsOption, check_writable_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cost_model import Dataset, SplitFigures, StageFigures, StageModel
     from cost_model.stage_model import StageSample
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Train, evaluate and ask the cost model; from records alone.\n\nExample: `tessel cost-model train`",
 )
@@ -39,6 +40,12 @@ _FIGURES = (
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of folds and trees.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads of the training; one for each idle core if left out. Changes no result."
+    ),
+]
 
 
 @app.command("train")
@@ -46,6 +53,7 @@ def train(
     records: RecordsOption = DEFAULT_RECORDS,
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train on every usable record, and save the models of kernels and of stages with their manifests.
@@ -55,10 +63,11 @@ def train(
     from cost_model import train_kernel_model
     from cost_model.stage_model import MANIFEST
 
+    check_writable_folder(out)
     dataset = _dataset(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
-        model = train_kernel_model(dataset, seed=seed)
-    stage_model, reason = _train_stages(records, seed)
+        model = train_kernel_model(dataset, seed=seed, num_threads=threads)
+    stage_model, reason = _train_stages(records, seed, threads)
     (out / MANIFEST).unlink(missing_ok=True)  # An older correction would not be of these records.
     model.save(out)
     if stage_model is not None:
@@ -88,6 +97,7 @@ def evaluate(
     ] = None,
     min_latency_us: Annotated[float, typer.Option(help="Kernels below this are not counted.")] = 100.0,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say how good the model is on shapes, combinations and networks it has not seen, and on unseen stages.
@@ -104,6 +114,7 @@ def evaluate(
             networks=None if networks is None else _networks(networks),
             min_latency_us=min_latency_us,
             seed=seed,
+            num_threads=threads,
             on_progress=lambda done, total: update(description, done, total),
         )
     stages, reason = _evaluate_stages(records, min_latency_us, seed)
@@ -166,6 +177,7 @@ def predict(
         )
         for backend, settings in sorted(measured.keys() | {(name, "") for name in loaded.manifest.backends})
     ]
+    predictions = loaded.predict(asked)
     if json:
         from scripts.documents.cost_models import Predicted, PrintedPrediction
 
@@ -175,9 +187,10 @@ def predict(
                 settings=query.settings,
                 predicted_us=prediction.latency_us,
                 interval_us=(prediction.low_us, prediction.high_us),
+                out_of_range=prediction.out_of_range,
                 measured_us=measured.get((query.backend, query.settings)),
             )
-            for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+            for query, prediction in zip(asked, predictions, strict=True)
         )
         console.print_json(Predicted(workload=first.workload.fingerprint, predictions=rows))
         return
@@ -190,17 +203,20 @@ def predict(
             if (found := measured.get((query.backend, query.settings))) is None
             else console.format_us(found),
         ]
-        for query, prediction in zip(asked, loaded.predict(asked), strict=True)
+        for query, prediction in zip(asked, predictions, strict=True)
     ]
     console.print_table("", ["backend", "predicted", "90 % interval", "measured"], table)
+    outside = dict.fromkeys(name for prediction in predictions for name in prediction.out_of_range)
+    if outside:
+        console.print_line(f"out of range: {', '.join(outside)}; the model was trained on nothing like it")
 
 
-def _train_stages(url: str, seed: int) -> tuple[StageModel | None, str]:
+def _train_stages(url: str, seed: int, threads: int | None) -> tuple[StageModel | None, str]:
     """Return a model of the records' stages, or None and the reason why they do not suffice."""
     from cost_model import CostModelError, train_stage_model
 
     try:
-        return train_stage_model(_stages(url), seed=seed), ""
+        return train_stage_model(_stages(url), seed=seed, num_threads=threads or 1), ""
     except CostModelError as error:
         return None, str(error)
 

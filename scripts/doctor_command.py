@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scripts import console
+from scripts import console, installation
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 OUR_PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
 
-_PROJECT = "tessel-tuner"
 _PURPOSES = {
     "torch": ("torch", "the torch backend, .pt2 models and running plans"),
     "onnx": ("onnx", "reading .onnx models"),
@@ -88,10 +87,10 @@ def find_all() -> Iterator[Finding]:
     requirements = _requirements()
     if requirements is None:
         yield Finding(
-            name=_PROJECT,
+            name=installation.PROJECT,
             status="broken",
             detail="is not installed, so nobody says which versions it needs",
-            fix="python -m pip install -c constraints.txt -e .",
+            fix=installation.install_project(),
         )
     for requirement in requirements or ():
         yield _distribution(requirement)
@@ -107,7 +106,7 @@ def _python() -> Finding:
 
     version = platform.python_version()
     try:
-        wanted = SpecifierSet(importlib.metadata.metadata(_PROJECT)["Requires-Python"])
+        wanted = SpecifierSet(importlib.metadata.metadata(installation.PROJECT)["Requires-Python"])
     except importlib.metadata.PackageNotFoundError:
         wanted = SpecifierSet()  # which is a finding of its own
     if wanted.contains(version, prereleases=True):
@@ -116,7 +115,7 @@ def _python() -> Finding:
         name="python",
         status="broken",
         detail=f"{version} is outside the tested range, {wanted}",
-        fix="make clean; make PYTHON=python3.12 test",
+        fix=installation.other_python(),
     )
 
 
@@ -142,7 +141,7 @@ def _package_names() -> Finding:
 def _tvm() -> Finding:
     version = _version("apache-tvm")
     if version is None:
-        return Finding(name="tvm", status="broken", detail="not installed", fix="make tune installs it")
+        return Finding(name="tvm", status="broken", detail="not installed", fix=installation.install_all())
     # A broken native library may end the process, so it is tried in one of its own.
     probe = subprocess.run([sys.executable, "-c", _TVM_PROBE], capture_output=True, text=True, check=False)
     if probe.returncode == 0:
@@ -155,7 +154,7 @@ def _tvm() -> Finding:
         name="tvm",
         status="broken",
         detail=f"{version} does not import and save an object: {reason[:120]}",
-        fix="python -m pip install --force-reinstall -c constraints.txt apache-tvm apache-tvm-ffi",
+        fix=installation.install(*_pins("apache-tvm", "apache-tvm-ffi"), again=True),
     )
 
 
@@ -166,19 +165,20 @@ def _requirements() -> list[Requirement] | None:
     from packaging.requirements import Requirement
 
     try:
-        lines = importlib.metadata.requires(_PROJECT) or []
+        lines = importlib.metadata.requires(installation.PROJECT) or []
     except importlib.metadata.PackageNotFoundError:
         return None
     found: dict[str, Requirement] = {}
     for requirement in map(Requirement, lines):
-        if _is_required(requirement) or requirement.name in _PURPOSES:
+        if installation.is_required(requirement) or requirement.name in _PURPOSES:
             found.setdefault(requirement.name, requirement)
-    return sorted(found.values(), key=lambda requirement: not _is_required(requirement))
+    return sorted(found.values(), key=lambda requirement: not installation.is_required(requirement))
 
 
-def _is_required(requirement: Requirement) -> bool:
-    """Whether this platform needs it without any extra."""
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+def _pins(*distributions: str) -> list[str]:
+    """Return distributions with the versions that this project needs, where its metadata says which."""
+    required = {requirement.name: requirement for requirement in _requirements() or ()}
+    return [f"{name}{required[name].specifier}" if name in required else name for name in distributions]
 
 
 def _distribution(requirement: Requirement) -> Finding:
@@ -188,9 +188,8 @@ def _distribution(requirement: Requirement) -> Finding:
     extra, purpose = _PURPOSES.get(name, ("", ""))
     version = _version(name) or _version(_SAME_PACKAGE.get(name, name))
     if version is None:
-        fix = (
-            f"python -m pip install -c constraints.txt -e '.[{extra}]'" if extra else "make tune installs it"
-        )
+        wanted = f"{name}{requirement.specifier}"
+        fix = installation.install_extra(extra) if extra else installation.install(wanted)
         detail = f"not installed; needed for {purpose}" if extra else "not installed"
         return Finding(name=name, status="missing" if extra else "broken", detail=detail, fix=fix)
     if not requirement.specifier.contains(Version(version), prereleases=True):
@@ -201,7 +200,7 @@ def _distribution(requirement: Requirement) -> Finding:
             name=name,
             status="broken",
             detail=detail,
-            fix=f"python -m pip install -c constraints.txt '{name}{requirement.specifier}'",
+            fix=installation.install(f"{name}{requirement.specifier}"),
         )
     return Finding(name=name, status="ok", detail=f"{version} ({purpose})" if purpose else version)
 

@@ -62,16 +62,6 @@ def draw(
     check_folder("--out", out)
     if out is not None and out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
-    compare = compare or (schedules is not None and out is not None and out.suffix in PICTURES)
-    if (compare or critical_path) and (out is None or out.suffix not in PICTURES):
-        given = "--compare" if compare else "--critical-path"
-        raise typer.BadParameter(
-            f"{given} is for pictures; add --out with one of {', '.join(PICTURES)} (a page always compares)"
-        )
-    if schedules is not None and (out is None or out.suffix in (".json", ".txt")):
-        raise typer.BadParameter(
-            f"--schedules is for comparisons; add --out with one of {', '.join(PICTURES)}, .html or .md"
-        )
     plan = load_plan(file) if detect_kind(file) is DocumentKind.PLAN else None
     schedule = plan.schedule if plan is not None else load_schedule(file)
     if out is not None:
@@ -99,7 +89,7 @@ def draw(
     elif out is None:
         from tessel.picture import text_grid
 
-        console.stdout().print(text_grid(schedule, width=console.stdout().width), end="")
+        console.print_drawing(text_grid(schedule, width=console.stdout().width))
     else:
         console.print_note(f"{out} written")
 
@@ -120,6 +110,8 @@ def write_picture(
 
     compared = out.suffix in (".html", ".md") or (compare and out.suffix in PICTURES)
     comparison = build_comparison(schedule, plan, names) if compared else None
+    if comparison is None and schedule.found_by:
+        title = f"{title}, found by {schedule.found_by}"
     with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))

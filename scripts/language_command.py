@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import console
+from scripts import console, installation
 from scripts.arguments import parse_names
+from scripts.command_app import CommandApp
 from scripts.tuning_options import (
     DEFAULT_RECORDS,
     JsonOption,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tuner.language.network import NetworkShape
     from tuner.language.sketches import KernelSpace
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Train the tensor language model, have it write schedules of kernels, and measure them.\n\n"
     "Example: `tessel language train`",
@@ -105,8 +106,8 @@ def train(
     )  # fmt: skip
     if not 0 < best <= 1 or not 0 < learning_rate < 1:
         raise typer.BadParameter("--best is a share above 0 and at most 1, --learning-rate one below 1")
-    if kernels is not None and trials < 1:
-        raise typer.BadParameter("--kernels is given without --trials; say how many to measure of each")
+    if kernels is not None:
+        _check_numbers(("--trials", trials, 1))
     from records import open_store
     from tuner.language.kernels import FAMILIES
     from tuner.language.model_files import load_network
@@ -346,15 +347,16 @@ def evaluate(
 def _machine(text: str, threads: int) -> Machine:
     from tuner.backends.metaschedule import MetaSchedule, tuning_target
     from tuner.language.model_training import Machine
-    from tuner.target_resolution import environment_of, resolve_target
+    from tuner.target_resolution import check_measurable, environment_of, resolve_target
 
     with console.progress_bar("starting"):
         target = resolve_target(text, num_threads=threads)
-        if target.kind != "cpu" or target.rpc:
+        if target.kind != "cpu":
             raise typer.BadParameter(
                 f"--target {text} is not this machine's processor; the language model writes "
                 "schedules for cpu"
             )
+        check_measurable(target)
         return Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
 
 
@@ -425,7 +427,7 @@ def _check_extra() -> None:
     if missing:
         raise typer.BadParameter(
             f"{missing[0]} is not installed, and the language model needs it; "
-            "python -m pip install -c constraints.txt -e '.[language]'"
+            f"{installation.install_extra('language')}"
         )
 
 

@@ -6,6 +6,7 @@ the sub-commands import nothing heavy before their function runs, so that `--hel
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -26,27 +27,30 @@ from scripts import (
     cost_model_command,
     doctor_command,
     draw_command,
+    installation,
+    interrupts,
     language_command,
+    output_streams,
     partition_command,
     records_command,
     run_command,
     schedule_command,
+    searching,
     stages_command,
     targets_command,
     tune_command,
     uncompiled,
 )
+from scripts.command_app import CommandApp
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-
-_INTERRUPTED = "interrupted; finished measurements are kept"
+EXIT_INTERRUPTED = interrupts.EXIT_INTERRUPTED
 
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
 
-app = typer.Typer(
+app = CommandApp(
     name="tessel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -70,10 +74,38 @@ app.command("backends")(backends_command.backends)
 app.command("doctor")(doctor_command.doctor)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print_line(f"tessel {versions_text()}")
+        raise typer.Exit
+
+
+def versions_text() -> str:
+    """Return our version, and those of Python and TVM, in one line."""
+    import importlib.metadata
+    import platform
+
+    found = []
+    for distribution in ("tessel-tuner", "apache-tvm"):
+        try:
+            found.append(importlib.metadata.version(distribution))
+        except importlib.metadata.PackageNotFoundError:
+            found.append("not installed")
+    ours, tvm = found
+    return f"{ours} (Python {platform.python_version()}, TVM {tvm})"
+
+
 @app.callback()
 def _global_options(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show log lines and tracebacks."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version, and those it runs with.",
+        callback=_show_version,
+        is_eager=True,
+    ),
 ) -> None:
     console.set_verbosity(quiet=quiet, verbose=verbose)
     if verbose:
@@ -82,6 +114,7 @@ def _global_options(
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
+    output_streams.take_over()
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
@@ -90,10 +123,26 @@ def run() -> None:
     # garbage as often as Python does took a third of the time to compare and draw them.
     gc.set_threshold(100_000, 50, 50)
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        interrupts.leave_quietly(status)
+        if status == EXIT_INTERRUPTED or searching.is_any_abandoned():
+            _exit_at_once(status)
+        sys.exit(status)
     finally:
         if "--install-completion" in sys.argv:
             completion_words.mend_installed_for_zsh()
+
+
+def _exit_at_once(status: int) -> None:
+    """End the process without waiting for threads.
+
+    Compiled code may still run in one, under which Python cannot end safely. And a KeyboardInterrupt that
+    passed through `eval` makes Python end by the signal, though it was caught.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,31 +156,25 @@ def main(arguments: Sequence[str]) -> int:
     """
     if not console.wants_color():
         _leave_styles_out_of_help()
+    interrupts.raise_in_work()
     try:
         status = typer.main.get_command(app).main(
             _flags_first(arguments), prog_name="tessel", standalone_mode=False
         )
         sys.stdout.flush()
         if status == EXIT_INTERRUPTED:
-            return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
+            return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
         return status if isinstance(status, int) else 0
     except TyperException as error:
         return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(_INTERRUPTED, EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`tessel … | head`): point stdout elsewhere so that exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         missing = _DISTRIBUTION_BY_MODULE.get((error.name or "").partition(".")[0])
         if missing is None:
             raise
-        return _fail(
-            f"{missing} is not installed, and this command needs it; python -m pip install {missing} "
-            "-c constraints.txt",
-            EXIT_FAILED,
-        )
+        fix = installation.install(missing)
+        return _fail(f"{missing} is not installed, and this command needs it; {fix}", EXIT_FAILED)
     except Exception as error:
         status = _status_of(error)
         if status is None:
@@ -193,6 +236,7 @@ _STATUS_BY_ERROR = {
     ("tuner.errors", "TunerError"): EXIT_FAILED,
     ("records.errors", "RecordFileError"): EXIT_USAGE,
     ("records.errors", "RecordError"): EXIT_FAILED,
+    ("cost_model.errors", "CostModelFileError"): EXIT_USAGE,
     ("cost_model.errors", "CostModelError"): EXIT_FAILED,
     ("builtins", "ValueError"): EXIT_USAGE,
     ("builtins", "OSError"): EXIT_FAILED,
@@ -202,6 +246,6 @@ _STATUS_BY_ERROR = {
 def _fail(message: str, status: int) -> int:
     if console.is_verbose():
         traceback.print_exc()
-    line = " ".join(message.split())
+    line = console.printable(" ".join(message.split()))
     sys.stderr.write(f"tessel: {line}\n")
     return status

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scripts import console
-from scripts.report import format_error, format_figure
+from scripts.report import end_to_end_rows, format_error, format_figure
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -23,10 +24,10 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     kind = "training" if plan.training else "inference"
     parts = [
-        f"## {plan.model}, {kind}, on {len(plan.stages)} devices\n",
-        f"{plan.device_model}, {plan.num_threads} threads a device, {schedule.micro_batches} micro-batches. "
-        f"Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; simulated from measured "
-        f"stages, hop latency {plan.hop_source}.\n",
+        f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
+        f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} "
+        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
+        f"simulated from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages, a micro-batch\n",
         _stages(plan),
@@ -50,9 +51,7 @@ def comparison_table(comparison: Comparison) -> str:
             memory = console.format_numbers(row.peak_memory)
         ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
-        rows.append(
-            (row.schedule, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio)
-        )
+        rows.append((row.title, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio))
     return _table(("schedule", "makespan", "bubble ratio", "peak memory", "fits", "ratio to 1F1B"), rows)
 
 
@@ -73,12 +72,7 @@ def _stages(plan: Plan) -> str:
 
 
 def _end_to_end(plan: Plan) -> str:
-    mix = plan.end_to_end["mix"].latency_us
-    rows = [
-        (name, format_figure(figure), f"{figure.latency_us / mix:.2f}")
-        for name, figure in sorted(plan.end_to_end.items(), key=lambda item: item[1].latency_us)
-    ]
-    return _table(("backends", "latency", "ratio to mix"), rows)
+    return _table(("backends", "latency", "ratio to mix", "interval"), end_to_end_rows(plan))
 
 
 def _partition(plan: Plan) -> str:
@@ -101,4 +95,9 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_escaped, cells)) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Return text in which nothing is Markdown's or HTML's: names come from a file."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))

@@ -9,6 +9,7 @@ import typer
 
 from scripts import console, tuning_options
 from scripts.arguments import check_folder
+from scripts.draw_command import PICTURES
 from scripts.report import format_figure, print_end_to_end, print_partitions
 from scripts.tuning_options import (
     BatchOption,
@@ -21,7 +22,7 @@ from scripts.tuning_options import (
 )
 
 if TYPE_CHECKING:
-    from scripts.documents.tuning import Partitioned, PrintedExplanation
+    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
     from tessel.picture import GraphNode
     from tuner.explanation import Explanation
     from tuner.whole_model import PartitionedModel
@@ -54,9 +55,10 @@ def partition(
 
     `tessel partition net.onnx --backends tvm,blas --explain`
     """
+    check_folder("--picture", picture, suffixes=PICTURES)
+
     from tuner.whole_model import partition_model
 
-    check_folder("--picture", picture)
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(options) as session:
         result = partition_model(loaded, session, second_level=second_level, coarser=coalesce)
@@ -67,6 +69,8 @@ def partition(
         console.print_note(f"{picture} written")
     if json:
         console.print_json(_document(result))
+        if explain:
+            _note_reasons(result)
         return
     _print(result, explain=explain)
 
@@ -90,6 +94,8 @@ def _nodes(result: PartitionedModel) -> list[GraphNode]:
 
 
 def _document(result: PartitionedModel) -> Partitioned:
+    from msgspec import UNSET
+
     from scripts.documents.tuning import Partitioned, PrintedPart, RunnerUp
 
     return Partitioned(
@@ -111,10 +117,12 @@ def _document(result: PartitionedModel) -> Partitioned:
         explanations=tuple(_explanation_document(each) for each in result.explanations),
         refused=result.num_refused_by_reason,
         end_to_end_us={name: figure.latency_us for name, figure in result.end_to_end.items()},
+        race=_race_document(result),
         sum_of_parts_us=result.sum_of_parts.latency_us,
         launch_penalty_us=result.launch_penalty_us,
         chosen_by=result.chosen_by,
         max_relative_error=result.max_relative_error,
+        import_error=UNSET if result.import_error is None else result.import_error,
         candidates=sum(result.num_candidates_by_rule.values()),
         candidates_by_rule=result.num_candidates_by_rule,
         candidates_invalid=result.num_invalid,
@@ -125,6 +133,18 @@ def _document(result: PartitionedModel) -> Partitioned:
     )
 
 
+def _race_document(result: PartitionedModel) -> PrintedRace:
+    """Return each single backend's latency over the mix's, with its interval, and the fastest one's."""
+    from scripts.documents.tuning import PrintedRace, PrintedRatio
+
+    ratios = {
+        name: PrintedRatio(ratio=each.ratio, low=each.low, high=each.high, rounds=each.num_rounds)
+        for name, each in result.ratio_to_mix.items()
+    }
+    best = min(ratios, key=lambda name: ratios[name].ratio, default=None)
+    return PrintedRace(ratio_to_mix=ratios, best_single=best, tie=result.is_tie, confidence=0.95)
+
+
 def _print(result: PartitionedModel, *, explain: bool) -> None:
     console.print_line(
         f"{result.new_measurements} new measurements, {result.reused_measurements} found in the records\n"
@@ -133,7 +153,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     print_end_to_end("Whole model", result)
     if result.chosen_by != "searched":
         console.print_line(
-            f"the mix is another partition ({result.chosen_by}): measured faster than the search's first"
+            f"the mix is another partition ({result.chosen_by}): it won against the search's first"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     pruned = result.function.priced.num_pruned
@@ -169,6 +189,16 @@ def _explain(result: PartitionedModel) -> None:
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
+
+
+def _note_reasons(result: PartitionedModel) -> None:
+    """Say on stderr, beside a document that holds them all, why the sub-graphs went where they did."""
+    for each in result.explanations:
+        others = "; ".join(
+            f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
+        )
+        chosen = f"{each.backend} {format_figure(each.figure)}"
+        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'nobody else'}")
 
 
 def _others(explanation: Explanation) -> str:

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
+from scripts.console import printable
+
 PLAIN_EVERY_S = 10.0
 """Seconds between two plain lines."""
 
@@ -36,7 +38,7 @@ class Reporter:
             # A part of the work that cannot be counted follows one that could: its counts are over.
             self._progress.remove_task(self._task)
             self._task = self._add_task(text)
-        self._progress.update(self._task, description=text, completed=completed, total=total)
+        self._progress.update(self._task, description=printable(text), completed=completed, total=total)
 
     def line(self) -> str:
         """Return what the bar would show as one line of text."""
@@ -44,7 +46,7 @@ class Reporter:
         return f"{task.description}: {_describe(task)}"
 
     def _add_task(self, text: str) -> TaskID:
-        return self._progress.add_task(text, total=None, limit_s=self._limit_s, began=self._began)
+        return self._progress.add_task(printable(text), total=None, limit_s=self._limit_s, began=self._began)
 
 
 @contextmanager
@@ -59,7 +61,12 @@ def show_progress(
         limit_s: seconds after which the body ends at the latest; None where nobody knows.
         bar: whether to draw a bar; else a plain line every `PLAIN_EVERY_S`.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), _DoneColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        _DoneColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not bar) as progress:
         reporter = Reporter(progress, description, limit_s)
         if bar or console.quiet:

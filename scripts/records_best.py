@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console, tuning_options
+from scripts.arguments import check_target
 from scripts.records_options import JsonOption, UrlOption, name_operators, open_existing
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def best(
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help=f"{tuning_options.MODEL_HELP} Left out: all.")
     ] = None,
-    target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.")] = "cpu",
+    target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.", callback=check_target)] = "cpu",
     match: Annotated[
         tuning_options.MatchName,
         typer.Option(

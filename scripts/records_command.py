@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scripts import console, records_best, records_transfer
+from scripts.command_app import CommandApp
 from scripts.records_options import JsonOption, UrlOption, name_operators, open_existing
 from scripts.tuning_options import DEFAULT_RECORDS
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 StatusName = Literal["ok", "unsupported", "error", "timeout"]
 RoleName = Literal["kernel", "stage", "model", "transfer", "device", "task"]
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     help="Show, check and move what was measured.\n\nExample: `tessel records stats`",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import console
+from scripts.arguments import check_folder
 from scripts.records_options import JsonOption, UrlOption, open_existing
 from scripts.tuning_options import DEFAULT_RECORDS
 
@@ -38,6 +39,8 @@ def export(
     from records.metaschedule import write_database
 
     damaged: tuple[str, ...] = ()
+    if not metaschedule:
+        check_folder("FILE", path)
     with open_existing(records) as store, console.progress_bar("writing records"):
         if metaschedule:
             written = write_database(store.iterate(), path)

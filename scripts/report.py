@@ -54,17 +54,42 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
 def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
     """Print the mix of backends against each single one, and how far the sum of parts is off."""
     mix = found.end_to_end["mix"].latency_us
-    rows = [
-        [name, format_figure(figure), f"{figure.latency_us / mix:.2f}"]
-        for name, figure in sorted(found.end_to_end.items(), key=lambda item: item[1].latency_us)
-    ]
-    console.print_table(title, ["backends", "latency", "ratio to mix"], rows)
+    columns = ["backends", "latency", "ratio to mix", "interval"]
+    console.print_table(title, columns, end_to_end_rows(found))
+    if found.is_tie:
+        console.print_line(
+            "a tie: no program is ahead beyond its interval, so the mix is the simplest of them"
+        )
     error = found.sum_of_parts.latency_us / mix - 1
     console.print_line(
         f"sum of parts {console.format_us(found.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{found.launch_penalty_us:.2f} us\n"
-        f"largest error against the unpartitioned model {format_error(found.max_relative_error)}"
+        f"{found.launch_penalty_us:.2f} us"
     )
+    whole = "the unpartitioned model" if found.import_error is None else "the model's own program"
+    console.print_line(f"largest error against {whole} {format_error(found.max_relative_error)}")
+    if found.import_error is not None:
+        console.print_line(
+            f"largest error of the import against the model's own program {found.import_error:.1e}"
+        )
+
+
+def end_to_end_rows(found: ModelPlan | PartitionedModel) -> list[list[str]]:
+    """Return a row a variant, fastest first: its latency, its ratio to the mix, and that ratio's interval.
+
+    Ratios are those within rounds of a race, where there was one; latencies apart would compare the load too.
+    """
+    mix = found.end_to_end["mix"].latency_us
+    ratios = {name: ratio.ratio for name, ratio in found.ratio_to_mix.items()}
+    intervals = {
+        name: f"{ratio.low:.2f} … {'∞' if ratio.high is None else f'{ratio.high:.2f}'}"
+        for name, ratio in found.ratio_to_mix.items()
+    }
+    rows = [
+        (ratios.get(name, figure.latency_us / mix), name, format_figure(figure))
+        for name, figure in found.end_to_end.items()
+    ]
+    rows.sort(key=lambda row: row[0])  # the mix is the first of its equals
+    return [[name, latency, f"{ratio:.2f}", intervals.get(name, "")] for ratio, name, latency in rows]
 
 
 def print_stages(stages: Sequence[StagePlan]) -> None:

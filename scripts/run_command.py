@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
     from scripts.documents.runs import RunDone
     from tessel.engine.devices import Devices
     from tessel.engine.overheads import Calibration
-    from tessel.engine.run import Reference, RunReport
+    from tessel.engine.results_check import Reference, ResultsCheck
+    from tessel.engine.run import RunReport
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
 
 _PICTURES = (".svg", ".pdf", ".png")
 _SLEEP_STEP_S = 0.01
+_OF_PLAN = ("compiled", "torch")
+"""Kinds of stages that load the plan's model."""
 
 
 class Device(enum.StrEnum):
@@ -93,17 +97,29 @@ def run(
             "lack it; anew, measured again; none, left out."
         ),
     ] = Overheads.KNOWN,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The module:function or file.py:function that the plan was tuned for: running it runs that "
+            "code, so name it here too, or give --trust-model."
+        ),
+    ] = None,
+    trust_model: Annotated[
+        bool, typer.Option("--trust-model", help="Run whatever code the plan names as its model.")
+    ] = False,
     records: RecordsOption = DEFAULT_RECORDS,
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Run a plan's schedule and 1F1B in turn, one process a device, and check every gradient.
+    """Run a plan's schedule and 1F1B in turn, one process a device, and check every loss and gradient.
+
+    Ends with status 1 where a tensor is not the reference's within the tolerance of its data type.
 
     Examples:
 
     `tessel run out/gpt2/plan.json`
 
-    `tessel run out/own/plan.json --stages torch --trace real.json`
+    `tessel run out/own/plan.json --model examples/own_model.py:build --stages torch --trace real.json`
 
     `tessel run out/gpt2/plan.json --csv orders.csv`
 
@@ -130,7 +146,8 @@ def run(
             console.print_json(OrdersWritten(orders=str(csv)))
         return
     devices = _devices(subject, device)
-    programs = _programs(subject, stages, seed, devices)
+    trusted = _is_trusted(subject, stages, model, trust_model=trust_model)
+    programs = _programs(subject, stages, seed, devices, trust_model=trusted)
     known = _overheads(subject, records, overheads, devices)
     report = _run(subject, programs, known, devices, repeats=repeats, timeout_s=timeout_s)
     if trace is not None:
@@ -141,8 +158,9 @@ def run(
         console.print_note(f"picture written to {picture}")
     if json:
         console.print_json(_document(report))
-        return
-    _print(subject, programs, report)
+    else:
+        _print(subject, programs, report)
+    _require_right(report)
 
 
 @dataclass(frozen=True)
@@ -157,11 +175,12 @@ class _Subject:
 
 @dataclass(frozen=True)
 class _Programs:
-    """Who builds the stages, from what, the unpipelined model, and how long a step is simulated to be."""
+    """Who builds the stages, from what, the reference, and how long a step is simulated to be."""
 
     provider: str
     spec: str
     reference: Callable[[int], Reference] | None
+    reference_name: str
     step_us: float | None
 
 
@@ -206,7 +225,11 @@ def _run(
             provider=programs.provider,
             provider_spec=programs.spec,
             reference=programs.reference,
+            reference_name=programs.reference_name,
             tied=subject.plan.tied if subject.plan is not None else (),
+            parameters=[stage.parameters for stage in subject.plan.stages]
+            if subject.plan is not None
+            else (),
             num_threads=subject.plan.num_threads if subject.plan is not None else 1,
             repeats=repeats,
             timeout_s=timeout_s,
@@ -262,7 +285,32 @@ def _overheads(
     return found.calibration
 
 
-def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices) -> _Programs:
+def _is_trusted(subject: _Subject, stages: str | None, model: str | None, *, trust_model: bool) -> bool:
+    """Return whether the user wants the code run that a plan names as its model.
+
+    Raises:
+        typer.BadParameter: it would be run and is not wanted, or the user named another model.
+    """
+    if model is not None and (subject.plan is None or model != subject.plan.model):
+        found = (
+            "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
+        )
+        raise typer.BadParameter(f"--model {model}: this document {found}; leave --model out, or name that")
+    if trust_model or model is not None or subject.plan is None or (stages or "compiled") not in _OF_PLAN:
+        return trust_model or model is not None
+    from tuner.frontend import is_code
+
+    if is_code(subject.plan.model):
+        raise typer.BadParameter(
+            f"this plan names the Python code {subject.plan.model!r} as its model, and running the plan runs "
+            f"that code; if you trust it, add --model {shlex.quote(subject.plan.model)} or --trust-model"
+        )
+    return False
+
+
+def _programs(
+    subject: _Subject, stages: str | None, seed: int, devices: Devices, *, trust_model: bool
+) -> _Programs:
     """Return who builds the stages, from which specification, and the unpipelined model.
 
     Raises:
@@ -273,14 +321,14 @@ def _programs(subject: _Subject, stages: str | None, seed: int, devices: Devices
         return _sleeping(subject, devices)
     if ":" in chosen:
         return _stages_of_ones_own(subject, chosen, devices)
-    if chosen not in ("compiled", "torch"):
+    if chosen not in _OF_PLAN:
         raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
     if subject.plan is None:
         raise typer.BadParameter(
             f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
             "module:function"
         )
-    return _stages_of_plan(subject.plan, chosen, seed, devices)
+    return _stages_of_plan(subject.plan, chosen, seed, devices, trust_model=trust_model)
 
 
 def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
@@ -290,7 +338,7 @@ def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
-    return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, step_us)
+    return _Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, "", step_us)
 
 
 def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _Programs:
@@ -309,10 +357,11 @@ def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _
     except EngineError:
         whole = None
     reference = None if whole is None else functools.partial(whole, spec)
-    return _Programs(provider, spec, reference, subject.step_us if subject.plan is None else None)
+    name = f"{provider.rpartition(':')[0]}:reference"
+    return _Programs(provider, spec, reference, name, subject.step_us if subject.plan is None else None)
 
 
-def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Programs:
+def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> _Programs:
     import msgspec
 
     from tuner.plan import ModelPlan
@@ -321,12 +370,15 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
     if stages == "torch":
         from tuner import torch_programs
 
-        of_torch = torch_programs.TorchProgramSpec(plan=tuned, seed=seed, device=devices.kind)
+        of_torch = torch_programs.TorchProgramSpec(
+            plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model
+        )
         torch_programs.check_spec(of_torch)
         return _Programs(
             "tuner.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
+            "the whole torch module under plain torch",
             plan.step_us,
         )
     from tuner import compiled_stages
@@ -336,12 +388,13 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices) -> _Pr
             f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
             "or give --stages torch"
         )
-    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed)
+    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
     compiled_stages.check_spec(spec)
     return _Programs(
         "tuner.compiled_stages:provide_programs",
         msgspec.json.encode(spec).decode(),
         lambda count: compiled_stages.reference_step(spec, count),
+        "the uncut, unpartitioned program that was imported from the model",
         plan.step_us,
     )
 
@@ -376,11 +429,18 @@ def _draw(subject: _Subject, report: RunReport, path: Path) -> None:
 def _document(report: RunReport) -> RunDone:
     from msgspec import UNSET
 
-    from scripts.documents.runs import RunDone
+    from scripts.documents.runs import NumChecked, RunDone
 
+    check = report.check
     return RunDone(
         max_gradient_error=report.max_gradient_error,
         loss_error=report.loss_error,
+        is_right=not check.failures if check.reference_name else None,
+        reference=check.reference_name or None,
+        checked=NumChecked(gradients=check.num_gradients, losses=check.num_losses),
+        worst_gradient=check.worst_gradient,
+        worst_loss=check.worst_loss,
+        failures=check.failures,
         ranks_per_core=report.ranks_per_core,
         ranks_per_gpu=report.ranks_per_gpu,
         searched=report.figures["searched"],
@@ -411,10 +471,7 @@ def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
     if len(report.figures) == 2:
         searched, baseline = report.figures.values()
         console.print_line(f"searched over 1F1B, for real  {searched.real_ms / baseline.real_ms:.3f}")
-    if report.max_gradient_error is not None:
-        console.print_line(f"largest relative error of a gradient  {report.max_gradient_error:.1e}")
-    if report.loss_error is not None:
-        console.print_line(f"largest relative error of a loss      {report.loss_error:.1e}")
+    _print_check(report.check)
     if report.ranks_per_gpu > 1:
         console.print_line(
             f"{report.ranks_per_gpu} ranks share a GPU here and hand over through the host, so real steps "
@@ -423,4 +480,35 @@ def _print(subject: _Subject, programs: _Programs, report: RunReport) -> None:
     elif report.ranks_per_core > 1 and not report.ranks_per_gpu and "sleeping" not in programs.provider:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so real steps take longer than simulated"
+        )
+
+
+def _print_check(check: ResultsCheck) -> None:
+    """Say what was checked, against what, and where the largest errors are."""
+    if not check.reference_name:
+        console.print_line("no loss and no gradient was checked: there is nothing to compare with")
+        return
+    console.print_line(
+        f"checked {check.num_gradients} gradients and {check.num_losses} losses, over schedules, against "
+        f"{check.reference_name}"
+    )
+    for name, worst in (("gradient", check.worst_gradient), ("loss", check.worst_loss)):
+        if worst is not None:
+            error = "none" if worst.relative_error is None else f"{worst.relative_error:.1e}"
+            allowed = f"{error} of {worst.tolerance:.0e} allowed"
+            console.print_line(f"largest relative error of a {name:8}  {allowed}, in {worst.place}")
+
+
+def _require_right(report: RunReport) -> None:
+    """End the command with status 1 where results are wrong.
+
+    Raises:
+        EngineError: they are; names the worst tensors with their stages.
+    """
+    from tessel.engine import EngineError
+
+    if report.check.failures:
+        raise EngineError(
+            f"{report.check.describe_failures()}; what was timed is not the model: run the stages that are "
+            "named alone, or with --stages torch, to find the one that is wrong"
         )

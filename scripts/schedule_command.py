@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts import completion, console, uncompiled
-from scripts.arguments import check_folder, parse_duration, parse_limits, parse_spans
+from scripts import completion, console, interrupts, searching, uncompiled
+from scripts.arguments import check_folder, parse_limits, parse_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from scripts.documents.searches import PrintedOpenRange
     from tessel.placement import Placement
     from tessel.schedule import Schedule
     from tessel.search import FrontierPoint, MakespanPoint, RepetendResult
+    from tessel.search.budget import SearchBudget
+    from tessel.search.open_ranges import Frontier, OpenRange
+
+    AnyFrontier = Frontier[FrontierPoint] | Frontier[MakespanPoint]
 
 _SHAPE = "Shape options"
 _SEARCH = "Search options"
 _OUTPUT = "Output options"
+
+_PICTURES = (".svg", ".png", ".pdf")
+"""What a frontier is saved as."""
 
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches of a schedule unless told otherwise."""
@@ -120,9 +126,12 @@ def schedule(
             rich_help_panel=_SEARCH,
         ),
     ] = False,
+    work: Annotated[
+        float | None, typer.Option(help=searching.WORK_HELP, rich_help_panel=_SEARCH, show_default=False)
+    ] = None,
     time_limit: Annotated[
-        str, typer.Option(help="Time for the search, such as 10s.", rich_help_panel=_SEARCH)
-    ] = "10s",
+        str | None, typer.Option(help=searching.TIME_HELP, rich_help_panel=_SEARCH, show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=_SEARCH)] = 0,
     save: Annotated[
         Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=_OUTPUT)
@@ -141,7 +150,7 @@ def schedule(
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
     """
-    check_folder("--save", save)
+    check_folder("--save", save, suffixes=_PICTURES if frontier else ())
     if micro_batches is not None and micro_batches < 1:
         raise typer.BadParameter(f"--micro-batches is {micro_batches}; a step has at least one micro-batch")
     options = {
@@ -161,22 +170,24 @@ def schedule(
     }
     placement = _placement(shape, devices, _given(options))
     limits = None if memory is None else parse_limits(memory, placement.devices)
-    time_limit_s = parse_duration(time_limit)
-    uncompiled.run_uncompiled_if_cold(time_limit_s)
+    uncompiled.compile_or_do_without(searching.only_time(work, time_limit))
     if frontier:
-        _refuse_limit(limits)
-        if micro_batches is None or period_only:
-            _period_frontier(placement, time_limit_s, seed, as_json=json, picture=save)
+        if micro_batches is None:
+            budget = searching.make_budget(work, time_limit)
+            _period_frontier(placement, budget, as_json=json, picture=save)
         else:
-            _makespan_frontier(placement, micro_batches, time_limit_s, seed, as_json=json, picture=save)
+            budget = searching.make_budget(work, time_limit)
+            _makespan_frontier(placement, micro_batches, budget, seed, as_json=json, picture=save)
         return
     if period_only:
-        _repetend(placement, limits, time_limit_s, seed, as_json=json)
+        _repetend(placement, limits, searching.make_budget(work, time_limit), as_json=json)
         return
     number = DEFAULT_MICRO_BATCHES if micro_batches is None else micro_batches
-    result = _whole_schedule(placement, number, limits, time_limit_s, seed)
-    _save(result, save)
-    _show_schedule(result, as_json=json)
+    budget = searching.make_budget(work, time_limit)
+    result = _whole_schedule(placement, number, limits, budget, seed)
+    with interrupts.deferred():
+        _save(result, save)
+        _show_schedule(result, budget, as_json=json)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -189,9 +200,6 @@ def _placement(shape: str, devices: int | None, options: dict[str, Any]) -> Plac
     from tessel.shapes import SHAPES, make_shape
 
     if shape not in SHAPES and (Path(shape).suffix or Path(shape).exists()):
-        given = ["--devices"] * (devices is not None) + [f"--{name.replace('_', '-')}" for name in options]
-        if given:
-            raise typer.BadParameter(f"{given[0]} goes with a shape; {shape} is a file and says it itself")
         return load_placement(Path(shape))
     if shape in SHAPES and devices is None:
         raise typer.BadParameter(f"--devices is missing; say how many devices the {shape} spans")
@@ -217,102 +225,71 @@ def _negated(units: int | tuple[int, ...]) -> int | tuple[int, ...]:
     return -units if isinstance(units, int) else tuple(-each for each in units)
 
 
-def _refuse_limit(limits: tuple[int, ...] | None) -> None:
-    if limits is not None:
-        raise typer.BadParameter("--memory is one limit, and --frontier shows all that matter; leave one out")
-
-
 def _repetend(
-    placement: Placement, limits: tuple[int, ...] | None, time_limit_s: float, seed: int, *, as_json: bool
+    placement: Placement, limits: tuple[int, ...] | None, budget: SearchBudget, *, as_json: bool
 ) -> None:
-    from tessel.search import Progress, find_repetend
+    from tessel.search import find_repetend
 
-    def tell(progress: Progress) -> None:
-        update(f"best period {progress.makespan}")
-        note_answer()
-
-    with (
-        console.progress_bar("searching", limit_s=time_limit_s) as update,
-        uncompiled.ended_in_time(time_limit_s) as note_answer,
-    ):
-        found = find_repetend(
-            placement, memory=limits, time_limit_s=time_limit_s, seed=seed, on_progress=tell
-        )
-    _show_repetend(found, as_json=as_json)
+    found = searching.run_search(
+        lambda: find_repetend(placement, memory=limits, budget=budget), budget, description="searching"
+    )
+    with interrupts.deferred():
+        _show_repetend(found, budget, as_json=as_json)
 
 
 def _whole_schedule(
-    placement: Placement, micro_batches: int, limits: tuple[int, ...] | None, time_limit_s: float, seed: int
+    placement: Placement,
+    micro_batches: int,
+    limits: tuple[int, ...] | None,
+    budget: SearchBudget,
+    seed: int,
 ) -> Schedule:
-    from tessel.search import Progress, find_schedule
+    from tessel.search import find_schedule
 
-    def tell(progress: Progress) -> None:
-        update(f"best makespan {progress.makespan}")
-        note_answer()
-
-    with (
-        console.progress_bar("searching", limit_s=time_limit_s) as update,
-        uncompiled.ended_in_time(time_limit_s) as note_answer,
-    ):
-        return find_schedule(
-            placement,
-            micro_batches=micro_batches,
-            memory=limits,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            on_progress=tell,
-        )
+    return searching.run_search(
+        lambda: find_schedule(
+            placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=seed
+        ),
+        budget,
+        description="searching",
+    )
 
 
 def _period_frontier(
-    placement: Placement, time_limit_s: float, seed: int, *, as_json: bool, picture: Path | None
+    placement: Placement, budget: SearchBudget, *, as_json: bool, picture: Path | None
 ) -> None:
     from tessel.search import find_frontier
 
-    def tell(count: int) -> None:
-        update(f"{count} searches done")
-        note_answer()
-
-    with (
-        console.progress_bar("searching a period for each limit", limit_s=time_limit_s) as update,
-        uncompiled.ended_in_time(time_limit_s) as note_answer,
-    ):
-        points = find_frontier(placement, time_limit_s=time_limit_s, seed=seed, on_search=tell)
-    _draw_frontier(points, picture)
-    if as_json:
-        from scripts.documents.schedules import PeriodFrontier, PrintedPeriod
-
-        printed = (
-            PrintedPeriod(
-                memory=point.memory,
-                period=point.period,
-                copies=point.copies,
-                lower_bound=point.lower_bound,
-                optimal=point.optimal,
-            )
+    points = searching.run_search(
+        lambda: find_frontier(placement, budget=budget),
+        budget,
+        description="searching a period for each limit",
+    )
+    with interrupts.deferred():
+        _draw_frontier(points, picture)
+        if as_json:
+            _print_periods(points)
+            return
+        columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "lower bound", "proven"]
+        rows = [
+            [
+                console.format_numbers(point.memory),
+                str(point.period),
+                str(point.copies),
+                f"{float(point.rate):.4g}",
+                str(point.lower_bound),
+                _proof_of(point, is_open=points.is_open(max(point.memory))),
+            ]
             for point in points
-        )
-        console.print_json(PeriodFrontier(frontier=tuple(printed)))
-        return
-    columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "lower bound", "proven"]
-    rows = [
-        [
-            console.format_numbers(point.memory),
-            str(point.period),
-            str(point.copies),
-            f"{float(point.rate):.4g}",
-            str(point.lower_bound),
-            "yes" if point.optimal else "no",
         ]
-        for point in points
-    ]
-    console.print_table("", columns, rows)
+        console.print_table("", columns, rows)
+        _print_open(points, "steps a micro-batch")
 
 
 def _makespan_frontier(
     placement: Placement,
     micro_batches: int,
-    time_limit_s: float,
+    budget: SearchBudget,
     seed: int,
     *,
     as_json: bool,
@@ -320,52 +297,128 @@ def _makespan_frontier(
 ) -> None:
     from tessel.search import find_makespan_frontier
 
-    def tell(count: int) -> None:
-        update(f"{count} searches done")
-        note_answer()
-
-    with (
-        console.progress_bar("searching a schedule for each limit", limit_s=time_limit_s) as update,
-        uncompiled.ended_in_time(time_limit_s) as note_answer,
-    ):
-        points = find_makespan_frontier(
-            placement,
-            micro_batches=micro_batches,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            on_search=tell,
-        )
-    _draw_frontier(points, picture)
-    if as_json:
-        from scripts.documents.schedules import MakespanFrontier, PrintedMakespan
-
-        printed = (
-            PrintedMakespan(
-                memory=point.memory,
-                makespan=point.makespan,
-                lower_bound=point.lower_bound,
-                optimal=point.optimal,
-                gap=point.gap,
-                found_by=point.found_by,
-            )
+    points = searching.run_search(
+        lambda: find_makespan_frontier(placement, micro_batches=micro_batches, budget=budget, seed=seed),
+        budget,
+        description="searching a schedule for each limit",
+    )
+    with interrupts.deferred():
+        _draw_frontier(points, picture)
+        if as_json:
+            _print_makespans(points, micro_batches)
+            return
+        rows = [
+            [
+                console.format_numbers(point.memory),
+                str(point.makespan),
+                str(point.lower_bound),
+                "proven least" if point.optimal else f"{point.gap:.1%}",
+                point.found_by,
+            ]
             for point in points
+        ]
+        console.print_table("", ["memory limit", "makespan", "lower bound", "gap", "found by"], rows)
+        _print_open(points, "steps")
+
+
+def _proof_of(point: FrontierPoint, *, is_open: bool) -> str:
+    if not is_open:
+        return "yes"
+    return "open" if not point.optimal else "for this many only"
+
+
+def _print_periods(points: Frontier[FrontierPoint]) -> None:
+    from scripts.documents.searches import PeriodFrontier, PrintedPeriod
+
+    printed = tuple(
+        PrintedPeriod(
+            memory=point.memory,
+            period=point.period,
+            copies=point.copies,
+            lower_bound=point.lower_bound,
+            optimal=point.optimal,
+            open=points.is_open(max(point.memory)),
         )
-        console.print_json(MakespanFrontier(micro_batches=micro_batches, frontier=tuple(printed)))
+        for point in points
+    )
+    console.print_json(
+        PeriodFrontier(frontier=printed, open=_open_documents(points), stopped_by=points.stopped_by)
+    )
+
+
+def _print_makespans(points: Frontier[MakespanPoint], micro_batches: int) -> None:
+    from scripts.documents.searches import MakespanFrontier, PrintedMakespan
+
+    printed = tuple(
+        PrintedMakespan(
+            memory=point.memory,
+            makespan=point.makespan,
+            lower_bound=point.lower_bound,
+            optimal=point.optimal,
+            gap=point.gap,
+            found_by=point.found_by,
+            open=points.is_open(max(point.memory)),
+        )
+        for point in points
+    )
+    console.print_json(
+        MakespanFrontier(
+            micro_batches=micro_batches,
+            frontier=printed,
+            open=_open_documents(points),
+            stopped_by=points.stopped_by,
+        )
+    )
+
+
+def _open_documents(points: AnyFrontier) -> tuple[PrintedOpenRange, ...]:
+    """What a document says about limits whose best value is not known."""
+    from scripts.documents.searches import PrintedOpenRange
+
+    return tuple(
+        PrintedOpenRange(
+            first=each.first,
+            last=each.last,
+            at_least=float(each.at_least),
+            at_most=None if each.at_most is None else float(each.at_most),
+        )
+        for each in points.open_ranges
+    )
+
+
+def _print_open(points: AnyFrontier, unit: str) -> None:
+    """Say at which limits something better may exist than the table shows."""
+    if not points.open_ranges:
         return
     rows = [
         [
-            console.format_numbers(point.memory),
-            str(point.makespan),
-            str(point.lower_bound),
-            "proven least" if point.optimal else f"{point.gap:.1%}",
-            point.found_by,
+            _limits_text(each),
+            f"{float(each.at_least):.5g}",
+            "nothing found" if each.at_most is None else f"{float(each.at_most):.5g}",
         ]
-        for point in points
+        for each in points.open_ranges
     ]
-    console.print_table("", ["memory limit", "makespan", "lower bound", "gap", "found by"], rows)
+    reason = _STOPPED_BY[points.stopped_by]
+    console.print_line(f"\nopen, since {reason}: something better may exist at these limits")
+    console.print_table("", ["memory limit", f"at least ({unit})", "found"], rows)
 
 
-def _draw_frontier(points: Sequence[FrontierPoint] | Sequence[MakespanPoint], picture: Path | None) -> None:
+def _limits_text(each: OpenRange) -> str:
+    if each.last is None:
+        return f"{each.first} and more"
+    return str(each.first) if each.first == each.last else f"{each.first} to {each.last}"
+
+
+_STOPPED_BY = {
+    "proven": "nothing better exists",
+    "work": "the work was used up",
+    "time": "the time was over",
+    "interrupt": "the search was interrupted",
+    "size": "the search was too large to go on",
+}
+
+
+def _draw_frontier(points: AnyFrontier, picture: Path | None) -> None:
     if picture is not None:
         from tessel.picture import frontier_figure, save_figure
 
@@ -373,9 +426,16 @@ def _draw_frontier(points: Sequence[FrontierPoint] | Sequence[MakespanPoint], pi
         console.print_note(f"picture written to {picture}")
 
 
-def _show_schedule(found: Schedule, *, as_json: bool) -> None:
+def _show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> None:
     if as_json:
-        console.print_json(found)
+        from msgspec import UNSET
+
+        from scripts.documents.searches import PrintedSchedule
+
+        # What is proven is printed as it is saved; `optimal` says it.
+        stopped_by = UNSET if budget.is_proven else budget.stopped_by
+        saved = {name: getattr(found, name) for name in found.__struct_fields__}
+        console.print_json(PrintedSchedule(**saved, stopped_by=stopped_by))
         return
     proof = "proven least" if found.optimal else f"gap {found.gap:.1%}"
     console.print_line(
@@ -392,12 +452,20 @@ def _show_schedule(found: Schedule, *, as_json: bool) -> None:
             f"repetend      {repetend.micro_batches} micro-batches every {repetend.period} steps ({state}), "
             f"steps {repetend.start} to {repetend.end}"
         )
-    console.print_line(f"found by      {found.found_by}, in {found.search_seconds:.3f} s")
+    _print_end(found.found_by, f"{found.search_seconds:.3f}", budget)
 
 
-def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
+def _print_end(found_by: str, seconds: str, budget: SearchBudget) -> None:
+    from tessel.search.budget import OPERATIONS_A_UNIT
+
+    units = f"{budget.operations / OPERATIONS_A_UNIT:.3g} units of work"
+    console.print_line(f"found by      {found_by}, in {seconds} s")
+    console.print_line(f"stopped by    {budget.stopped_by}: {_STOPPED_BY[budget.stopped_by]}, after {units}")
+
+
+def _show_repetend(found: RepetendResult, budget: SearchBudget, *, as_json: bool) -> None:
     if as_json:
-        from scripts.documents.schedules import PrintedRepetend
+        from scripts.documents.searches import PrintedRepetend
 
         document = PrintedRepetend(
             period=found.period,
@@ -410,6 +478,7 @@ def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
             starts=found.starts,
             search_seconds=found.search_seconds,
             found_by=found.found_by,
+            stopped_by=budget.stopped_by,
         )
         console.print_json(document)
         return
@@ -418,7 +487,7 @@ def _show_repetend(found: RepetendResult, *, as_json: bool) -> None:
     rate = f"{found.period / found.copies:.4g}"
     least = "proven least" if found.rate_optimal else f"at least {float(found.rate_lower_bound):.4g}"
     console.print_line(f"rate          {rate} steps a micro-batch ({least})")
-    console.print_line(f"found by      {found.found_by}, in {found.search_seconds:.4f} s")
+    _print_end(found.found_by, f"{found.search_seconds:.4f}", budget)
 
 
 def _save(found: Schedule, path: Path | None) -> None:

@@ -45,13 +45,12 @@ def stages(
 
     `tessel stages gpt2 --devices 4 --json`
     """
-    from tuner.stage_costs import measure_stages
-
     check_folder("--save", save)
-    if devices is not None and cut:
-        raise typer.BadParameter("give either --cut, once for each cut, or --devices, the number of stages")
     if devices is not None and devices < 1:
         raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one stage")
+
+    from tuner.stage_costs import measure_stages
+
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     if devices is None and not cut and not loaded.cuts:
         raise typer.BadParameter(
@@ -59,9 +58,16 @@ def stages(
         )
     with tuning_options.open_session(options) as session:
         found = measure_stages(loaded, session, num_stages=devices, cuts=tuple(cut) if cut else None)
+    from msgspec import UNSET
+
     from scripts.documents.tuning import Staged
 
-    document = Staged(stages=tuple(map(_stage_document, found.stages)), tied=found.tied)
+    document = Staged(
+        stages=tuple(map(_stage_document, found.stages)),
+        tied=found.tied,
+        max_error=found.max_error,
+        import_error=UNSET if found.import_error is None else found.import_error,
+    )
     if save is not None:
         import msgspec
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts import completion, console, tuning_options
-from scripts.arguments import check_choice, parse_bytes, parse_duration, parse_shapes
+from scripts import completion, console, searching, tuning_options
+from scripts.arguments import check_choice, parse_bytes, parse_shapes
 from scripts.compare_command import build_comparison, print_comparison
 from scripts.draw_command import write_picture
 from scripts.report import print_end_to_end, print_partition, print_stages
@@ -25,6 +25,7 @@ from scripts.tuning_options import (
 if TYPE_CHECKING:
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
+    from tessel.search.budget import StoppedBy
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
@@ -62,9 +63,15 @@ def tune(
         float | None,
         typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
     ] = None,
+    work: Annotated[
+        float | None, typer.Option(help=searching.WORK_HELP, rich_help_panel=_PIPELINE, show_default=False)
+    ] = None,
     time_limit: Annotated[
-        str, typer.Option(help="Time for the schedule search.", rich_help_panel=_PIPELINE)
-    ] = "10s",
+        str | None,
+        typer.Option(
+            help=f"Of the schedules: {searching.TIME_HELP}", rich_help_panel=_PIPELINE, show_default=False
+        ),
+    ] = None,
     second_level: SecondLevelOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -77,7 +84,7 @@ def tune(
     `tessel tune net.onnx --infer --devices 2 --micro-batches 8 --memory 2GiB`
     """
     memory_bytes = None if memory is None else parse_bytes(memory)
-    time_limit_s = parse_duration(time_limit)
+    searching.make_budget(work, time_limit)
     _check(devices=devices, micro_batches=micro_batches, optimizer=optimizer, hop_us=hop_us)
     tuning_options.check_writable_folder(out)
 
@@ -101,22 +108,23 @@ def tune(
             shapes=parse_shapes(shape or []),
             batch=batch,
         )
-    with console.progress_bar("searching schedules", limit_s=time_limit_s) as update:
+    budget = searching.make_budget(work, time_limit)
+    with console.progress_bar("searching schedules") as update, searching.ended_by_interrupt(budget):
+        budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
             micro_batches=micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=optimizer,
-            time_limit_s=time_limit_s,
+            budget=budget,
             seed=options.seed,
-            on_progress=lambda progress: update(f"best makespan {progress.makespan} steps"),
         )
     plan_path = out / "plan.json"
     save_plan(plan, plan_path)
     title = f"{plan.model} on {plan.device_model}"
     write_picture(plan.schedule, plan, out / "schedule.svg", title=title)
     if json:
-        console.print_json(_document(plan, plan_path))
+        console.print_json(_document(plan, plan_path, budget.stopped_by))
         return
     _print_plan(plan)
     console.print_line(f"\nwritten: {plan_path}, {out / 'schedule.svg'}; records in {options.records}")
@@ -132,7 +140,9 @@ def _check(*, devices: int, micro_batches: int, optimizer: str, hop_us: float | 
         raise typer.BadParameter(f"--hop-us is {hop_us}; a latency is a number of microseconds >= 0")
 
 
-def _document(plan: Plan, path: Path) -> Tuned:
+def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
+    from msgspec import UNSET
+
     from scripts.documents.tuning import Tuned
 
     return Tuned(
@@ -140,9 +150,14 @@ def _document(plan: Plan, path: Path) -> Tuned:
         new_measurements=plan.new_measurements,
         reused_measurements=plan.reused_measurements,
         comparison=plan.comparison,
+        max_relative_error=plan.max_relative_error,
+        max_gradient_error=plan.max_gradient_error,
+        import_error=UNSET if plan.import_error is None else plan.import_error,
+        notes=plan.notes,
         lower_bound_ms=plan.schedule.lower_bound * plan.step_us / 1000,
         optimal=plan.schedule.optimal,
         gap=plan.schedule.gap if plan.schedule.lower_bound else None,
+        stopped_by=stopped_by,
     )
 
 
@@ -159,11 +174,19 @@ def _print_plan(plan: Plan) -> None:
     print_end_to_end("Whole forward function", plan)
     if plan.max_gradient_error is not None:
         console.print_line(
-            f"largest error of the stages' gradients against the uncut model's {plan.max_gradient_error:.1e}"
+            f"largest error of the stages' gradients against {_whole(plan)} {plan.max_gradient_error:.1e}"
         )
     console.print_line()
     print_stages(plan.stages)
     print_schedule(plan)
+
+
+def _whole(plan: Plan) -> str:
+    """Say whose gradients those of the stages were compared with."""
+    whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
+    return (
+        "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    )
 
 
 def print_schedule(plan: Plan) -> None:
@@ -174,7 +197,7 @@ def print_schedule(plan: Plan) -> None:
     proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
     comparison = build_comparison(schedule, plan, None)
     console.print_line(
-        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};\n"
-        f"simulated from the stages' figures above, hop latency {plan.hop_source}"
+        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};"
     )
+    console.print_line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
     print_comparison(comparison, in_bytes=True)

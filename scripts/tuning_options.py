@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 import typer
 
 from scripts import completion, console
-from scripts.arguments import check_choice, parse_names, parse_shapes
+from scripts.arguments import check_choice, check_target, parse_names, parse_shapes
 
 if TYPE_CHECKING:
     from cost_model import StageModel
@@ -36,7 +36,9 @@ ModelArgument = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="`cpu`, `cuda`, a TVM tag, or rpc://host:port/key?target=….", autocompletion=completion.targets
+        help="`cpu`, `cuda`, or a TVM tag of the very device that is here; others cannot be measured.",
+        autocompletion=completion.targets,
+        callback=check_target,
     ),
 ]
 RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQLAlchemy URL or a path.")]
@@ -54,7 +56,8 @@ TrialsOption = Annotated[
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        help="Threads each measurement uses; every core a device can have if left out.",
+        help="Threads each measurement uses, and training of the cost model; every core a device can have if "
+        "left out, and every idle one for training.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -150,7 +153,10 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
     with console.progress_bar(f"loading {name}"):
-        return frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+        loaded = frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+    for note in loaded.notes:
+        console.print_note(note)
+    return loaded
 
 
 def threads_of_device(devices: int) -> int:
@@ -265,6 +271,7 @@ def _pricing(options: TuningOptions) -> Pricing:
         prune=options.prune,
         model=None if options.cost_model is None else load_kernel_model(options.cost_model),
         stage_model=_stage_model(options.cost_model),
+        num_threads=options.threads,
     )
 
 
@@ -276,7 +283,7 @@ def _stage_model(folder: Path | None) -> StageModel | None:
     return None if folder is None or not (folder / MANIFEST).exists() else load_stage_model(folder)
 
 
-def check_writable_folder(folder: Path) -> None:
+def check_writable_folder(folder: Path, *, option: str = "--out") -> None:
     """Refuse an output folder before anything is measured, not after.
 
     Raises:
@@ -289,5 +296,5 @@ def check_writable_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise typer.BadParameter(
-            f"--out {folder} cannot be written ({error.strerror or error}); name a folder that can"
+            f"{option} {folder} cannot be written ({error.strerror or error}); name a folder that can"
         ) from error

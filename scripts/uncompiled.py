@@ -1,66 +1,28 @@
-"""A search whose compiled code is not there yet: say so, have it compiled meanwhile, and end in time.
+"""A search whose compiled code is not there yet: have it compiled first, or do without where time is short.
 
-Compiling takes longer than most time limits. So the first search on a machine runs uncompiled, some hundred
-times slower with the same answers, while another process compiles for the next one. Uncompiled code looks at
-the clock too rarely; a timer interrupts it, as Ctrl-C would, and the best so far is the answer.
+Compiling takes half a minute, once a machine, and counts against no limit. A search with a limit on work
+waits for it, so that its answer is the one of every other machine. With a short limit on time the search runs
+uncompiled, some hundred times slower with the same steps, while another process compiles for the next one;
+`scripts.searching` ends it in time.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
+import time
 
 from scripts import console
-from tessel.errors import ScheduleError
-from tessel.search.cold_start import compile_in_background, is_compiled
+from tessel.search.cold_start import LONGEST_COMPILING_S, compile_in_background, is_compiled
 
 LONG_S = 60.0
-"""Time limits from which on it pays to compile first, within the limit."""
+"""Time limits from which on it pays to compile first."""
 
-PATIENCE = 2.0
-"""Multiple of the limit after which an uncompiled search without any answer ends."""
-
+POLL_S = 0.2
+"""Seconds between two looks whether everything is compiled."""
 
 _OWN_PROCESS: list[bool] = []
 """Not empty where the process runs one command and ends."""
-
-
-@dataclass(slots=True)
-class _Timer:
-    """The time limit of an uncompiled search.
-
-    Attributes:
-        is_late: the limit is over.
-        has_answer: there is something to return.
-        is_done: the search has been interrupted; what follows is not to be.
-    """
-
-    is_late: bool = False
-    has_answer: bool = False
-    is_done: bool = False
-
-    def ring(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the search; the first time only if there is an answer."""
-        if self.has_answer or self.is_late:
-            self._interrupt()
-        self.is_late = True
-
-    def note_answer(self) -> None:
-        """Remember that there is an answer; interrupt where it came late."""
-        self.has_answer = True
-        if self.is_late:
-            self._interrupt()
-
-    def _interrupt(self) -> None:
-        if not self.is_done:
-            self.is_done = True
-            raise KeyboardInterrupt
 
 
 def own_process() -> None:
@@ -68,18 +30,21 @@ def own_process() -> None:
     _OWN_PROCESS.append(True)
 
 
-def run_uncompiled_if_cold(time_limit_s: float) -> None:
-    """Where nothing is compiled and time is short, let this process search uncompiled, if it is its own.
+def compile_or_do_without(time_limit_s: float | None) -> None:
+    """Where nothing is compiled, wait for it, or let this process search uncompiled, if it is its own.
 
     To be called before anything imports numba.
+
+    Args:
+        time_limit_s: the only limit of the search; None where its work is limited.
     """
     is_decided = "numba" in sys.modules or "NUMBA_DISABLE_JIT" in os.environ
     if not _OWN_PROCESS or is_decided or is_compiled():
         return
-    if time_limit_s >= LONG_S:
-        console.print_note("compiling the search, once on this machine; that takes part of the time limit")
-        return
     compile_in_background()
+    if time_limit_s is None or time_limit_s >= LONG_S:
+        _wait_until_compiled()
+        return
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     console.print_note(
         "the search is being compiled in the background, once on this machine; till then, for half a minute "
@@ -87,29 +52,9 @@ def run_uncompiled_if_cold(time_limit_s: float) -> None:
     )
 
 
-@contextmanager
-def ended_in_time(time_limit_s: float) -> Iterator[Callable[[], None]]:
-    """Interrupt an uncompiled search when its time is over; yields what to call at each answer.
-
-    Raises:
-        ScheduleError: there was no answer in time.
-    """
-    is_needed = os.environ.get("NUMBA_DISABLE_JIT") == "1" and hasattr(signal, "setitimer")
-    if not is_needed or threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    timer = _Timer()
-    before = signal.signal(signal.SIGALRM, timer.ring)
-    signal.setitimer(signal.ITIMER_REAL, time_limit_s, (PATIENCE - 1) * time_limit_s)
-    try:
-        yield timer.note_answer
-    except KeyboardInterrupt:
-        if not timer.is_done:
-            raise
-        raise ScheduleError(
-            f"the uncompiled search has found nothing in {PATIENCE * time_limit_s:g} s; it is being "
-            "compiled: call again in a minute, or give more time"
-        ) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _wait_until_compiled() -> None:
+    """Wait for the process that compiles; where it does not end, the search compiles what it needs itself."""
+    with console.progress_bar("compiling the search, once on this machine; that counts against no limit"):
+        began = time.monotonic()
+        while not is_compiled() and time.monotonic() - began < LONGEST_COMPILING_S:
+            time.sleep(POLL_S)

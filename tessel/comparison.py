@@ -1,6 +1,8 @@
 """The searched schedule beside every hand-written one, on the same placement, limits and micro-batches.
 
-A hand-written schedule that breaks the memory limit still has its row, marked as not fitting; one whose shape
+Each rule is followed as well as it can be (`tessel.handwritten.strongest`), and the searched schedule says
+which method found it: where that was a rule, the search found nothing shorter than what people run by hand. A
+hand-written schedule that breaks the memory limit still has its row, marked as not fitting; one whose shape
 does not apply is listed with the reason. Ratios are makespan over 1F1B's makespan, so smaller is faster.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten.strongest import build_strongest
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
@@ -24,6 +27,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     Attributes:
         schedule: its name; `searched` for ours.
+        found_by: the method that found ours, such as `1f1b`; None for the others, which their rule built.
         makespan: steps.
         makespan_ms: milliseconds, where a step has a length; simulated from measured blocks.
         bubble_ratio: idle share of all devices' time.
@@ -41,6 +45,12 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     makespan_ms: float | None = None
     peak_memory_bytes: tuple[int, ...] | None = None
     ratio_to_1f1b: float | None = None
+    found_by: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, and who found it: `searched (by 1f1b)`."""
+        return f"{self.schedule} (by {self.found_by})" if self.found_by else self.schedule
 
     @property
     def length(self) -> str:
@@ -106,7 +116,9 @@ def compare_schedules(
         if reason is not None:
             not_applicable.append((rule.name, reason))
             continue
-        built = rule.build(searched.placement, micro_batches=searched.micro_batches, memory=memory)
+        built = build_strongest(
+            rule, searched.placement, micro_batches=searched.micro_batches, memory=searched.memory
+        )
         schedules.append((rule.name, built))
     baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
     schedules = [(name, schedule) for name, schedule in schedules if name in shown]
@@ -186,4 +198,5 @@ def _row(
         else tuple(a + b for a, b in zip(schedule.peak_memory, static_bytes, strict=True)),
         fits=fits,
         ratio_to_1f1b=None if not baseline else schedule.makespan / baseline,
+        found_by=(schedule.found_by or None) if name == SEARCHED else None,
     )

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tessel.errors import DocumentError, ScheduleError
+from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, decode_schedule
 from tessel.validation import check_schedule
@@ -134,7 +134,7 @@ def _kind(text: bytes, path: str | os.PathLike[str]) -> DocumentKind:
         return DocumentKind.PLAN
     if "blocks" in keys:
         return DocumentKind.PLACEMENT
-    found = ", ".join(sorted(keys)[:5]) or "no keys"
+    found = shown(", ".join(sorted(keys)[:5])) or "no keys"
     raise DocumentError(
         f"{path} has {found}, which is no placement, schedule or plan; "
         'a placement has "blocks", a schedule "starts", a plan "schedule" (docs/formats.md)'
@@ -155,6 +155,8 @@ def _load_schedule(text: bytes, path: str | os.PathLike[str]) -> Schedule:
         check_schedule(schedule)
     except ScheduleError as error:
         raise DocumentError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise _too_deep(path) from error
     return schedule
 
 
@@ -162,15 +164,17 @@ def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) 
     try:
         return msgspec.json.decode(text, type=wanted)
     except msgspec.ValidationError as error:
-        raise DocumentError(f"{path}: {error}; see docs/formats.md for what stands where") from error
+        raise DocumentError(f"{path}: {shown(error)}; see docs/formats.md for what stands where") from error
     except msgspec.DecodeError as error:
-        raise DocumentError(f"{path} is not whole JSON, {error}; write it again") from error
+        raise DocumentError(f"{path} is not whole JSON, {shown(error)}; write it again") from error
     except RecursionError as error:
-        raise DocumentError(
-            f"{path} is nested deeper than any document; check that it is the right file"
-        ) from error
+        raise _too_deep(path) from error
     except ScheduleError as error:
         raise DocumentError(f"{path}: {error}") from error
+
+
+def _too_deep(path: str | os.PathLike[str]) -> DocumentError:
+    return DocumentError(f"{path} is nested deeper than any document; check that it is the right file")
 
 
 def _replace(target: Path, document: bytes) -> None:

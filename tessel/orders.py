@@ -59,36 +59,6 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
     return _longest_paths(placement, waits, followers)
 
 
-def latest_starts(
-    placement: Placement, orders: Orders, makespan: int | None = None
-) -> dict[tuple[int, int], int]:
-    """Return the latest start of each step with which all still end by `makespan`; O(steps + edges).
-
-    Args:
-        placement: the blocks.
-        orders: the steps of each device.
-        makespan: step by which all end; the earliest possible one unless given.
-
-    Raises:
-        ScheduleError: the orders have no schedule, or none that ends by `makespan`.
-    """
-    earliest = earliest_starts(placement, orders)
-    blocks = placement.blocks
-    least = max((start + blocks[block].span for (block, _), start in earliest.items()), default=0)
-    end = least if makespan is None else makespan
-    if end < least:
-        raise ScheduleError(
-            f"a makespan of {end} was asked for, but these orders take at least {least} steps; "
-            "allow more steps or change an order"
-        )
-    waits = _waits(placement, orders)
-    latest = {step: end - blocks[step[0]].span for step in earliest}
-    for step in reversed(earliest):
-        for source, delay in waits[Step(*step)]:
-            latest[source] = min(latest[source], latest[step] - delay)
-    return latest
-
-
 def device_orders(
     placement: Placement, starts: Mapping[tuple[int, int], int]
 ) -> tuple[tuple[Step, ...], ...]:

@@ -19,7 +19,7 @@ from tessel.comparison import compare_schedules
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.plan import Plan
-from tessel.search import Progress, find_schedule
+from tessel.search import Progress, SearchBudget, find_schedule
 from tuner.plan import Figure, ModelPlan, StagePlan
 
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
@@ -36,7 +36,8 @@ def build_plan(
     memory_limit_bytes: int | None,
     optimizer: str = "sgd",
     step_us: float | None = None,
-    time_limit_s: float = 10.0,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
@@ -48,9 +49,10 @@ def build_plan(
         memory_limit_bytes: memory of one device; None for no limit.
         optimizer: a key of `OPTIMIZER_STATES`; decides the static bytes when training.
         step_us: length of a step; chosen from the shortest block if None.
-        time_limit_s: limit of the schedule search.
+        budget: what the schedule search may spend; see `find_schedule`.
+        time_limit_s: in place of a budget: seconds of the schedule search.
         seed: seed of the schedule search.
-        on_progress: told each time the search improves.
+        on_progress: told each time the search improves; with a budget, its own listener is.
 
     Raises:
         InfeasibleError: a stage cannot fit its device; names the device and what it needs.
@@ -62,6 +64,7 @@ def build_plan(
         placement,
         micro_batches=micro_batches,
         memory=_activation_limits(tuned.stages, static_bytes, memory_limit_bytes),
+        budget=budget,
         time_limit_s=time_limit_s,
         seed=seed,
         on_progress=on_progress,

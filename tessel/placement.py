@@ -18,12 +18,22 @@ from functools import cached_property
 import msgspec
 import networkx as nx
 
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 
 SCHEMA_VERSION = 1
 
 MAX_SPAN = 10**9
 """Longest span or lag; whole schedules of 10⁶ such blocks still fit 64-bit integers."""
+
+
+MAX_DEVICES = 2**16
+"""Most devices; every figure of a schedule is a list of so many."""
+
+MAX_MEMORY = 10**13
+"""Most units a block adds or frees: ten terabytes, of which a million still fit 64-bit integers."""
+
+MAX_NAME = 200
+"""Longest name of a block or a choice."""
 
 
 class BlockKind(enum.StrEnum):
@@ -178,16 +188,28 @@ def _check_version(found: int) -> None:
 def _check_blocks(placement: Placement) -> None:
     if placement.devices < 1:
         raise ScheduleError(f"placement has {placement.devices} devices; it needs at least 1")
+    if placement.devices > MAX_DEVICES:
+        raise ScheduleError(f"placement has {placement.devices} devices; {MAX_DEVICES} are the most")
     if not placement.blocks:
         raise ScheduleError("placement has no blocks; give at least one")
     seen: set[str] = set()
     for block in placement.blocks:
         if not block.name:
             raise ScheduleError("a block has an empty name; give each block a name of its own")
+        _check_name("block", block.name)
         if block.name in seen:
             raise ScheduleError(f"block name {block.name!r} occurs twice; give each block a name of its own")
         seen.add(block.name)
         _check_block(block, placement.devices)
+
+
+def _check_name(what: str, name: str) -> None:
+    """Names are drawn, printed and quoted: they are short, and what they show is what they are."""
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise ScheduleError(
+            f"{what} name {shown(name)!r} has {len(name)} characters, or some that cannot be printed; give "
+            f"it a printable name of at most {MAX_NAME}"
+        )
 
 
 def _check_block(block: Block, num_devices: int) -> None:
@@ -201,11 +223,16 @@ def _check_block(block: Block, num_devices: int) -> None:
         )
     if list(block.devices) != sorted(set(block.devices)):
         raise ScheduleError(
-            f"block {block.name!r} has devices {list(block.devices)}; list each once, in ascending order"
+            f"block {block.name!r} has devices {shown(list(block.devices))}; list each once, in ascending "
+            "order"
         )
     if not 0 <= block.span <= MAX_SPAN:
         raise ScheduleError(
             f"block {block.name!r} has span {block.span}; a span is a whole number of steps, 0..{MAX_SPAN}"
+        )
+    if abs(block.memory) > MAX_MEMORY:
+        raise ScheduleError(
+            f"block {block.name!r} has memory {block.memory}; at most {MAX_MEMORY} units are added or freed"
         )
 
 
@@ -215,7 +242,8 @@ def _check_edges(placement: Placement) -> None:
         for end in (edge.source, edge.target):
             if end not in names:
                 raise ScheduleError(
-                    f"edge {edge.source} -> {edge.target} names block {end!r}, which does not exist; "
+                    f"edge {shown(edge.source)} -> {shown(edge.target)} names block {shown(end)!r}, which "
+                    "does not exist; "
                     "correct the name or add the block"
                 )
         if not 0 <= edge.lag <= MAX_SPAN:
@@ -228,7 +256,7 @@ def _check_edges(placement: Placement) -> None:
     except nx.NetworkXNoCycle:
         return
     path = " -> ".join([source for source, _ in cycle] + [cycle[0][0]])
-    raise ScheduleError(f"blocks wait for each other in a cycle, {path}; remove one of these edges")
+    raise ScheduleError(f"blocks wait for each other in a cycle, {shown(path)}; remove one of these edges")
 
 
 def _check_choices(placement: Placement) -> None:
@@ -236,6 +264,7 @@ def _check_choices(placement: Placement) -> None:
     seen_choices: set[str] = set()
     owner: dict[str, str] = {}
     for choice in placement.choices:
+        _check_name("choice", choice.name)
         if choice.name in seen_choices:
             raise ScheduleError(f"choice {choice.name!r} occurs twice; give each choice a name of its own")
         seen_choices.add(choice.name)
@@ -245,7 +274,9 @@ def _check_choices(placement: Placement) -> None:
             )
         for name in (name for option in choice.options for name in option):
             if name not in names:
-                raise ScheduleError(f"choice {choice.name!r} names block {name!r}, which does not exist")
+                raise ScheduleError(
+                    f"choice {choice.name!r} names block {shown(name)!r}, which does not exist"
+                )
             if name in owner:
                 raise ScheduleError(
                     f"block {name!r} stands in choice {owner[name]!r} and again in {choice.name!r}; "

@@ -6,15 +6,17 @@ beside. Everything a reader needs to rebuild or check it stands inside; latencie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from tessel.comparison import ComparisonRow, comparison_html, format_ms
 from tessel.documents import read_document, save
-from tessel.errors import DocumentError, ScheduleError
+from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
 from tessel.schedule import Schedule
+from tessel.validation import MAX_UNITS, check_schedule
 from tuner.plan import ModelPlan
 
 SCHEMA_VERSION = 1
@@ -71,17 +73,58 @@ def load_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        DocumentError: the file cannot be read or is not a plan; the message names the key.
+        DocumentError: the file cannot be read, is not a plan, or contradicts itself; the message names
+            the key.
     """
     try:
         plan = msgspec.json.decode(read_document(path), type=Plan)
-    except (msgspec.MsgspecError, ScheduleError) as error:
+        check_schedule(plan.schedule)
+        _check(plan)
+    except (msgspec.MsgspecError, ScheduleError, RecursionError) as error:
         if isinstance(error, DocumentError):
             raise
-        raise DocumentError(f"{path} is not a plan: {error}; make one with `tessel tune`") from error
+        raise DocumentError(f"{path} is not a plan: {shown(error)}; make one with `tessel tune`") from error
     if plan.schema_version != SCHEMA_VERSION:
         raise DocumentError(
             f"{path} has schema_version {plan.schema_version}, this installation reads {SCHEMA_VERSION}; "
             "tune again, or use the version that wrote it"
         )
     return plan
+
+
+def _check(plan: Plan) -> None:
+    """Refuse figures that nothing can be computed with, and names that are not what they show.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    if not 0 < plan.step_us < float("inf"):
+        raise ScheduleError(f"a step has {plan.step_us} us, and its length is a finite number above 0")
+    if not all(stage.layers for stage in plan.stages):
+        raise ScheduleError("a stage has no layers")
+    if "mix" not in plan.end_to_end or not plan.end_to_end["mix"].latency_us:
+        raise ScheduleError('"end_to_end" has no latency of "mix"')
+    devices = plan.schedule.placement.devices
+    if len(plan.static_bytes) != devices:
+        raise ScheduleError(
+            f"there are static_bytes of {len(plan.static_bytes)} devices, and {devices} devices"
+        )
+    if not all(0 <= held <= MAX_UNITS for held in (*plan.static_bytes, plan.memory_limit_bytes or 0)):
+        raise ScheduleError(f"static_bytes or the memory limit are not within 0..{MAX_UNITS}")
+    tuned = {name: getattr(plan, name) for name in ModelPlan.__struct_fields__}
+    for text in _texts(msgspec.to_builtins(tuned)):
+        if not text.isprintable():
+            raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
+
+
+def _texts(document: object) -> Iterator[str]:
+    """Yield every key and text of a document."""
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            yield from _texts(key)
+            yield from _texts(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _texts(value)

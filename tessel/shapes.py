@@ -36,6 +36,14 @@ class ShapeFunction(Protocol):
         ...
 
 
+class ShapeOfChunks(Protocol):
+    """A function from a number of devices, and of stages on each, to a placement."""
+
+    def __call__(self, num_devices: int, *, chunks: int = 2, **options: Unpack[ShapeOptions]) -> Placement:
+        """Return the placement."""
+        ...
+
+
 def vshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return one chain, stage i on device i, the backward in reverse.
 
@@ -197,6 +205,9 @@ SHAPES: Mapping[str, ShapeFunction] = MappingProxyType(
 )
 """Every shape by its name."""
 
+SHAPES_OF_CHUNKS: Mapping[str, ShapeOfChunks] = MappingProxyType({"interleaved": interleaved, "zbv": zbv})
+"""Those of several stages a device, which can be chosen."""
+
 
 def make_shape(
     name: str, num_devices: int, *, chunks: int | None = None, **options: Unpack[ShapeOptions]
@@ -218,13 +229,12 @@ def make_shape(
         raise ValueError(f"shape {name!r} is unknown; {hint}there are {', '.join(SHAPES)}")
     if chunks is None:
         return SHAPES[name](num_devices, **options)
-    by_chunks = {"interleaved": interleaved, "zbv": zbv}
-    if name not in by_chunks:
+    if name not in SHAPES_OF_CHUNKS:
         raise ValueError(
             f"shape {name!r} has no chunks, {chunks} were given; leave them out, or use 'interleaved' or "
             "'zbv'"
         )
-    return by_chunks[name](num_devices, chunks=chunks, **options)
+    return SHAPES_OF_CHUNKS[name](num_devices, chunks=chunks, **options)
 
 
 def _check_chunks(chunks: int) -> None:

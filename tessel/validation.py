@@ -12,9 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 from tessel.placement import Block, Placement
 from tessel.schedule.schedule import Repetend, Schedule
+
+MAX_STEP = 10**15
+"""Last step at which a block may start; longer than a million blocks of the longest span."""
+
+MAX_UNITS = 10**18
+"""Largest limit of memory; sums of what blocks hold still fit 64-bit integers."""
 
 BUBBLE_TOLERANCE = 1e-6
 """Largest difference of a bubble ratio that counts as rounding: six printed decimals."""
@@ -70,13 +76,27 @@ def _malformed_starts(schedule: Schedule) -> Iterator[str]:
         yield f"it has {schedule.micro_batches} micro-batches, but needs at least 1"
     if schedule.memory is not None and len(schedule.memory) != schedule.placement.devices:
         yield f"it has {len(schedule.memory)} memory limits for {schedule.placement.devices} devices"
+    if any(abs(limit) > MAX_UNITS for limit in schedule.memory or ()):
+        yield f"it has a memory limit beyond {MAX_UNITS} units"
+    # Each micro-batch starts every block that is no option, and one of each choice. Said before the
+    # micro-batches are looked at one by one: there may be said to be a billion.
+    optional = {name for choice in schedule.placement.choices for option in choice.options for name in option}
+    fewest = len(schedule.placement.blocks) - len(optional) + len(schedule.placement.choices)
+    if len(schedule.starts) < schedule.micro_batches * fewest:
+        yield (
+            f"it has {len(schedule.starts)} starts, and {schedule.micro_batches} micro-batches of {fewest} "
+            f"blocks need {schedule.micro_batches * fewest}"
+        )
     for start in schedule.starts:
         if start.block not in names:
-            yield f"a start names block {start.block!r}, which the placement does not have"
+            yield f"a start names block {shown(start.block)!r}, which the placement does not have"
         if not 0 <= start.micro_batch < schedule.micro_batches:
-            yield f"{start.block} starts for micro-batch {start.micro_batch}, which does not exist"
+            yield f"{shown(start.block)} starts for micro-batch {start.micro_batch}, which does not exist"
         if start.start < 0:
-            yield f"{start.block} of micro-batch {start.micro_batch} starts at step {start.start}, before 0"
+            name = shown(start.block)
+            yield f"{name} of micro-batch {start.micro_batch} starts at step {start.start}, before 0"
+        if start.start > MAX_STEP:
+            yield f"{shown(start.block)} of micro-batch {start.micro_batch} starts after step {MAX_STEP}"
 
 
 def _runs(schedule: Schedule) -> list[_Run]:
@@ -107,10 +127,11 @@ def _wrong_counts(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
 
 def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
     """Two blocks overlap when each starts before the other ends; a block of span 0 may stand at an edge."""
-    for device in range(placement.devices):
-        here = sorted(
-            (run for run in runs if device in run.block.devices), key=lambda run: (run.start, run.end)
-        )
+    by_device: dict[int, list[_Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: (run.start, run.end)):
+        for device in run.block.devices:
+            by_device[device].append(run)
+    for device, here in sorted(by_device.items()):
         latest: _Run | None = None
         for run in here:
             if latest is not None and latest.start < run.end and run.start < latest.end:
@@ -137,7 +158,7 @@ def _broken_edges(placement: Placement, runs: list[_Run]) -> Iterator[str]:
 def _memory_violations(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
     peaks = _peaks(schedule.placement, runs)
     if schedule.peak_memory != peaks:
-        yield f"it says peak_memory {list(schedule.peak_memory)}, its starts give {list(peaks)}"
+        yield f"it says peak_memory {shown(list(schedule.peak_memory))}, its starts give {shown(list(peaks))}"
     if schedule.memory is None:
         return
     for device, (peak, limit) in enumerate(zip(peaks, schedule.memory, strict=True)):

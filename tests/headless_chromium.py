@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+WHY_NONE = "TESSEL_WHY_NO_CHROMIUM"
+"""Environment variable in which `.ci/run` says why it could not install one."""
 
 
 class ChromiumUnusableError(Exception):
@@ -125,7 +128,8 @@ def open_browser(profile: Path, *, timeout_s: float = 60.0) -> Iterator[Browser]
         ChromiumUnusableError: it does not start or does not answer.
     """
     if CHROMIUM is None:
-        raise ChromiumUnusableError("no chromium on the path")
+        why = os.environ.get(WHY_NONE, "`apt-get install chromium` brings one to Debian")
+        raise ChromiumUnusableError(f"none of {', '.join(NAMES)} is on the path; {why}")
     for_browser, to_browser = os.pipe()
     from_browser, by_browser = os.pipe()
     # The browser reads from descriptor 3 and writes to 4; a shell moves the pipes there.

@@ -6,7 +6,7 @@ import msgspec
 from kernel_physics import probes
 
 from records import open_store
-from tuner.device_probe import BACKEND_BY_KIND
+from tuner.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
 from tuner.target_resolution import environment_of, resolve_target
 
 
@@ -20,6 +20,7 @@ def keep_made_up_speed(url: str) -> None:
                 msgspec.structs.replace(
                     record.measurement,
                     backend=BACKEND_BY_KIND["cpu"],
+                    settings=SETTINGS_BY_KIND["cpu"],
                     environment=environment_of(target),
                     target=target.text,
                 ),

@@ -6,8 +6,10 @@ to fail.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +76,15 @@ class FailingStage(AutogradStage):
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "hang":
                     time.sleep(3600)
+                case "stop":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case "stop briefly":
+                    code = f"sleep 1; kill -CONT {os.getpid()}"
+                    subprocess.Popen(["sh", "-c", code], start_new_session=True)
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case "hold the interpreter":
+                    # ctypes.PyDLL keeps the interpreter's lock, so no other thread of this process runs.
+                    ctypes.PyDLL(None).usleep(900_000)
                 case _:
                     raise RuntimeError("this stage was told to raise")
         return super().run(action, given)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,8 +29,8 @@ from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
 from tuner.describe import describe_function
 from tuner.errors import TunerError
-from tuner.frontend import load_model
-from tuner.frontend.model import Model
+from tuner.frontend import MODEL_FILES, load_model, require_trust
+from tuner.frontend.model import Model, Reference
 from tuner.graph import DataflowGraph
 from tuner.lower import build_module, lower_module
 from tuner.partition import find_candidates, find_partition
@@ -49,10 +50,12 @@ class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     Attributes:
         plan: the plan's part that the tuner made.
         seed: draws weights and inputs.
+        trust_model: whether the user wants the code run that the plan names as its model, where it names any.
     """
 
     plan: ModelPlan
     seed: int = 0
+    trust_model: bool = False
 
 
 def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
@@ -62,7 +65,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
         TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
             is missing.
     """
-    model = load_planned_model(spec)
+    model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
     stages = build_stages(model, _cuts(model, spec.plan))
     target = _target_of(spec.plan)
     backends = available_backends(target)
@@ -86,12 +89,16 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
 
 
 def check_spec(spec: ProgramSpec) -> None:
-    """Refuse, before any process starts, a plan whose device is not on this machine.
+    """Refuse, before any process starts, a plan whose device or model is not on this machine.
 
     Raises:
-        TunerError: there is no such GPU.
+        TunerError: there is no such GPU, or a model's file is not the one that was tuned, or the model is
+            code that the user did not name.
     """
     _target_of(spec.plan)
+    require_trust(spec.plan.model, trusted=spec.trust_model)
+    if Path(spec.plan.model).suffix in MODEL_FILES:
+        load_planned_model(spec)
 
 
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
@@ -104,14 +111,21 @@ def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, 
     return load_programs(msgspec.json.decode(spec_json, type=ProgramSpec), stage_numbers)
 
 
-def load_planned_model(spec: ProgramSpec) -> Model:
+def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
     """Load the plan's model, and make sure that it still is the one that was tuned.
 
+    Args:
+        spec: the plan, and whether the user trusts the code that it names.
+        guarded: see `load_model`.
+
     Raises:
-        TunerError: its structure or shapes differ.
+        TunerError: its structure or shapes differ, or it is code that the user did not name.
     """
     plan = spec.plan
-    model = load_model(plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training)
+    require_trust(plan.model, trusted=spec.trust_model)
+    model = load_model(
+        plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
+    )
     found = describe_function(model.module["main"], "model", module=model.module).fingerprint
     if found != plan.model_fingerprint:
         raise TunerError(
@@ -277,8 +291,14 @@ class CompiledStage:
 def reference_step(
     spec: ProgramSpec, num_micro_batches: int
 ) -> tuple[dict[int, float], dict[str, np.ndarray]]:
-    """Return losses by micro-batch and mean gradients of the uncut, unpartitioned model."""
+    """Return losses by micro-batch and mean gradients of the model's own program, or else of the uncut model.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for, or its program takes no such inputs.
+    """
     model = load_planned_model(spec)
+    if model.reference is not None:
+        return _steps_of_reference(model, model.reference, spec.seed, num_micro_batches)
     target = _target_of(spec.plan)
     (stage,) = build_stages(model, ())
     machines = {
@@ -300,6 +320,35 @@ def reference_step(
         if "backward" in machines:
             whole.run(_Step("B", micro_batch), {})
     return whole.losses(), {name: gradient.cpu().numpy() for name, gradient in whole.gradients().items()}
+
+
+def _steps_of_reference(
+    model: Model, reference: Reference, seed: int, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Run the program that the model was imported from; only gradients that a stage makes are returned."""
+    if not model.training:
+        return {}, {}
+    losses: dict[int, float] = {}
+    total: dict[str, np.ndarray] = {}
+    for micro_batch in range(num_micro_batches):
+        drawn = draw_inputs(model, seed, micro_batch)
+        try:
+            loss, found = reference.gradients(model, {name: value.numpy() for name, value in drawn.items()})
+        except Exception as error:  # foreign code: the user's own module
+            reason = str(error).strip().partition("\n")[0]
+            raise TunerError(
+                f"{model.name} cannot run on inputs that were drawn for it ({reason}); let its function "
+                "return example inputs that show what whole numbers it takes"
+            ) from error
+        losses[micro_batch] = float(loss)
+        for name, gradient in found.items():
+            share = gradient / num_micro_batches
+            total[name] = total[name] + share if name in total else share
+    (stage,) = build_stages(model, ())
+    made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
+    return losses, {
+        name: gradient for name, gradient in total.items() if gradient_name(name) in made or gradient.any()
+    }
 
 
 def _target_of(plan: ModelPlan) -> Target:

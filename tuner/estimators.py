@@ -1,14 +1,14 @@
-"""Prices that nothing was measured for: a mock for tests, and any function of one's own.
+"""Prices by a function of one's own, in place of measured or predicted ones.
 
-Both satisfy `tuner.price.Pricer`, as measured prices and the cost model's predictions do, so that the search
+They satisfy `tuner.price.Pricer`, as measured prices and the cost model's predictions do, so that the search
 does not know the difference. Checked in tests/tuner/test_estimators.py.
 
-Source: TVM RFC 62 ("CostEstimator", "MockCostEstimator", "CustomCostEstimator").
+Source: TVM RFC 62 ("CostEstimator", "CustomCostEstimator").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from records.workload import Workload
@@ -16,36 +16,8 @@ from tuner.candidate import CandidatePartition
 from tuner.describe import describe_function
 from tuner.graph.dataflow import DataflowGraph
 from tuner.plan import Figure
-from tuner.price import Invalid, Price, Unknown
+from tuner.price import Invalid, Price
 from tuner.rewrite import extract_function
-
-MOCK_DISCOUNT = 0.9
-"""Upstream's: each further operator in a sub-graph costs a tenth less than the one before, so fusing pays."""
-
-
-@dataclass(frozen=True, slots=True)
-class MockPricer:
-    """Prices a candidate of n operators at c + 0.9 c + … + 0.9ⁿ⁻¹ c, with c its backend's cost.
-
-    Attributes:
-        cost_us_by_backend: c of each backend; others are `Unknown`.
-    """
-
-    cost_us_by_backend: Mapping[str, float]
-
-    def price(self, candidates: Sequence[CandidatePartition]) -> Sequence[Price]:
-        """Return one price a candidate, in order."""
-        return tuple(self._price(candidate) for candidate in candidates)
-
-    def _price(self, candidate: CandidatePartition) -> Price:
-        cost_us = self.cost_us_by_backend.get(candidate.backend)
-        if cost_us is None:
-            return Unknown()
-        num_operators = len(candidate.sub_graph.inside)
-        return Figure(
-            latency_us=sum(cost_us * MOCK_DISCOUNT**position for position in range(num_operators)),
-            source="given",
-        )
 
 
 @dataclass(frozen=True, slots=True)

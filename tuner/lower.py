@@ -21,8 +21,8 @@ from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
 from tuner.errors import UnknownNameError
 from tuner.target import Target
-from tuner.target_resolution import tvm_device, tvm_target
-from tuner.weight_binding import bound_arguments, lift_weights
+from tuner.target_resolution import tvm_target
+from tuner.weight_binding import lift_weights
 
 _STORAGE = "relax.memory.alloc_storage"
 
@@ -85,21 +85,23 @@ def build_reference(module: IRModule, target: Target) -> Executable:
     plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
     if target.kind == "cuda" or checks_blas:
         return build_module(plain, target)
+    return build_unscheduled(plain, target)
+
+
+def build_unscheduled(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module with naive loops wherever no backend lowered it, and NumPy's matrix products.
+
+    The loops are TVM's own, without a schedule; a GPU cannot run such, so that it gets our schedules.
+
+    Args:
+        module: what `lower_module` returned, or one without partitions.
+        target: what to build for.
+    """
+    if target.kind == "cuda":
+        return build_module(module, target)
     pipeline = relax.get_pipeline("default")
-    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(plain)))
+    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
     return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
-
-
-def run_module(
-    executable: Executable, arguments: Sequence[np.ndarray], target: Target, function: str = "main"
-) -> tuple[np.ndarray, ...]:
-    """Run a function once and return its results, flattened, as arrays of their own."""
-    device = tvm_device(target)
-    machine = relax.VirtualMachine(executable, device)
-    tensors = [tvm.runtime.tensor(argument, device) for argument in arguments]
-    if function == "main":
-        tensors = bound_arguments(machine, tensors)
-    return flat_arrays(machine[function](*tensors))
 
 
 def flat_arrays(result: Any) -> tuple[np.ndarray, ...]:

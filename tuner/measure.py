@@ -8,13 +8,14 @@ tests/tuner/test_measure.py.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TypeAlias
 
@@ -34,20 +35,30 @@ from tuner.measure_messages import (
     Compared,
     Done,
     Failed,
+    Race,
+    Raced,
     Reply,
     Run,
     Time,
     Timed,
     Timing,
 )
+from tuner.numerical_error import Deviation
+from tuner.race import LOOKS, RaceResult, race
 from tuner.target import Target
-from tuner.target_resolution import environment_of
+from tuner.target_resolution import check_measurable, environment_of
 from tuner.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
 _Key: TypeAlias = tuple[str, str, str]
 """What names a program's outcome: workload, backend, settings."""
+
+RACE = "race"
+"""What records of programs that ran in turn carry for a backend."""
+
+_ROUNDS_A_MESSAGE = 5
+"""Rounds of a race that the worker runs before it answers: few, so that a race ends near its time."""
 
 _BUILDS_A_WORKER = 8
 """Programs that each of several workers builds before they are timed: enough to keep all of them busy, few
@@ -67,6 +78,7 @@ class MeasureRequest:
             operators and data types).
         reference: a module with the same parameters whose results are right; TVM's own default lowering of
             the program, which is slow, if None.
+        races: whether the program stays built, to race against others afterwards.
     """
 
     workload: Workload
@@ -75,6 +87,7 @@ class MeasureRequest:
     settings: str = ""
     check: bool = False
     reference: IRModule | None = None
+    races: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +98,13 @@ class Limits:
         build_timeout_s: longest lowering, building and checking.
         run_timeout_s: longest timing, the making of inputs and the first execution included.
         timing: how samples are taken.
+        race_s: time after which a race gets no further rounds; the first look is always reached.
     """
 
     build_timeout_s: float = 90.0
     run_timeout_s: float = 60.0
     timing: Timing = DEFAULT_TIMING
+    race_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +129,9 @@ class Measurer:
         match: which records of other environments count as this one's; target and device model always must.
         on_progress: called after each program.
 
+    Raises:
+        TunerError: the target is not the device that is here.
+
     Attributes:
         new_measurements: programs measured.
         reused_measurements: programs found in the records.
@@ -133,6 +151,7 @@ class Measurer:
     ) -> None:
         if jobs < 1:
             raise ValueError(f"{jobs} jobs were asked for, but building needs one; give 1 or more")
+        check_measurable(target)
         self.store = store
         self.target = target
         self.backends = tuple(backends)
@@ -144,6 +163,7 @@ class Measurer:
         self._on_progress = on_progress
         self._workers = [WorkerProcess(target, backends) for _ in range(jobs)]
         self._keys = itertools.count()
+        self._built: dict[_Key, tuple[int, int]] = {}
         self._checked_kinds: dict[str, str] = {}
         self._environments: dict[str, Environment] = {}
 
@@ -172,6 +192,7 @@ class Measurer:
         settings: str = "",
         check: bool = False,
         reference: IRModule | None = None,
+        races: bool = False,
     ) -> Record:
         """Return the record of one program, measured now unless the records have it; see `MeasureRequest`."""
         request = MeasureRequest(
@@ -181,6 +202,7 @@ class Measurer:
             settings=settings,
             check=check,
             reference=reference,
+            races=races,
         )
         return self.measure_many([request])[0]
 
@@ -200,6 +222,59 @@ class Measurer:
             record_by_key[_key(request)] = record
             self._report(record, len(record_by_key), len(distinct))
         return tuple(record_by_key[_key(request)] for request in requests)
+
+    def race(self, requests: Sequence[MeasureRequest]) -> tuple[RaceResult, tuple[Record, ...]]:
+        """Run programs in turn in one process until it is known which is the fastest; see `tuner.race`.
+
+        Each program's samples become a record of their own, one sample a round, in order. A race of the same
+        programs that the records have is not run again.
+
+        Args:
+            requests: programs of one workload, of different settings, each with the module that is built.
+
+        Returns:
+            How the race ended, and a record a request, in order.
+
+        Raises:
+            TunerError: a program cannot be built or run; says why.
+        """
+        named = [replace(each, backend=RACE, settings=_race_settings(each, requests)) for each in requests]
+        found = [self.find(each.workload, RACE, settings=each.settings) for each in named]
+        records = tuple(record for record in found if record is not None)
+        if len(records) == len(named) and len({each.measurement.measured_at for each in records}) == 1:
+            self.reused_measurements += len(records)
+            recorded = _Recorded([each.measurement.samples_us for each in records])
+            return race(recorded, num_programs=len(named)), records
+        result = race(
+            _Running(self._workers[0], self._racing_keys(requests), self.limits, self.seed),
+            num_programs=len(named),
+        )
+        now = time.time()
+        measurements = [
+            Measurement(
+                workload_fingerprint=request.workload.fingerprint,
+                backend=RACE,
+                settings=request.settings,
+                target=self.target.text,
+                environment=self.environment(RACE),
+                status=Status.OK,
+                samples_us=samples,
+                measured_at=now,
+                seed=self.seed,
+            )
+            for request, samples in zip(named, result.samples, strict=True)
+        ]
+        pairs = [(each.workload, found) for each, found in zip(named, measurements, strict=True)]
+        record_ids = self.store.append_many(pairs)
+        self.new_measurements += len(pairs)
+        return result, tuple(
+            Record(record_id=record_id, workload=workload, measurement=measurement)
+            for record_id, (workload, measurement) in zip(record_ids, pairs, strict=True)
+        )
+
+    def note_failure(self, request: MeasureRequest, reason: str) -> Record:
+        """Keep as a record that a program fails where its own measurement could not show it."""
+        return self._keep(request, Failed(Status.ERROR, reason), None)
 
     def find(self, workload: Workload, backend: str, *, settings: str = "") -> Record | None:
         """Return the newest record of a program for this target and what matches its environment, or None."""
@@ -241,16 +316,26 @@ class Measurer:
             raise TunerError(f"function {function!r} could not be run: {results.message}; see its operators")
         return results
 
-    def compare(self, module: IRModule, reference: IRModule) -> float:
-        """Return the largest error of a module's results on random inputs against a reference's.
+    def compare(self, module: IRModule, reference: IRModule, *, unscheduled: bool = False) -> Deviation:
+        """Return the result of a module on random inputs that is furthest from a reference's.
 
         Each result's error is relative to the largest magnitude of the reference's result. Both modules have
         the same parameters; inputs are made in the worker, so that large weights do not travel.
 
+        Args:
+            module: with or without partitions.
+            reference: the same program.
+            unscheduled: see `Compare`.
+
         Raises:
             TunerError: either cannot be built or run; says why.
         """
-        request = Compare(module_json=_json(module), reference_json=_json(reference), seed=self.seed)
+        request = Compare(
+            module_json=_json(module),
+            reference_json=_json(reference),
+            seed=self.seed,
+            unscheduled=unscheduled,
+        )
         builds_s = self._build_timeout_s(module) + self._build_timeout_s(reference)
         reply = self._workers[0].ask(request, builds_s + 2 * self.limits.run_timeout_s)
         if not isinstance(reply, Compared):
@@ -258,7 +343,7 @@ class Measurer:
             raise TunerError(
                 f"the two modules could not be compared: {message}; see which of them fails alone"
             )
-        return reply.relative_error
+        return reply.worst
 
     def _find_all(self, requests: Iterable[MeasureRequest]) -> dict[_Key, Record]:
         """Return the newest record of each request that the records hold, by few queries."""
@@ -331,8 +416,31 @@ class Measurer:
             reply = worker.ask(job.build, job.timeout_s)
             if not isinstance(reply, Done):
                 return reply
-        request = Time(key=job.build.key, seed=self.seed, timing=self.limits.timing)
-        return worker.ask(request, self.limits.run_timeout_s)
+        keep = job.request.races and worker is self._workers[0]
+        request = Time(key=job.build.key, seed=self.seed, timing=self.limits.timing, keep=keep)
+        reply = worker.ask(request, self.limits.run_timeout_s)
+        if keep and isinstance(reply, Timed):
+            self._built[_key(job.request)] = job.build.key, worker.num_starts
+        return reply
+
+    def _racing_keys(self, requests: Sequence[MeasureRequest]) -> tuple[int, ...]:
+        """Return what the worker knows the programs by, having built those that it does not hold."""
+        worker = self._workers[0]
+        keys = []
+        for request in requests:
+            key, num_starts = self._built.pop(_key(request), (0, 0))
+            if num_starts != worker.num_starts or not worker.alive:
+                job = self._job(replace(request, check=False))
+                reply = worker.ask(job.build, job.timeout_s)
+                if not isinstance(reply, Done):
+                    raise TunerError(
+                        f"a program could not be built for a race: {_failure(reply).message}; "
+                        "see the operators that it names"
+                    )
+                key = job.build.key
+            keys.append(key)
+        self._built.clear()
+        return tuple(keys)
 
     def _job(self, request: MeasureRequest) -> _Job:
         kind = _kind(request)
@@ -395,6 +503,57 @@ class Measurer:
         self._on_progress(MeasureProgress(completed=completed, total=total, record=record))
 
 
+class _Running:
+    """Programs that run in the worker, until their time is spent."""
+
+    def __init__(self, worker: WorkerProcess, keys: Sequence[int], limits: Limits, seed: int) -> None:
+        self._worker = worker
+        self._keys = keys
+        self._limits = limits
+        self._seed = seed
+        self._num_rounds = 0
+        self._end_s = time.monotonic() + limits.race_s
+
+    def run(self, programs: Sequence[int], num_rounds: int) -> tuple[tuple[float, ...], ...]:
+        samples: tuple[tuple[float, ...], ...] = ((),) * len(programs)
+        end = self._num_rounds + num_rounds
+        while self._num_rounds < end and (self._num_rounds < LOOKS[0] or time.monotonic() < self._end_s):
+            more = self._ask(programs, min(_ROUNDS_A_MESSAGE, end - self._num_rounds))
+            samples = tuple((*before, *new) for before, new in zip(samples, more, strict=True))
+        return samples
+
+    def _ask(self, programs: Sequence[int], num_rounds: int) -> tuple[tuple[float, ...], ...]:
+        request = Race(
+            keys=tuple(self._keys[program] for program in programs),
+            seed=self._seed,
+            first_round=self._num_rounds,
+            num_rounds=num_rounds,
+            sample_s=self._limits.timing.sample_s,
+        )
+        reply = self._worker.ask(request, self._limits.run_timeout_s * len(programs))
+        if not isinstance(reply, Raced):
+            raise TunerError(
+                f"{len(programs)} programs could not run in turn: {_failure(reply).message}; each alone can, "
+                "so that together they may need more memory than there is"
+            )
+        self._num_rounds += num_rounds
+        return reply.samples_us
+
+
+class _Recorded:
+    """Samples of a race that was run before."""
+
+    def __init__(self, samples: Sequence[Sequence[float]]) -> None:
+        self._samples = samples
+        self._num_rounds = 0
+
+    def run(self, programs: Sequence[int], num_rounds: int) -> tuple[tuple[float, ...], ...]:
+        begin, self._num_rounds = self._num_rounds, self._num_rounds + num_rounds
+        found = [tuple(self._samples[program][begin : self._num_rounds]) for program in programs]
+        shortest = min(map(len, found))
+        return tuple(each[:shortest] for each in found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     """A request on its way: what is built for it, and how long that may take."""
@@ -413,6 +572,13 @@ def _build_share(
         for job in jobs
         if not interrupted.is_set()
     }
+
+
+def _race_settings(request: MeasureRequest, rivals: Sequence[MeasureRequest]) -> str:
+    """Return settings that name a program in a race against certain others."""
+    names = ";".join(sorted(rival.settings for rival in rivals))
+    digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+    return f"{request.settings};race={digest}"
 
 
 def _key(request: MeasureRequest) -> _Key:

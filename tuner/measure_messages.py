@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from records import Status
+from tuner.numerical_error import Deviation
 from tuner.target import Target
 
 
@@ -62,11 +63,32 @@ class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Time the module that was built under the key, then forget it."""
+    """Time the module that was built under the key, then forget it unless it is to race later."""
 
     key: int
     seed: int
     timing: Timing
+    keep: bool = False
+
+
+class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Time built modules in turn: each once a round, in an order of the round's own.
+
+    They stay loaded until a later race leaves them out.
+
+    Attributes:
+        keys: the modules that run; all others that were built are forgotten.
+        seed: of the inputs and of the orders.
+        first_round: number of the first round, which with the seed decides its order.
+        num_rounds: how many rounds.
+        sample_s: time of one sample; a shorter program is executed several times in each.
+    """
+
+    keys: tuple[int, ...]
+    seed: int
+    first_round: int
+    num_rounds: int
+    sample_s: float
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -78,11 +100,20 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Run two modules on the same random inputs, and tell how far their results are apart."""
+    """Run two modules on the same random inputs, and tell how far their results are apart.
+
+    Attributes:
+        module_json: a module whose partitions their backends lower.
+        reference_json: what it is compared with.
+        seed: of the inputs.
+        unscheduled: whether what no partition holds, in either module, is run by TVM's own loops and NumPy's
+            matrix products instead of this project's schedules.
+    """
 
     module_json: str
     reference_json: str
     seed: int
+    unscheduled: bool = False
 
 
 class ArrayInfo(msgspec.Struct, frozen=True):
@@ -93,7 +124,10 @@ class ArrayInfo(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was asked is done; results that were checked are off by so much."""
+    """What was asked is done; results that were checked are off by so much.
+
+    It is None where nothing was checked, and where the reference has no number for any input that was drawn.
+    """
 
     relative_error: float | None = None
 
@@ -105,10 +139,16 @@ class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     peak_memory_bytes: int | None
 
 
-class Compared(msgspec.Struct, frozen=True, tag=True):
-    """Largest error over all results, relative to the largest magnitude of the reference's result."""
+class Raced(msgspec.Struct, frozen=True, tag=True):
+    """The samples in microseconds, by program in the order of the keys, and by round."""
 
-    relative_error: float
+    samples_us: tuple[tuple[float, ...], ...]
+
+
+class Compared(msgspec.Struct, frozen=True, tag=True):
+    """The result that is furthest from the reference's; named by its position."""
+
+    worst: Deviation
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
@@ -124,8 +164,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Request: TypeAlias = Start | Build | Time | Run | Compare
-Reply: TypeAlias = Done | Timed | Compared | Ran | Failed
+Request: TypeAlias = Start | Build | Time | Race | Run | Compare
+Reply: TypeAlias = Done | Timed | Raced | Compared | Ran | Failed
 
 _Message = TypeVar("_Message")
 _LENGTH_BYTES = 8

@@ -38,6 +38,7 @@ from tuner.lower import (
     build_module,
     build_planned,
     build_reference,
+    build_unscheduled,
     flat_arrays,
     lower_module,
 )
@@ -49,6 +50,8 @@ from tuner.measure_messages import (
     Compared,
     Done,
     Failed,
+    Race,
+    Raced,
     Ran,
     Reply,
     Request,
@@ -62,16 +65,10 @@ from tuner.measure_messages import (
     send,
     send_bytes,
 )
+from tuner.numerical_error import Deviation, compare_outputs, tolerance_of, worst
 from tuner.target import Target
 from tuner.target_resolution import tvm_device
 from tuner.weight_binding import bound_arguments
-
-TOLERANCE = 1e-3
-"""Largest relative error of a candidate's float32 results: libraries sum in another order, with other
-instructions, but never differ in the third digit on inputs of magnitude one."""
-
-HALF_TOLERANCE = 3e-2
-"""The same for half precision, whose eleven (or eight) bits lose a digit in a sum of a thousand products."""
 
 Interval: TypeAlias = tuple[float, float]
 """Least and largest of random floats."""
@@ -112,6 +109,22 @@ class _Built:
     planned_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Racer:
+    """A loaded program, and how often it is executed in one sample."""
+
+    run: Callable[[int], Sample]
+    number: int
+
+    @classmethod
+    def of(cls, run: Callable[[int], Sample], *, sample_s: float) -> _Racer:
+        return cls(run, _executions(run(1), sample_s))
+
+    def sample_us(self) -> float:
+        """Return the mean latency of one sample."""
+        return self.run(self.number).latency_us
+
+
 class Worker:
     """Holds what was built until it is timed."""
 
@@ -122,6 +135,7 @@ class Worker:
         probes = () if any(backend.name == TvmNative.name for backend in given) else (TvmNative(),)
         self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
+        self.racing: dict[int, _Racer] = {}
         self.kept_inputs: tuple[object, list[Any]] | None = None
         self.device = tvm_device(start.target)
 
@@ -135,19 +149,44 @@ class Worker:
         error = None
         if request.check:
             reference = self._reference(module, request.reference_json)
-            error = self._relative_error(executable, reference, module, request.seed)
-            if not error <= tolerance(module):
+            # A kernel may have no number for some inputs that are drawn; a whole model must have one for all.
+            results, expected = self._both_results(executable, reference, module, request.seed)
+            found = compare_results(results, expected, nan_agrees=True)
+            tolerance = tolerance_of(dtype for _, dtype in specs)
+            if not found.is_within(tolerance):
                 del self.built[request.key]
-                return Failed(
-                    Status.ERROR, f"{WRONG_NUMBERS}: relative error {error:.2g} against the reference"
-                )
+                return Failed(Status.ERROR, f"{WRONG_NUMBERS}: {found.tensor} {found.describe(tolerance)}")
+            says_something = not all(np.isnan(array).all() for array in expected)
+            error = found.relative_error if says_something else None
         return Done(error)
 
     def time(self, request: Time) -> Reply:
-        """Time a built module; it is forgotten, so that memory does not pile up."""
-        built = self.built.pop(request.key)
+        """Time a built module; it is forgotten, so that memory does not pile up, unless it is to race."""
+        built = self.built[request.key] if request.keep else self.built.pop(request.key)
+        samples = take_samples(self._sampler(built, request.seed), request.timing)
+        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+
+    def race(self, request: Race) -> Reply:
+        """Time built modules in turn; all others are forgotten."""
+        for key in set(self.built) - set(request.keys):
+            del self.built[key]
+            self.racing.pop(key, None)
+        for key in request.keys:
+            if key not in self.racing:
+                self.racing[key] = _Racer.of(
+                    self._sampler(self.built[key], request.seed), sample_s=request.sample_s
+                )
+        samples: dict[int, list[float]] = {key: [] for key in request.keys}
+        for number in range(request.first_round, request.first_round + request.num_rounds):
+            order = np.random.default_rng((request.seed, number)).permutation(request.keys)
+            for key in map(int, order):
+                samples[key].append(self.racing[key].sample_us())
+        return Raced(tuple(map(tuple, samples.values())))
+
+    def _sampler(self, built: _Built, seed: int) -> Callable[[int], Sample]:
+        """Load a built module, and return what executes it so many times and says how that went."""
         machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = bound_arguments(machine, self._inputs(built.inputs, request.seed, own=built.intervals))
+        arguments = bound_arguments(machine, self._inputs(built.inputs, seed, own=built.intervals))
         machine["main"](*arguments)
 
         def run(number: int) -> Sample:
@@ -161,15 +200,16 @@ class Worker:
                 latency_us = min(latency_us, spent_us / (number + 1))  # TVM executes once before it times
             return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
 
-        samples = take_samples(run, request.timing)
-        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+        return run
 
     def compare(self, request: Compare) -> Reply:
         """Tell how far two modules' results are apart."""
         module = tvm.ir.load_json(request.module_json)
         reference = tvm.ir.load_json(request.reference_json)
-        executable = self._compile(module)
-        return Compared(self._relative_error(executable, self._compile(reference), module, request.seed))
+        build = self._compile_unscheduled if request.unscheduled else self._compile
+        return Compared(
+            compare_results(*self._both_results(build(module), build(reference), module, request.seed))
+        )
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run a module once on given arrays."""
@@ -184,17 +224,20 @@ class Worker:
     def _compile(self, module: IRModule) -> Executable:
         return build_module(lower_module(module, self.backends, self.target), self.target)
 
-    def _relative_error(
+    def _compile_unscheduled(self, module: IRModule) -> Executable:
+        return build_unscheduled(lower_module(module, self.backends, self.target), self.target)
+
+    def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
-    ) -> float:
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Return what a module and its reference make of the same inputs, finite numbers where some do."""
         specs = input_specs(module)
         for interval in _INTERVALS:
             inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
-        found = self._results(executable, inputs)
-        return relative_error(found, expected)
+        return self._results(executable, inputs), expected
 
     def _results(
         self, executable: Executable, arguments: Sequence[Any], function: str = "main"
@@ -224,12 +267,6 @@ class Worker:
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
-
-
-def tolerance(module: IRModule) -> float:
-    """Return the largest relative error that a module's results may have, by the coarsest of its types."""
-    dtypes = {dtype for _, dtype in input_specs(module)}
-    return HALF_TOLERANCE if dtypes & {"float16", "bfloat16"} else TOLERANCE
 
 
 def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -329,16 +366,18 @@ def random_inputs(
     )
 
 
-def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Return the largest difference, each result's relative to the largest magnitude expected of it.
+def compare_results(
+    results: Sequence[np.ndarray], expected: Sequence[np.ndarray], *, nan_agrees: bool = False
+) -> Deviation:
+    """Return the result that is furthest from the reference's, named by its position.
 
-    It is infinite where shapes or the places of what is not finite differ.
+    Args:
+        results: what a program returned.
+        expected: what the reference returned.
+        nan_agrees: whether results without a number in equal places are equal.
     """
-    if [array.shape for array in results] != [array.shape for array in expected]:
-        return float("inf")
-    return max(
-        (_array_error(result, wanted) for result, wanted in zip(results, expected, strict=True)), default=0.0
-    )
+    found = worst(compare_outputs(_numbered(results), _numbered(expected), nan_agrees=nan_agrees))
+    return found or Deviation(tensor="nothing", relative_error=0.0)
 
 
 def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
@@ -351,7 +390,7 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
         timing: when to stop.
     """
     first = run(1)
-    number = max(1, min(1000, int(timing.sample_s * 1e6 / max(first.latency_us, 0.1))))
+    number = _executions(first, timing.sample_s)
     if number > 1:
         run(number)
     samples = [first] if number == 1 else []
@@ -362,6 +401,11 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
         spent_s += sample.latency_us * number * 1e-6
     quiet = _quiet(samples)
     return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
+
+
+def _executions(first: Sample, sample_s: float) -> int:
+    """Return how often a program is executed in a sample of so many seconds, by its first execution."""
+    return max(1, min(1000, int(sample_s * 1e6 / max(first.latency_us, 0.1))))
 
 
 def serve(connection: socket.socket) -> None:
@@ -400,6 +444,8 @@ def _handle(worker: Worker, request: Request) -> Reply:
         return worker.build(request)
     if isinstance(request, Time):
         return worker.time(request)
+    if isinstance(request, Race):
+        return worker.race(request)
     if isinstance(request, Compare):
         return worker.compare(request)
     raise TypeError(f"{type(request).__name__} is not a request that is answered twice")
@@ -433,15 +479,8 @@ def _random_array(
     return (rng.random(shape, dtype=np.float32) * (high - low) + low).astype(dtype)
 
 
-def _array_error(result: np.ndarray, wanted: np.ndarray) -> float:
-    finite = np.isfinite(wanted)
-    if not np.array_equal(finite, np.isfinite(result)):
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    exact = wanted[finite].astype(np.float64)
-    difference = np.abs(result[finite].astype(np.float64) - exact).max()
-    return float(difference / max(np.abs(exact).max(), 1e-6))
+def _numbered(results: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"output {position}": array for position, array in enumerate(results)}
 
 
 def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
-from tuner.backends.protocol import IRModule
+from tuner.backends.protocol import IRModule, num_inputs_of
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function, describe_graph
 from tuner.graph import DataflowGraph, IndexSet
@@ -206,6 +206,11 @@ def with_runner_ups(function: PartitionedFunction) -> PartitionedFunction:
         index.runner_up(part, launch_penalty_us=priced.launch_penalty_us) for part in partition.chosen
     )
     return replace(function, partition=replace(partition, runner_ups=runner_ups))
+
+
+def binding(priced: PricedFunction) -> str:
+    """Return what tells records of programs with bound weights from those with weights as arguments."""
+    return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
 
 
 def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:

@@ -33,6 +33,23 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError(f"latency {self.latency_us} us is not a finite number >= 0; measure it again")
 
 
+class PairedRatio(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many times as long one program takes as another, by executions in turn in one process.
+
+    Attributes:
+        ratio: median over rounds of the ratio within a round.
+        low: lower end of an interval that holds the median with probability 0.95, together with those of all
+            other pairs in the race; 0 where rounds are too few.
+        high: its upper end; None where rounds are too few.
+        num_rounds: rounds that both programs ran.
+    """
+
+    ratio: float
+    low: float
+    high: float | None
+    num_rounds: int
+
+
 class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A named tensor of a stage's interface."""
 
@@ -107,6 +124,24 @@ class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage: int
 
 
+class Borders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage's module is handed and hands on, where the user's inputs enter at the first stage alone.
+
+    Attributes:
+        takes: names of what comes from the stage before, or from the user at the first.
+        reads: names of the module's arguments, all among `takes`.
+        makes: names of the module's results.
+        gives: names of what goes to the stage after, or to the user at the last; among `takes` and `makes`.
+        tied: weights of the whole model that are one and the same.
+    """
+
+    takes: tuple[str, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    gives: tuple[str, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...] = ()
+
+
 class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the tuner found for one model on one target, before any schedule.
 
@@ -121,9 +156,15 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         end_to_end: latency of the whole forward function by variant: `mix` and each single backend.
         sum_of_parts: what the search added up for `mix`.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the partitioned module against the unpartitioned one; None where
-            nothing was run.
-        max_gradient_error: largest relative error of the stages' gradients against the uncut model's.
+        max_relative_error: largest error of the partitioned module against the model's own program, or else
+            against the unpartitioned module; None where nothing was run.
+        max_gradient_error: largest relative error of the stages' gradients, likewise against the model's own
+            program or else the uncut model.
+        import_error: largest error of the imported program against the model's own, relative to the largest
+            output; None for models that were not imported from a program that can be run.
+        reference: mode of the model's own program that losses and gradients were compared with: `train`,
+            `eval`, or `export` for one that was exported before; empty where there is no such program.
+        notes: a sentence on each thing in which what was tuned is not the user's own model.
         stages: the stages in order.
         tied: groups of parameters that are one and the same.
         hop_latency_us: time from the end of a block to when its result is on the next device, each stage
@@ -133,6 +174,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         reused_measurements: measurements found in the records.
         shapes: shapes that were bound when the model was loaded, by input.
         batch: batch size of one micro-batch that the model was loaded with.
+        ratio_to_mix: for each single backend that raced, its latency over the mix's.
+        is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
     """
 
     model: str
@@ -155,6 +198,11 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     reused_measurements: int
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int = 1
+    ratio_to_mix: dict[str, PairedRatio] = {}
+    is_tie: bool = False
+    import_error: float | None = None
+    reference: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def device_kind(self) -> Literal["cpu", "cuda"]:

@@ -8,7 +8,8 @@ spent. What is chosen for its prediction takes longer than predicted more often 
 prefers what was predicted too fast; by as much as the measured ones did, all other predictions are raised.
 Where intervals hold and errors of different programs do not depend on each other, no unmeasured candidates
 are then likely to improve the answer by more than the regret. The parts of the answer are always measured.
-A backend that the model was trained without is hoped to compute at the device's peak until some of its
+What is out of the range that the model was trained on is measured before anything is decided. A backend that
+the model was trained without is hoped to compute at the device's peak until some of its
 programs are measured; its others are then expected to take as many times their bounds as those did.
 Checked in tests/tuner/test_pricing.py.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import functools
 import logging
 import statistics
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeGuard
 
@@ -32,7 +33,6 @@ from cost_model import (
     DeviceSpeed,
     KernelModel,
     Query,
-    device_speed,
     load_dataset,
     roofline_us,
     train_kernel_model,
@@ -42,6 +42,7 @@ from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_st
 from records import Workload
 from tuner.backends.protocol import settings_for
 from tuner.candidate import HOST, CandidatePartition
+from tuner.device_probe import known_speed
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph
 from tuner.measure import Measurer
@@ -81,6 +82,7 @@ class Pricing:
         prune: whether candidates that larger ones contain are dropped before anything is priced.
         model: the cost model; trained from the records when first needed.
         stage_model: the correction from parts to stages; trained likewise.
+        num_threads: threads of training; one for each idle core if None.
     """
 
     mode: PriceMode = "measured"
@@ -89,7 +91,9 @@ class Pricing:
     prune: bool = False
     model: KernelModel | None = None
     stage_model: StageModel | None = None
+    num_threads: int | None = None
     num_measured: int = 0
+    _speed: DeviceSpeed | None = field(default=None, repr=False)
     _trained_on: int = field(default=0, repr=False)
     _stages_trained_on: int = field(default=0, repr=False)
 
@@ -98,11 +102,24 @@ class Pricing:
         stats = measurer.store.stats().measurements
         if self.model is None or (self._trained_on and stats > _RETRAIN_GROWTH * self._trained_on):
             try:
-                self.model = train_kernel_model(load_dataset(measurer.store.iterate()), seed=seed)
+                dataset = load_dataset(measurer.store.iterate())
+                self.model = train_kernel_model(dataset, seed=seed, num_threads=self.num_threads)
                 self._trained_on = stats
+                self._speed = None  # The model learnt from what the records say of it now.
             except CostModelError as error:
                 logger.info("no cost model yet: %s", error)
         return self.model
+
+    def device_speed(self, measurer: Measurer) -> DeviceSpeed:
+        """Return the target's speed, as probes and kernels in the records say; the same until new training.
+
+        Raises:
+            CostModelError: a probe is missing.
+        """
+        if self._speed is None:
+            environment = measurer.environment(measurer.backends[0].name)
+            self._speed = known_speed(measurer.store, target=measurer.target, environment=environment)
+        return self._speed
 
     def current_stage_model(self, measurer: Measurer, seed: int) -> StageModel | None:
         """Return the stage model, trained again where enough stages came; None while there are too few."""
@@ -112,7 +129,9 @@ class Pricing:
         if stages >= MIN_STAGES and stages > _RETRAIN_GROWTH * self._stages_trained_on:
             self._stages_trained_on = stages
             try:
-                self.stage_model = train_stage_model(load_stages(measurer.store.iterate()), seed=seed)
+                stages_now = load_stages(measurer.store.iterate())
+                threads = self.num_threads or 1  # The trees are few and small.
+                self.stage_model = train_stage_model(stages_now, seed=seed, num_threads=threads)
             except CostModelError as error:
                 logger.info("no stage model yet: %s", error)
         return self.stage_model
@@ -144,7 +163,13 @@ def price_candidates(
                 "first, or gather some with `tessel records collect`"
             )
         return pricer.price(candidates)  # There is nothing to learn from yet: these will be it.
-    estimates = _estimates(graph, candidates, measurer, model)
+    estimates, far = _estimates(graph, candidates, measurer, model, pricing.device_speed(measurer))
+    if far:
+        logger.warning(
+            "%d candidates are out of the range that the cost model was trained on (%s)",
+            len(far),
+            ", ".join(sorted({name for names in far.values() for name in names})),
+        )
     if pricing.mode == "model":
         return tuple(estimates)
     return _price_actively(
@@ -155,6 +180,7 @@ def price_candidates(
         pricing,
         solve=functools.partial(find_partition, graph, launch_penalty_us=launch_penalty_us),
         unseen={backend.name for backend in measurer.backends} - set(model.manifest.backends),
+        far=far,
     )
 
 
@@ -172,6 +198,7 @@ def _price_actively(
     *,
     solve: _Solve,
     unseen: Set[str] = frozenset(),
+    far: Collection[int] = (),
 ) -> tuple[Price, ...]:
     """Return prices of which the best partition is measured.
 
@@ -183,20 +210,26 @@ def _price_actively(
         pricing: the budget, and the regret that is allowed.
         solve: finds the best partition by prices.
         unseen: backends that the model knows nothing of.
+        far: positions of candidates that are out of the range that the model was trained on: what it says of
+            them decides nothing, so they are measured first.
     """
     prices = list(estimates)
     # Programs whose predictions tell of each other: the model's, and those of each backend it does not know.
     groups = [candidate.backend if candidate.backend in unseen else "" for candidate in candidates]
     position = {candidate: index for index, candidate in enumerate(candidates)}
 
-    def measure_predicted(partition: Partition) -> int:
-        wanted = [c for c in partition.chosen if is_predicted(prices[position[c]])]
+    def measure_candidates(wanted: Sequence[CandidatePartition]) -> int:
         for candidate, price in zip(wanted, measure(wanted), strict=True):
             prices[position[candidate]] = price
         prices[:] = _corrected(estimates, prices, groups)
         pricing.num_measured += len(wanted)
         return len(wanted)
 
+    def measure_predicted(partition: Partition) -> int:
+        return measure_candidates([c for c in partition.chosen if is_predicted(prices[position[c]])])
+
+    left = None if pricing.budget is None else max(0, pricing.budget - pricing.num_measured)
+    measure_candidates([candidates[index] for index in sorted(far) if is_predicted(prices[index])][:left])
     # First a partition that is measured through and through: what others must beat. Where the measured part
     # differs little from what was hoped for, chasing the next best guess is not worth its measurements.
     best: Partition | None = None
@@ -325,11 +358,19 @@ def _optimistic(price: Price, share: float) -> Price:
 
 
 def _estimates(
-    graph: DataflowGraph, candidates: Sequence[CandidatePartition], measurer: Measurer, model: KernelModel
-) -> list[Price]:
-    """Price what the records know by measurement, and predict the rest; equal programs are one query."""
+    graph: DataflowGraph,
+    candidates: Sequence[CandidatePartition],
+    measurer: Measurer,
+    model: KernelModel,
+    speed: DeviceSpeed,
+) -> tuple[list[Price], dict[int, tuple[str, ...]]]:
+    """Price what the records know by measurement, and predict the rest; equal programs are one query.
+
+    Returns:
+        The prices, and of each candidate whose prediction is out of the model's range, by position, the names
+        of the quantities that are.
+    """
     backends = {backend.name: backend for backend in measurer.backends}
-    speed = measured_speed(measurer)
     known: dict[_ProgramKey, Price] = {}
     queries: dict[_ProgramKey, Query] = {}
     keys: list[_ProgramKey | None] = []
@@ -357,13 +398,17 @@ def _estimates(
             )
         else:
             known[key] = _unseen_backend(workload, speed)
+    outside: dict[_ProgramKey, tuple[str, ...]] = {}
     for key, prediction in zip(queries, model.predict(tuple(queries.values())), strict=True):
+        outside[key] = prediction.out_of_range
         known[key] = Figure(
             latency_us=prediction.latency_us,
             source="predicted",
             interval_us=(prediction.low_us, prediction.high_us),
         )
-    return [Figure(latency_us=0.0, source="derived") if key is None else known[key] for key in keys]
+    prices = [Figure(latency_us=0.0, source="derived") if key is None else known[key] for key in keys]
+    far = {index: outside[key] for index, key in enumerate(keys) if key is not None and outside.get(key)}
+    return prices, far
 
 
 def _unseen_backend(workload: Workload, speed: DeviceSpeed) -> Figure:
@@ -374,18 +419,3 @@ def _unseen_backend(workload: Workload, speed: DeviceSpeed) -> Figure:
     least_us = bound_us(workload.flops, 0, speed)
     typical_us = 10 * roofline_us(workload, speed)
     return Figure(latency_us=typical_us, source="predicted", interval_us=(least_us, 10 * typical_us))
-
-
-def measured_speed(measurer: Measurer) -> DeviceSpeed:
-    """Return the target's speed, as its probes in the records say.
-
-    Raises:
-        CostModelError: a probe is missing.
-    """
-    environment = measurer.environment(measurer.backends[0].name)
-    return device_speed(
-        record.measurement
-        for record in measurer.store.iterate(role="device", target=measurer.target.text)
-        if record.measurement.environment.device_model == environment.device_model
-        and record.measurement.environment.num_threads == environment.num_threads
-    )

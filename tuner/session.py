@@ -6,7 +6,6 @@ measurement is in the records by then. It also holds how to say what is going on
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ from records import Match, Measurement, RecordStore, Status, Workload, open_stor
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
-from tuner.errors import TunerError
 from tuner.measure import MeasureProgress, Measurer
+from tuner.numerical_error import Deviation
 from tuner.pricing import Pricing
 from tuner.target import Target
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.target_resolution import check_measurable, environment_of, resolve_target
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""
@@ -94,10 +93,12 @@ def start_session(
 
     Raises:
         UnknownNameError: there is no such target or backend; lists those there are.
-        TunerError: a backend that was asked for cannot run here; says why.
+        TunerError: the target is not the device that is here, or a backend that was asked for cannot run
+            here; says why.
         RecordError: the records cannot be opened.
     """
     target = resolve_target(target_name, num_threads=num_threads)
+    check_measurable(target)  # before a file of records is made
     backends = _backends(backend_names, target, _tuned(trials, database, schedule_cost_model, records_url))
 
     def report(progress: MeasureProgress) -> None:
@@ -130,30 +131,29 @@ def start_session(
 
 
 def checked_error(
-    session: Session, workload: Workload, *, settings: str, check: Callable[[], float]
-) -> float:
-    """Return a numerical check's relative error, from the records where it was made before.
+    session: Session, workload: Workload, *, settings: str, tolerance: float, check: Callable[[], Deviation]
+) -> Deviation:
+    """Return a numerical check's worst tensor, from the records where the check was passed before.
+
+    A check that failed is made again, because the records know by how much, but not in which tensor.
 
     Args:
         session: what the check runs on.
         workload: names what is checked.
         settings: what else the result depends on, such as a partition's fingerprint.
-        check: makes the check and returns the largest relative error.
-
-    Raises:
-        TunerError: the results are not even finite in the same places.
+        tolerance: largest relative error that passes.
+        check: makes the check and returns the worst tensor.
     """
     measurer = session.measurer
     found = measurer.find(workload, CHECK_BACKEND, settings=settings)
-    if found is not None and found.measurement.relative_error is not None:
-        return found.measurement.relative_error
+    if found is not None:
+        known = Deviation(tensor="what was checked before", relative_error=found.measurement.relative_error)
+        if known.is_within(tolerance):
+            return known
     start = time.perf_counter()
-    error = check()
-    if not math.isfinite(error):
-        raise TunerError(
-            "results that should be equal differ in shape, or one has numbers where the other has none; "
-            "leave a backend out with --backends to find the one that is wrong"
-        )
+    deviation = check()
+    if deviation.relative_error is None:
+        return deviation
     session.store.append(
         workload,
         Measurement(
@@ -164,13 +164,13 @@ def checked_error(
             environment=measurer.environment(CHECK_BACKEND),
             status=Status.OK,
             samples_us=((time.perf_counter() - start) * 1e6,),
-            relative_error=error,
+            relative_error=deviation.relative_error,
             measured_at=time.time(),
             seed=session.seed,
         ),
     )
     measurer.new_measurements += 1
-    return error
+    return deviation
 
 
 def _tuned(trials: int, database: str | None, cost_model: str, records_url: str) -> str | None:

@@ -3,7 +3,8 @@
 Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
 that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage
 is partitioned over the backends and measured as a whole. Gradients of the chained stages are checked against
-the uncut model's. Checked in tests/tuner/test_tune.py.
+those of the program that the model was imported from, or else of the uncut model. Checked in
+tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tuner.backends.protocol import IRModule
 from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.import_check import check_import, reference_settings
 from tuner.launch_penalty import measure_launch_penalty
+from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
 from tuner.pricing import is_spent
@@ -37,11 +40,7 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
-from tuner.stages.check import NEGLIGIBLE
 from tuner.structure import Structure
-
-MAX_GRADIENT_ERROR = 1e-3
-"""Largest relative error of a gradient that reordered float32 sums explain."""
 
 _LayerKey: TypeAlias = tuple[str, ...]
 """Names what a layer's functions are; equal for equal layers."""
@@ -58,14 +57,16 @@ class MeasuredStages:
         stages: plain data, in order.
         tied: groups of parameters that are one and the same.
         functions: the partitioned functions, by `stage1.forward` and the like.
-        max_error: largest relative error of outputs and gradients against the uncut model's;
-            None where nothing ran.
+        max_error: largest relative error of outputs and gradients against the model's own program, or else
+            against the uncut model; None where nothing ran.
+        import_error: see `tuner.import_check`.
     """
 
     stages: tuple[StagePlan, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
     functions: tuple[PartitionedFunction, ...]
     max_error: float | None
+    import_error: float | None
 
 
 def measure_stages(
@@ -87,9 +88,11 @@ def measure_stages(
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
 
     Raises:
-        TunerError: the model cannot be cut so, a function cannot be measured, or gradients are wrong.
+        TunerError: the model was imported wrongly or cannot be cut so, a function cannot be measured, or
+            gradients are wrong.
         UnknownNameError: a cut names no module.
     """
+    import_error = check_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if cuts is None and model.cuts:
         cuts = model.cuts
@@ -110,6 +113,7 @@ def measure_stages(
         tied=tied_groups(model, stages),
         functions=tuple(partitioned.values()),
         max_error=_check(model, session, stages, partitioned),
+        import_error=import_error,
     )
 
 
@@ -269,25 +273,38 @@ def _check(
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     if session.pricing.mode == "model":
         return None
+    settings = f"stages={len(stages)};" + ",".join(function.fingerprint for function in partitioned.values())
+    session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
     workload = describe_function(model.module["main"], "model", module=model.module)
+    tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
     # The share below which a gradient is rounding errors is part of what is checked.
-    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE))]
-    checked = describe("model", workload.inputs, workload.operators, workload.results, facts)
-    settings = ",".join(function.fingerprint for function in partitioned.values())
-    session.on_progress(TuningProgress(text="checking the stages against the uncut model"))
-    error = checked_error(
+    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE)), COMPARISON]
+    found = checked_error(
         session,
-        checked,
-        settings=f"stages={len(stages)};{settings}",
+        describe("model", workload.inputs, workload.operators, workload.results, facts),
+        tolerance=tolerance,
+        settings=settings if model.reference is None else f"{reference_settings(model, session)};{settings}",
         check=lambda: _stages_error(model, session, stages, partitioned),
     )
-    if error > MAX_GRADIENT_ERROR:
+    if not found.is_within(tolerance):
         raise TunerError(
-            f"the stages of {model.name} differ from the uncut model by {error:.1e}, more than the "
-            f"{MAX_GRADIENT_ERROR:.0e} that reordered sums explain; cut elsewhere with --cut, or leave a "
-            "backend out with --backends"
+            f"the stages of {model.name} differ from {_whole(model)}: {found.tensor} "
+            f"{found.describe(tolerance)}; {_advice(model)}"
         )
-    return error
+    return found.relative_error
+
+
+def _whole(model: Model) -> str:
+    return "the uncut model" if model.reference is None else "the model's own program"
+
+
+def _advice(model: Model) -> str:
+    if model.reference is None:
+        return "cut elsewhere with --cut, or leave a backend out with --backends"
+    return (
+        "leave a backend out with --backends, or tune it with --infer if its code stops or changes gradients "
+        "(no_grad, detach, hooks)"
+    )
 
 
 def _stages_error(
@@ -295,7 +312,7 @@ def _stages_error(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-) -> float:
+) -> Deviation:
     partitioned_by_module = {
         id(function.module): partitioned[name].module
         for stage in stages

@@ -18,7 +18,7 @@ from tuner.partitioned_function import PartitionedFunction
 from tuner.plan import Figure
 from tuner.price import Invalid
 from tuner.price_measured import price_of, workload_of_candidate
-from tuner.pricing import is_predicted, measured_speed
+from tuner.pricing import is_predicted
 from tuner.session import Session, TuningProgress
 
 STAGE_BACKEND = "mix"
@@ -82,7 +82,7 @@ def predict_stage(session: Session, function: PartitionedFunction) -> Figure:
     query = StageQuery(
         workload=function.priced.workload,
         part_latencies_us=tuple((backend, figure.latency_us, 1) for backend, figure in figures),
-        speed=measured_speed(session.measurer),
+        speed=session.pricing.device_speed(session.measurer),
     )
     (prediction,) = model.predict([query])
     # Equal programs err together, different ones apart.

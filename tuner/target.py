@@ -1,8 +1,8 @@
 """The target as everything else names it: a canonical text, a device kind and what measurements must know.
 
-`cpu`, `cuda`, a TVM tag (`nvidia/nvidia-h200`) and `rpc://host:port/key?target=…` are what a user writes;
-`Target` is what they become. TVM's own target object is built from `tvm_json` where TVM is imported
-(`tuner.lower`), so that this module runs without it.
+`cpu`, `cuda` and a TVM tag (`nvidia/nvidia-h200`) are what a user writes; `Target` is what they become. TVM's
+own target object is built from `tvm_json` where TVM is imported (`tuner.lower`), so that this module runs
+without it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         kind: `cpu` or `cuda`.
         tvm_json: TVM's target as canonical JSON: sorted keys, exact micro-architecture, number of cores.
         num_threads: threads each measurement may use on a CPU; 1 for a GPU.
-        rpc: `host:port/key` of a device behind TVM's RPC tracker, or None for this machine.
     """
 
     name: str
     kind: str
     tvm_json: str
     num_threads: int
-    rpc: str | None = None
 
     @property
     def text(self) -> str:

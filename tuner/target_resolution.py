@@ -1,21 +1,24 @@
 """Turn what a user writes for a target into a `Target`, TVM's own target object, and an environment.
 
-`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, a TVM tag names a
-device that need not be here, and `rpc://host:port/key?target=…` is a device behind TVM's RPC tracker. What a
-target leaves out (threads used, versions of what compiles and runs) is the environment, which every
-measurement carries. Checked in tests/tuner/test_target_resolution.py.
+`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
+a device that need not be here. Programs can be built for each of them, but are measured only for what is
+here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
+that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
+environment, which every measurement carries. Checked in tests/tuner/test_target_resolution.py.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
 import json
 import os
 import platform
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import threadpoolctl
@@ -30,6 +33,14 @@ from tuner.target import Target
 TvmTarget: TypeAlias = Any
 """A `tvm.target.Target`; TVM ships no types."""
 
+_REMOTE = "rpc://"
+
+_BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
+"""Words that a tag may have and the driver's name of the same GPU may lack, or the other way round."""
+
+_VARIANTS = frozenset(("ti", "super", "laptop", "mobile", "max", "d", "le", "mx"))
+"""Words that make another GPU of the same number; a tag without them names another device."""
+
 _RELATED_TAGS = {"nvidia/nvidia-h200": "nvidia/nvidia-h100"}
 """Tags that this TVM lacks, by the tag of a device with the same multiprocessors (compute capability 9.0)."""
 
@@ -38,18 +49,17 @@ def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
     """Return the target that the text names.
 
     Args:
-        text: `cpu`, `cuda`, a TVM tag, or `rpc://host:port/key?target=TEXT`.
+        text: `cpu`, `cuda` or a TVM tag.
         num_threads: threads a measurement may use on a CPU; by default the physical cores at hand.
 
     Raises:
         UnknownNameError: no such target; the message lists near matches.
-        TunerError: the target exists, but not on this machine.
-        ValueError: the number of threads is not positive, or the address is incomplete.
+        TunerError: `cuda` is asked for, and this machine has no GPU.
+        ValueError: the number of threads is not positive, or the target is behind TVM's RPC tracker.
     """
     if num_threads is not None and num_threads < 1:
         raise ValueError(f"{num_threads} threads were asked for, but a program needs one; give 1 or more")
-    if text.startswith("rpc://"):
-        return _resolve_rpc(text, num_threads)
+    refuse_remote(text)
     attributes = _attributes(text)
     kind = "cuda" if attributes["kind"] == "cuda" else "cpu"
     return Target(
@@ -60,8 +70,21 @@ def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
     )
 
 
+def refuse_remote(text: str) -> None:
+    """Refuse a device behind TVM's RPC tracker: what was measured for it would have run on this machine.
+
+    Raises:
+        ValueError: the text is the address of one.
+    """
+    if text.startswith(_REMOTE):
+        raise ValueError(
+            f"target {text!r} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+        )
+
+
 def known_targets() -> tuple[str, ...]:
-    """Return the names that `resolve_target` knows: `cpu`, `cuda`, and every tag, sorted."""
+    """Return the names that `resolve_target` knows: `cpu`, `cuda`, and every tag of a CPU or GPU, sorted."""
     return ("cpu", "cuda", *sorted({*_tags(), *_RELATED_TAGS}))
 
 
@@ -76,6 +99,68 @@ def tvm_target(target: Target) -> TvmTarget:
 def tvm_device(target: Target) -> Any:
     """Return TVM's handle of the device that a target names on this machine."""
     return tvm.cuda(0) if target.kind == "cuda" else tvm.cpu()
+
+
+def measuring_obstacle(target: Target) -> str | None:
+    """Return why programs for the target cannot be measured on this machine; None where they can.
+
+    A tag is measured only where it names the very device that is here.
+    """
+    wanted = json.loads(target.tvm_json)
+    if target.kind == "cuda":
+        device = tvm.cuda(0)
+        if not device.exist:
+            return "this machine has no NVIDIA GPU with its driver"
+        here = {**_local_gpu_attributes(), "device_name": str(device.device_name)}
+        return gpu_difference(target.name, wanted, here)
+    return cpu_difference(wanted, _host_attributes())
+
+
+def check_measurable(target: Target) -> None:
+    """Refuse a target whose measurements would be those of another device.
+
+    Raises:
+        TunerError: it is not the device that is here.
+    """
+    obstacle = measuring_obstacle(target)
+    if obstacle is not None:
+        raise TunerError(
+            f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, "
+            f"or use --target {target.kind} to measure this one"
+        )
+
+
+def cpu_difference(wanted: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return how a CPU target differs from this machine's, both as TVM's attributes; None where it does not.
+
+    The number of cores is part of a target's text, so it is part of what a measurement claims.
+    """
+    for name, subject in (("mcpu", "processor"), ("num-cores", "number of cores")):
+        if wanted.get(name) != here[name]:
+            asked = wanted.get(name, "not given")
+            return f"its {subject} ({name}) is {asked}, this machine's is {here[name]}"
+    return None
+
+
+def gpu_difference(name: str, wanted: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return how a GPU target differs from this machine's GPU; None where it does not.
+
+    Args:
+        name: `cuda`, which is the GPU that is here, or a tag.
+        wanted: TVM's attributes of the target.
+        here: those of the GPU, and `device_name`, its driver's name for it.
+    """
+    if name == "cuda":
+        return None
+    asked, found = (str(attributes.get("arch", "unknown")).rstrip("a") for attributes in (wanted, here))
+    if asked != found:
+        return f"it has architecture {asked}, this machine's {here['device_name']} has {found}"
+    tag_words, device_words = (
+        frozenset(re.findall(r"[a-z0-9]+", text.lower())) - _BRANDS
+        for text in (name.rpartition("/")[2], str(here["device_name"]))
+    )
+    same = tag_words <= device_words and not (device_words - tag_words) & _VARIANTS
+    return None if same else f"this machine's GPU is {here['device_name']}"
 
 
 def environment_of(target: Target, *backends: Backend | None) -> Environment:
@@ -129,29 +214,6 @@ def blas_version() -> tuple[str, str]:
     return "blas", "unknown"
 
 
-def _resolve_rpc(text: str, num_threads: int | None) -> Target:
-    parts = urlsplit(text)
-    wanted = parse_qs(parts.query).get("target", [""])[0]
-    key = parts.path.strip("/")
-    if not (parts.hostname and parts.port and key and wanted):
-        raise ValueError(
-            f"target {text!r} lacks a host, port, key or target; write rpc://host:port/key?target=llvm-tag"
-        )
-    if wanted in ("cpu", "cuda"):
-        raise ValueError(
-            f"target {text!r} asks for {wanted!r}, which means this machine's own; name the remote device's "
-            f"tag instead ({_some_tags()})"
-        )
-    inner = resolve_target(wanted, num_threads=num_threads or 1)
-    return Target(
-        name=text,
-        kind=inner.kind,
-        tvm_json=inner.tvm_json,
-        num_threads=inner.num_threads,
-        rpc=f"{parts.hostname}:{parts.port}/{key}",
-    )
-
-
 def _attributes(text: str) -> dict[str, Any]:
     """Return TVM's target attributes; only those that decide what code is made."""
     if text == "cpu":
@@ -167,8 +229,11 @@ def _attributes(text: str) -> dict[str, Any]:
     raise UnknownNameError(f"target {text!r} is not one of the {len(known_targets())} known ones; {hint}")
 
 
+@functools.cache
 def _tags() -> frozenset[str]:
-    return frozenset(str(tag) for tag in tvm.target.list_tags())
+    """Return the tags of CPUs and NVIDIA GPUs; nothing here lowers programs for other kinds of devices."""
+    tags = map(str, tvm.target.list_tags())
+    return frozenset(tag for tag in tags if str(tvm.target.Target(tag).kind) in ("llvm", "cuda"))
 
 
 def _some_tags() -> str:
@@ -199,7 +264,7 @@ def _local_gpu_attributes() -> dict[str, Any]:
     if not device.exist:
         raise TunerError(
             "target 'cuda' needs an NVIDIA GPU with its driver on this machine, and none was found; use "
-            "cpu, or a tag such as nvidia/nvidia-a100 to build without measuring"
+            "--target cpu, or run tessel on a machine that has one"
         )
     version = str(device.compute_version).replace(".", "")
     return {

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from tuner.autograd_stage import AutogradStage, Tensors
 from tuner.errors import TunerError
-from tuner.frontend import MODELS
+from tuner.frontend import MODELS, require_trust
 from tuner.frontend.torch_program import build_torch_module
 from tuner.plan import ModelPlan
 from tuner.stages.torch_stages import TorchPipeline, split_module
@@ -34,11 +34,13 @@ class TorchProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         plan: the plan's part that the tuner made; its model is a `module:function`.
         seed: draws inputs, and what the module's own making draws.
         device: where the module runs; `cuda` is torch's current GPU.
+        trust_model: whether the user wants the code run that the plan names as its model.
     """
 
     plan: ModelPlan
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
+    trust_model: bool = False
 
 
 def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, AutogradStage]:
@@ -94,7 +96,8 @@ def check_spec(spec: TorchProgramSpec) -> None:
     """Refuse, before any process starts, a plan whose model is no torch module.
 
     Raises:
-        TunerError: it is not, or was tuned for other shapes than the module's own.
+        TunerError: it is not, or was tuned for other shapes than the module's own, or it is code that the
+            user did not name.
     """
     location = spec.plan.model.rpartition(":")[0]
     if not location or location in MODELS:
@@ -102,6 +105,7 @@ def check_spec(spec: TorchProgramSpec) -> None:
             f"the plan's model {spec.plan.model} is no torch module of one's own; run its compiled stages, "
             "or tune a module:function"
         )
+    require_trust(spec.plan.model, trusted=spec.trust_model)
     if spec.plan.shapes:
         raise TunerError(
             f"the plan has other shapes for {', '.join(sorted(spec.plan.shapes))} than the torch module's "
@@ -113,8 +117,8 @@ def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
     check_spec(spec)
     location, _, function = spec.plan.model.rpartition(":")
-    torch.manual_seed(spec.seed)  # Every rank makes the same weights.
-    module, examples = build_torch_module(location, function)
+    # Every rank makes the same weights.
+    module, examples = build_torch_module(location, function, seed=spec.seed)
     return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
 
 

@@ -75,6 +75,11 @@ def tune_model(
         reused_measurements=measurer.reused_measurements,
         shapes=dict(shapes or {}),
         batch=batch,
+        ratio_to_mix=whole.ratio_to_mix,
+        is_tie=whole.is_tie,
+        import_error=whole.import_error,
+        reference="" if model.reference is None else model.reference.mode,
+        notes=model.notes,
     )
 
 

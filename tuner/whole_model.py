@@ -1,10 +1,11 @@
 """A whole model partitioned: the mix of backends measured end to end, beside each backend alone.
 
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
-the measured latency, because launches and caches make the two differ; so the mix is the fastest of what was
-measured: the search's first answer, coarser ones, answers that leave backends out, each single backend, and
-what an evolutionary search finds from there. Results are checked against the unpartitioned model on random
-inputs. Checked in tests/tuner/test_tune.py.
+the measured latency, because launches and caches make the two differ; so the mix is the winner of a race
+between whole programs: the search's first answer, coarser ones, answers that leave backends out, each single
+backend, and what an evolutionary search finds from there. Results are checked against the program that the
+model was imported from, or else against the unpartitioned model on random inputs. Checked in
+tests/tuner/test_tune.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from records.workload import describe
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend, num_inputs_of
+from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend
 from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
@@ -25,10 +25,12 @@ from tuner.errors import TunerError, UnpriceableError
 from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
+from tuner.import_check import check_import
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (
     PartitionedFunction,
     PricedFunction,
+    binding,
     choose_partition,
     of_partition,
     of_parts,
@@ -37,16 +39,22 @@ from tuner.partitioned_function import (
     refusals,
     with_runner_ups,
 )
-from tuner.plan import Figure, PartitionPlan
+from tuner.plan import Figure, PairedRatio, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.price_measured import MeasuredPricer, price_of
 from tuner.second_level import chosen_parts, evolve_partition, find_groups
-from tuner.session import Session, TuningProgress, checked_error
+from tuner.session import Session, TuningProgress
 from tuner.structure import Structure
-from tuner.whole_variants import Variant, Wholes, compare_again, fastest, find_coarser, find_without
-
-MAX_RELATIVE_ERROR = 1e-3
-"""Largest error of float32 results that reordered sums explain; beyond it a partition is refused."""
+from tuner.whole_check import WrongNumbersError, check_whole, drop_wrong_part
+from tuner.whole_race import race_wholes, request_of
+from tuner.whole_variants import (
+    Variant,
+    Wholes,
+    fastest,
+    find_coarser,
+    find_without,
+)
+from tuner.wrong_parts import WrongPart, leave_out
 
 _MERGE_SLACK = 0.02
 """Share by which a merged part may be slower alone than its parts: measurements repeat to about so much, and
@@ -70,11 +78,16 @@ class PartitionedModel:
         alone: each single backend's partition, with the reference backend for what it cannot run.
         partition: the distinct sub-graphs and their backends.
         end_to_end: measured latency of the whole function: `mix`, and each single backend that can run any of
-            it (with the reference backend for the rest).
+            it (with the reference backend for the rest); medians over the rounds of the race that it ran.
+        ratio_to_mix: for each single backend that raced, its latency over the mix's, paired by rounds.
+        is_tie: whether the race left several of which none is ahead; then the mix is the simplest of them.
         sum_of_parts: what the search added up for the mix.
         explanations: for each distinct part who else could have run it, and why others could not.
         launch_penalty_us: what one more partition costs, measured.
-        max_relative_error: largest error of the mix against the unpartitioned model; None where nothing ran.
+        max_relative_error: largest error of the mix against the model's own program, or else against the
+            unpartitioned model; None where nothing ran.
+        import_error: largest error of the imported program against the user's own; None for models that were
+            not imported from one that can be run.
         num_candidates_by_rule: how many candidates each rule proposed.
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
@@ -90,10 +103,13 @@ class PartitionedModel:
     alone: dict[str, PartitionedFunction]
     partition: tuple[PartitionPlan, ...]
     end_to_end: dict[str, Figure]
+    ratio_to_mix: dict[str, PairedRatio]
+    is_tie: bool
     sum_of_parts: Figure
     explanations: tuple[Explanation, ...]
     launch_penalty_us: float
     max_relative_error: float | None
+    import_error: float | None
     num_candidates_by_rule: dict[str, int]
     num_invalid: int
     num_refused_by_reason: dict[str, int]
@@ -107,9 +123,11 @@ def partition_model(
 ) -> PartitionedModel:
     """Choose who runs which part of a model's function, and measure the choice end to end.
 
-    The sum of parts leaves out what parts do to each other, so the answer is the fastest of what was measured
-    end to end: the search's partition, coarser ones, those without some of the backends, each single backend,
-    and what the second level finds.
+    The sum of parts leaves out what parts do to each other, so several whole programs are measured: the
+    search's partition, coarser ones, those without some of the backends, each single backend, and what the
+    second level finds. The fastest of them, every single backend among them, race in turn (`tuner.race`). The
+    winner's results are compared with the unpartitioned model's; a part that makes them wrong is left out,
+    with a warning and a record, and the choice is made again.
 
     Args:
         model: what is partitioned.
@@ -118,52 +136,47 @@ def partition_model(
         coarser: whether fewer and larger parts are measured too, which pay where crossing a border costs more
             than parts alone show: partitions found with dearer launches, the first answer with neighbouring
             parts of one backend merged (`tuner.coalesce`), and partitions that leave out a backend which the
-            first answer uses. The fastest of all are then measured again, in turn.
+            first answer uses.
 
     Raises:
-        UnpriceableError: nobody can run an operator; names it.
-        TunerError: no partition of the whole can be measured, or the mix gives wrong numbers.
+        UnpriceableError: nobody can run an operator, or nobody gives right numbers for it; names it.
+        TunerError: the model was imported wrongly, or no partition of the whole can be measured.
     """
+    import_error = check_import(model, session)
     penalty = measure_launch_penalty(session.measurer)
-    priced = price_function(
+    all_priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
     )
-    measure = partial(measure_partitioned, session)
-    wholes = Wholes(measure)
-    first = choose_partition(priced)
-    searched = wholes.try_measure(first, label="mix")
-    ours = {"searched": searched} if searched is not None else {}
-    alone = _alone(wholes, session, priced, coarser=coarser)
-    if not (ours or alone):
-        wholes.measure(first, label="mix")  # which says why nothing can be run
-    if coarser:
-        ours |= _coarser(wholes, session, first, [*ours.values(), *alone.values()])
-    if second_level and searched is not None:
-        ours["evolved"] = wholes.known(_evolve(session, first, second_level))
-    # Ties go to the search: its answer is the one that is explained.
-    variants = ours | alone
-    if coarser and session.pricing.mode != "model":
-        variants = compare_again(measure, variants)
-    chosen_by = min(variants, key=lambda name: variants[name][1].latency_us)
-    mix, figure = with_runner_ups(variants[chosen_by][0]), variants[chosen_by][1]
-    error = _check(session, model, mix)
+    wrong: list[WrongPart] = []
+    while True:
+        priced = leave_out(all_priced, wrong)
+        choice = _choose(session, priced, second_level=second_level, coarser=coarser)
+        mix = with_runner_ups(choice.winner[0])
+        try:
+            error = check_whole(session, model, mix)
+            break
+        except WrongNumbersError as found:
+            wrong.append(drop_wrong_part(session, model, mix, found.deviation))
     refused = refusals([priced])
     return PartitionedModel(
         model=model.name,
         fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
-        chosen_by=chosen_by,
-        alone={name: variants[name][0] for name in alone},
+        chosen_by=choice.chosen_by,
+        alone={name: variant[0] for name, variant in choice.alone.items()},
         partition=partition_plans([mix]),
-        end_to_end={"mix": figure} | {name: variants[name][1] for name in alone},
+        end_to_end={"mix": choice.winner[1]} | {name: variant[1] for name, variant in choice.alone.items()},
+        ratio_to_mix=choice.ratio_to_mix,
+        is_tie=choice.is_tie,
         sum_of_parts=mix.sum_of_parts,
         explanations=_explanations(mix),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
+        import_error=import_error,
         num_candidates_by_rule=priced.num_candidates_by_rule,
         num_invalid=sum(refused.values()),
         num_refused_by_reason=refused,
-        num_states=first.partition.states,
+        num_states=choice.num_states,
         new_measurements=session.measurer.new_measurements,
         reused_measurements=session.measurer.reused_measurements,
     )
@@ -184,16 +197,13 @@ def prepared_module(model: Model) -> IRModule:
     return fold_batch_norms(marked)
 
 
-def measure_partitioned(
-    session: Session, function: PartitionedFunction, *, label: str = "mix", repetition: int = 0
-) -> Figure:
+def measure_partitioned(session: Session, function: PartitionedFunction, *, label: str = "mix") -> Figure:
     """Measure a partitioned function end to end, through the records; where nothing is measured, add up.
 
     Args:
         session: what measures.
         function: what is built and run.
         label: what its record has for a backend.
-        repetition: measurements of one function have one record each.
 
     Raises:
         TunerError: it cannot be built or run; says why.
@@ -201,13 +211,7 @@ def measure_partitioned(
     if session.pricing.mode == "model":
         return function.sum_of_parts
     session.on_progress(TuningProgress(text=f"{function.priced.name}: measuring {label}"))
-    record = session.measurer.measure_function(
-        function.priced.workload,
-        function.module,
-        label,
-        settings=f"partition={function.fingerprint}{_binding(function.priced)}"
-        + (f";repetition={repetition}" if repetition else ""),
-    )
+    (record,) = session.measurer.measure_many([request_of(function, label)])
     price = price_of(record)
     if isinstance(price, Invalid):
         raise TunerError(
@@ -218,14 +222,64 @@ def measure_partitioned(
     return price
 
 
-def _binding(priced: PricedFunction) -> str:
-    """Return what tells records of programs with bound weights from those with weights as arguments."""
-    return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The program that was chosen, and what it was chosen from; see `PartitionedModel`."""
+
+    winner: Variant
+    chosen_by: str
+    alone: dict[str, Variant]
+    ratio_to_mix: dict[str, PairedRatio]
+    is_tie: bool
+    num_states: int
 
 
-def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool) -> dict[str, Variant]:
-    """Measure each backend that can run something, with the reference backend for the rest."""
-    variants: dict[str, Variant] = {}
+def _choose(session: Session, priced: PricedFunction, *, second_level: int, coarser: bool) -> _Choice:
+    """Propose whole programs, measure each, and let the fastest of them race."""
+    wholes = Wholes(partial(measure_partitioned, session))
+    first = choose_partition(priced)
+    searched = wholes.try_measure(first, label="mix")
+    ours = {"searched": searched} if searched is not None else {}
+    alone = _alone(wholes, session, priced, coarser=coarser)
+    if not (ours or alone):
+        wholes.measure(first, label="mix")  # which says why nothing can be run
+    if coarser:
+        known = [*ours.values(), *(each for versions in alone.values() for each in versions)]
+        ours |= _coarser(wholes, session, first, known)
+    if second_level and searched is not None:
+        ours["evolved"] = wholes.known(_evolve(session, first, second_level))
+    outcome = race_wholes(session, ours, [each for versions in alone.values() for each in versions])
+    # Where programs are equal, the search has found it: its answer is the one that is explained.
+    found_by = {
+        function.fingerprint: (name, (function, figure))
+        for name, versions in reversed([*((name, (each,)) for name, each in ours.items()), *alone.items()])
+        for function, figure in versions
+    }
+    chosen_by, winner = found_by[outcome.winner]
+    single = {name: outcome.better(versions) for name, versions in alone.items()}
+    return _Choice(
+        winner=outcome.of(winner),
+        chosen_by=chosen_by,
+        alone=single,
+        ratio_to_mix={
+            name: outcome.ratios[function.fingerprint]
+            for name, (function, _) in single.items()
+            if function.fingerprint in outcome.ratios
+        },
+        is_tie=outcome.is_tie,
+        num_states=first.partition.states,
+    )
+
+
+def _alone(
+    wholes: Wholes, session: Session, priced: PricedFunction, *, coarser: bool
+) -> dict[str, tuple[Variant, ...]]:
+    """Measure each backend that can run something, with the reference backend for the rest.
+
+    Returns:
+        By backend its program, and where it pays and is wanted, one of fewer parts.
+    """
+    variants: dict[str, tuple[Variant, ...]] = {}
     usable = zip(priced.candidates, priced.prices, strict=True)
     able = {candidate.backend for candidate, price in usable if isinstance(price, Figure)}
     searches = {
@@ -240,14 +294,14 @@ def _alone(wholes: Wholes, session: Session, priced: PricedFunction, *, coarser:
             # Active pricing leaves out what it need not know, a single backend's other kernels among it.
             continue
         if variant is not None:
-            variants[name] = variant
+            variants[name] = (variant,)
     if coarser:
-        limit_us = _WORTH_COARSER * min((figure.latency_us for _, figure in variants.values()), default=0.0)
-        for name, variant in variants.items():
-            if variant[1].latency_us <= limit_us:
-                label = f"{name}-alone"
-                found = find_coarser(wholes, searches[name], variant[0], label=label)
-                variants[name] = fastest(variant, found)
+        fastest_us = min((figure.latency_us for ((_, figure),) in variants.values()), default=0.0)
+        for name, ((function, figure),) in variants.items():
+            if figure.latency_us <= _WORTH_COARSER * fastest_us:
+                found = find_coarser(wholes, searches[name], function, label=f"{name}-alone")
+                if found is not None:
+                    variants[name] = (function, figure), found
     return variants
 
 
@@ -323,7 +377,7 @@ def _evolve(session: Session, first: PartitionedFunction, budget: int) -> Varian
             priced.workload,
             module,
             "mix",
-            settings=f"program={Structure(module).fingerprint}{_binding(priced)}",
+            settings=f"program={Structure(module).fingerprint}{binding(priced)}",
         )
         return price_of(record)
 
@@ -351,26 +405,3 @@ def _explanations(mix: PartitionedFunction) -> tuple[Explanation, ...]:
     )
     distinct = {(each.operators, each.backend, each.figure.record_ids): each for each in reversed(explained)}
     return tuple(sorted(distinct.values(), key=lambda each: (-each.figure.latency_us, each.operators)))
-
-
-def _check(session: Session, model: Model, mix: PartitionedFunction) -> float | None:
-    if session.pricing.mode == "model":
-        return None
-    workload = mix.priced.workload
-    checked = describe("model", workload.inputs, workload.operators, workload.results, [("check", "outputs")])
-    session.on_progress(TuningProgress(text="checking the mix against the unpartitioned model"))
-    error = checked_error(
-        session,
-        checked,
-        # Where weights are known as such, they are drawn as small as their layer asks.
-        settings=f"partition={mix.fingerprint}{_binding(mix.priced)}"
-        + ("" if model.training else ";scaled-weights"),
-        check=lambda: session.measurer.compare(mix.module, model.module),
-    )
-    if error > MAX_RELATIVE_ERROR:
-        raise TunerError(
-            f"the partitioned {model.name} differs from the unpartitioned one by {error:.1e} of its largest "
-            f"result, more than the {MAX_RELATIVE_ERROR:.0e} that reordered sums explain; leave a backend "
-            "out with --backends to find the one that is wrong"
-        )
-    return error

@@ -2,14 +2,14 @@
 
 Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
 be faster as a whole. Which partitions are worth a measurement is decided here. Each is measured once, however
-it is found; what cannot be built or run is left out with a warning. The fastest are then measured again, in
-turn, because two measurements of one program differ too. Checked in tests/tuner/test_whole_variants.py.
+it is found; what cannot be built or run is left out with a warning. Because two measurements of one program
+differ too, the finalists then race in turn (`tuner.race`). Checked in tests/tuner/test_whole_variants.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -28,15 +28,16 @@ parts there can be."""
 _NEARLY_AS_FAST = 1.1
 """Ratio to the fastest whole so far up to which an answer is worth coarser ones; those seldom gain more."""
 
-_CLOSE = 1.06
-"""Ratio to the fastest whole up to which others are measured again; measurements differ by about so much on a
-machine that does other things too."""
+_CLOSE = 1.25
+"""Ratio of undisturbed samples to the fastest whole up to which mixes race; measurements that are minutes
+apart differ by about so much on a machine that does other things too."""
 
-_MAX_CLOSE = 4
-"""Wholes that are measured again: each takes seconds to build."""
+_MAX_MIXES = 4
+"""Mixes that race: each takes memory for its own copy of the weights."""
 
-_AGAIN = 2
-"""How often they are, which with the first time makes a median of three."""
+_HOPELESS = 10.0
+"""The same ratio beyond which not even a single backend races: no load leaves such a gap to the median of
+another program, and fifteen rounds of it would take longer than all others together."""
 
 Variant: TypeAlias = tuple[PartitionedFunction, Figure]
 """A partition and the latency of the whole function by it."""
@@ -45,11 +46,36 @@ Search: TypeAlias = Callable[[PricedFunction], PartitionedFunction]
 """Searches with the launch penalty that it is given: of all backends, without some, or of one alone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A program that races.
+
+    Attributes:
+        function: the partitioned function.
+        figure: its latency, measured apart from the others.
+        is_single: whether it is a single backend's answer, whoever else found it.
+    """
+
+    function: PartitionedFunction
+    figure: Figure
+    is_single: bool
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of its partition."""
+        return len(self.function.partition.chosen)
+
+    @property
+    def num_backends(self) -> int:
+        """Backends that run some of it."""
+        return len({part.backend for part in self.function.partition.chosen} - {HOST})
+
+
 class MeasureFunction(Protocol):
     """Measures a partitioned function end to end; raises `TunerError` where it cannot be built or run."""
 
-    def __call__(self, function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
-        """Return its latency, measured anew for each repetition."""
+    def __call__(self, function: PartitionedFunction, *, label: str) -> Figure:
+        """Return its latency."""
         ...
 
 
@@ -67,7 +93,7 @@ class Wholes:
             TunerError: it cannot be built or run; says why.
         """
         if function.fingerprint not in self._by_fingerprint:
-            figure = self.measure_function(function, label=label, repetition=0)
+            figure = self.measure_function(function, label=label)
             self._by_fingerprint[function.fingerprint] = function, figure
         return self._by_fingerprint[function.fingerprint]
 
@@ -152,43 +178,36 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
         left_out, answer, best = (*left_out, helpful), answers[helpful], found[helpful]
 
 
-def compare_again(measure: MeasureFunction, variants: Mapping[str, Variant]) -> dict[str, Variant]:
-    """Measure the fastest wholes again, in turn, and return all variants, those with their medians.
+def find_finalists(ours: Mapping[str, Variant], alone: Sequence[Variant]) -> tuple[Finalist, ...]:
+    """Return the distinct programs that are to race: every single backend, and the fastest of the mixes.
 
-    The least of many measurements is mostly one that was lucky: whatever else the machine does meets programs
-    that are measured minutes apart unequally. It only ever makes them slower, so one that was disturbed is
-    judged by its faster samples: it is measured again if its first quartile is close to the fastest median.
+    Programs that were measured apart are compared by luck too: whatever else the machine does meets them
+    unequally. It only ever makes them slower, so a program is judged by its faster samples here.
 
     Args:
-        measure: measures a whole.
-        variants: what was measured so far, by name.
+        ours: what the search, coarser partitions and the second level found, by name, the search's first.
+        alone: the single backends' programs.
     """
-    best = fastest(*variants.values())
-    limit_us = _CLOSE * best[1].latency_us
-    close: dict[str, Variant] = {}
-    for function, figure in (best, *sorted(variants.values(), key=lambda each: _undisturbed_us(each[1]))):
-        if _undisturbed_us(figure) <= limit_us:
-            close.setdefault(function.fingerprint, (function, figure))
-    contenders = [function for function, _ in close.values()][:_MAX_CLOSE]
-    if len(contenders) == 1:
-        return dict(variants)
-    figures = {function.fingerprint: [close[function.fingerprint][1]] for function in contenders}
-    for repetition in range(1, _AGAIN + 1):
-        for function in contenders:
-            try:
-                figure = measure(function, label="mix", repetition=repetition)
-            except TunerError as error:
-                logger.warning("%s; what was measured before counts", error)
-            else:
-                figures[function.fingerprint].append(figure)
-    medians = {
-        fingerprint: sorted(found, key=lambda figure: figure.latency_us)[len(found) // 2]
-        for fingerprint, found in figures.items()
+    variants = [*ours.values(), *alone]
+    best_us = min(figure.latency_us for _, figure in variants)
+    singles = {function.fingerprint for function, _ in alone}
+    finalists = {
+        function.fingerprint: Finalist(function=function, figure=figure, is_single=True)
+        for function, figure in alone
+        if _undisturbed_us(figure) <= _HOPELESS * best_us
     }
-    return {
-        name: (function, medians.get(function.fingerprint, figure))
-        for name, (function, figure) in variants.items()
-    }
+    mixes: dict[str, Finalist] = {}
+    for function, figure in sorted(ours.values(), key=lambda each: _undisturbed_us(each[1])):
+        if function.fingerprint not in singles and _undisturbed_us(figure) <= _CLOSE * best_us:
+            mixes.setdefault(
+                function.fingerprint, Finalist(function=function, figure=figure, is_single=False)
+            )
+    return (*list(mixes.values())[:_MAX_MIXES], *finalists.values())
+
+
+def simplest(finalists: Sequence[Finalist]) -> Finalist:
+    """Return who wins a tie: a single backend before a mix, then fewest backends, then fewest parts."""
+    return min(finalists, key=lambda each: (not each.is_single, each.num_backends, each.num_parts))
 
 
 def _undisturbed_us(figure: Figure) -> float:

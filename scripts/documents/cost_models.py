@@ -25,12 +25,22 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrintedPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend's predicted latency, its 90 % interval, and the measured latency where it is known."""
+    """A backend's latency as predicted, and as measured where that is known.
+
+    Attributes:
+        backend: who runs the workload.
+        settings: of that backend.
+        predicted_us: the latency predicted.
+        interval_us: ends of its 90 % interval.
+        out_of_range: quantities far outside of what the model was trained on, the farthest first.
+        measured_us: median measured latency; null where there is none.
+    """
 
     backend: str
     settings: str
     predicted_us: float
     interval_us: tuple[float, float]
+    out_of_range: tuple[str, ...]
     measured_us: float | None
 
 

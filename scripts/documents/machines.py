@@ -22,7 +22,14 @@ class TargetsListed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendsListed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel backends` lists for a target."""
+    """What `tessel backends` lists for a target.
+
+    Attributes:
+        target: as it was given.
+        measuring_obstacle: why programs for it cannot be measured here; null where they can.
+        backends: what each needs, and whether that is here.
+    """
 
     target: str
+    measuring_obstacle: str | None
     backends: tuple[Availability, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tessel.engine.results_check import TensorCheck
 from tessel.engine.run import RunFigures
 
 
@@ -13,12 +14,26 @@ class OrdersWritten(msgspec.Struct, frozen=True, kw_only=True):
     orders: str
 
 
+class NumChecked(msgspec.Struct, frozen=True, kw_only=True):
+    """How many gradients and losses were compared, over all schedules."""
+
+    gradients: int
+    losses: int
+
+
 class RunDone(msgspec.Struct, frozen=True, kw_only=True):
     """What running a schedule beside 1F1B showed.
 
     Attributes:
-        max_gradient_error: largest relative error of a gradient; null where none are checked.
-        loss_error: largest relative error of a micro-batch's loss; null without a loss.
+        max_gradient_error: largest relative error of a gradient; null where none is checked, or the worst
+            has no number.
+        loss_error: largest relative error of a micro-batch's loss; null likewise.
+        is_right: whether all that was compared is within its tolerance; null where nothing was.
+        reference: what it was compared with; null where nothing was.
+        checked: how much was compared.
+        worst_gradient: the gradient furthest from the reference's; null where none was compared.
+        worst_loss: likewise.
+        failures: all that is wrong, the worst first.
         ranks_per_core: ranks that share a core of this machine.
         ranks_per_gpu: ranks on the GPU that most of them share; 0 where they compute on the CPU.
         searched: times of the schedule.
@@ -27,6 +42,12 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
 
     max_gradient_error: float | None
     loss_error: float | None
+    is_right: bool | None
+    reference: str | None
+    checked: NumChecked
+    worst_gradient: TensorCheck | None
+    worst_loss: TensorCheck | None
+    failures: tuple[TensorCheck, ...]
     ranks_per_core: float
     ranks_per_gpu: int
     searched: RunFigures

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessel.comparison import ComparisonRow
+from tessel.search.budget import StoppedBy
 from tuner.plan import TensorInfo, TiedParameter
 
 Source = Literal["measured", "predicted", "derived", "given"]
@@ -20,18 +21,28 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         new_measurements: made by this run.
         reused_measurements: found in the records.
         comparison: the searched schedule and the hand-written ones, fastest first.
+        max_relative_error: of the partitioned model against its own program; null where nothing was run.
+        max_gradient_error: of the stages' gradients; null where none was compared.
+        import_error: of the import against the model's own program; left out where that was not run.
+        notes: a sentence on each thing in which what was tuned is not the user's own model.
         lower_bound_ms: no schedule of these stages is shorter.
         optimal: the makespan is proven least.
         gap: how far it may be from the least one, as a share of the bound; null where no bound is known.
+        stopped_by: what ended the search.
     """
 
     plan: str
     new_measurements: int
     reused_measurements: int
     comparison: tuple[ComparisonRow, ...]
+    max_relative_error: float | None
+    max_gradient_error: float | None
+    import_error: float | msgspec.UnsetType = msgspec.UNSET
+    notes: tuple[str, ...]
     lower_bound_ms: float
     optimal: bool
     gap: float | None
+    stopped_by: StoppedBy
 
 
 class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +109,38 @@ class PrintedExplanation(msgspec.Struct, frozen=True, kw_only=True):
     record_ids: tuple[int, ...]
 
 
+class PrintedRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """How many times as long a single backend takes as the mix, in turn in one process.
+
+    Attributes:
+        ratio: median over the rounds.
+        low: lower end of its interval; 0 where rounds are too few.
+        high: upper end; null where rounds are too few.
+        rounds: that both ran.
+    """
+
+    ratio: float
+    low: float
+    high: float | None
+    rounds: int
+
+
+class PrintedRace(msgspec.Struct, frozen=True, kw_only=True):
+    """The mix against each single backend.
+
+    Attributes:
+        ratio_to_mix: by the single backends that raced.
+        best_single: the fastest of them; null where none raced.
+        tie: several programs were left of which none is ahead; the mix is the simplest of them.
+        confidence: probability with which all intervals hold together.
+    """
+
+    ratio_to_mix: dict[str, PrintedRatio]
+    best_single: str | None
+    tie: bool
+    confidence: float
+
+
 class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel partition` found.
 
@@ -106,10 +149,13 @@ class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
         explanations: why each went where it did.
         refused: how often candidates were refused, by reason.
         end_to_end_us: latency of the whole model, of `mix` and of each single backend.
+        race: how the mix did against each single backend.
         sum_of_parts_us: what the search added up for `mix`.
         launch_penalty_us: what one more partition costs.
         chosen_by: whose answer the mix is; `searched` where it is the search's first.
-        max_relative_error: against the unpartitioned model; null where nothing was run.
+        max_relative_error: against the model's own program, or else the unpartitioned model; null where
+            nothing was run.
+        import_error: of the import against the model's own program; left out where that was not run.
         candidates: proposed by all rules.
         candidates_by_rule: proposed by each.
         candidates_invalid: refused or failed.
@@ -123,10 +169,12 @@ class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
     explanations: tuple[PrintedExplanation, ...]
     refused: dict[str, int]
     end_to_end_us: dict[str, float]
+    race: PrintedRace
     sum_of_parts_us: float
     launch_penalty_us: float
     chosen_by: str
     max_relative_error: float | None
+    import_error: float | msgspec.UnsetType = msgspec.UNSET
     candidates: int
     candidates_by_rule: dict[str, int]
     candidates_invalid: int
@@ -156,10 +204,19 @@ class PrintedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel stages` found: the stages in order, and groups of parameters that are one and the same."""
+    """What `tessel stages` found.
+
+    Attributes:
+        stages: in order.
+        tied: groups of parameters that are one and the same.
+        max_error: largest relative error of outputs and gradients; null where nothing was run.
+        import_error: of the import against the model's own program; left out where that was not run.
+    """
 
     stages: tuple[PrintedStage, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
+    max_error: float | None
+    import_error: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class CollectionDone(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Start the ranks of a job, watch over them, and end all of them when one fails.
 
-A rank that dies, or a job that takes longer than its time-out, ends the run with the rank's name and the end
-of its log; of ranks that hang, one that is stopped is named, else one that does not merely wait for another.
+A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's
+name and the end of its log; of ranks that hang, one is named that does not merely wait for another. A rank
+counts as stopped when its heartbeat has been silent for some seconds and the system lists its process so.
 Ranks run in a process group of their own (`tessel.engine.ranks`); none is left behind, however the run ends.
 Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,11 +24,17 @@ import msgspec
 
 from tessel.engine.errors import EngineError
 from tessel.engine.job import FOLDER_PREFIX, JobSpec, RankResult
-from tessel.engine.progress import read_standing
+from tessel.engine.progress import is_stopped, read_standing
 
 _LOG_LINES = 12
 _GRACE_S = 2.0
 """How long ranks have to end when asked, before they are killed."""
+
+SILENCE_S = 5.0
+"""How long a rank whose process is stopped may stay so: time enough for `kill -CONT`."""
+
+_LOOK_PERIOD_S = 0.5
+"""How often ranks are looked at."""
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -37,7 +45,11 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def launch(
-    job: JobSpec, *, timeout_s: float, read: Callable[[Path], None] = lambda folder: None
+    job: JobSpec,
+    *,
+    timeout_s: float,
+    read: Callable[[Path], None] = lambda folder: None,
+    silence_s: float = SILENCE_S,
 ) -> tuple[RankResult, ...]:
     """Run a job and return what every rank reports, in order of ranks.
 
@@ -45,22 +57,21 @@ def launch(
         job: what to run.
         timeout_s: longest the whole job may take.
         read: called with the job's folder before it is removed, to read gradients from.
+        silence_s: how long a rank may be stopped.
 
     Raises:
-        EngineError: a rank failed, or the time-out passed; names the rank and shows the end of its log.
+        EngineError: a rank failed or was stopped, or the time-out passed; names the rank and shows the end of
+            its log.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as name:
         folder = Path(name)
         (folder / "job.json").write_bytes(msgspec.json.encode(job))
         with _ranks(job, folder) as ranks:
-            try:
-                status = ranks.wait(timeout_s)
-            except subprocess.TimeoutExpired as error:
-                raise EngineError(_what_hangs(job, folder, timeout_s)) from error
+            status = _watch(job, folder, ranks, timeout_s=timeout_s, silence_s=silence_s)
         if status:
             raise EngineError(_what_failed(folder, status))
         results = tuple(
-            msgspec.json.decode((folder / f"result-{rank}.json").read_bytes(), type=RankResult)
+            msgspec.msgpack.decode((folder / f"result-{rank}.msgpack").read_bytes(), type=RankResult)
             for rank in range(job.num_ranks)
         )
         read(folder)
@@ -92,6 +103,44 @@ def _ranks(job: JobSpec, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         _end(process)
+
+
+def _watch(
+    job: JobSpec, folder: Path, ranks: subprocess.Popen[bytes], *, timeout_s: float, silence_s: float
+) -> int:
+    """Wait until the ranks have ended; return the status of the process that started them.
+
+    Raises:
+        EngineError: one of them is stopped, or they take longer than their time-out.
+    """
+    begin_s = running_s = time.monotonic()
+    while True:
+        left_s = begin_s + timeout_s - time.monotonic()
+        try:
+            return ranks.wait(max(0.0, min(left_s, _LOOK_PERIOD_S)))
+        except subprocess.TimeoutExpired:
+            now_s = time.monotonic()
+            running_s = running_s if is_stopped(ranks.pid) else now_s
+            if now_s - running_s >= silence_s:
+                raise EngineError(
+                    f"the process {ranks.pid} that started the ranks has been stopped for "
+                    f"{now_s - running_s:.0f} s, and they were ended; let it run, and start again"
+                ) from None
+            for rank in range(job.num_ranks):
+                _require_running(folder, rank, silence_s)
+            if now_s >= begin_s + timeout_s:
+                raise EngineError(_what_hangs(job, folder, timeout_s)) from None
+
+
+def _require_running(folder: Path, rank: int, silence_s: float) -> None:
+    """Raise an error that names the rank if it is stopped and its heartbeat has been silent for so long."""
+    standing = read_standing(folder, rank)
+    if standing.silent_s >= silence_s and standing.is_stopped:
+        raise EngineError(
+            f"rank {rank} has not answered for {standing.silent_s:.0f} s because its process was stopped "
+            f"while {standing.what}, and all ranks were ended; let it run, and start again. The end of its "
+            f"log: {_log_end(folder / f'rank-{rank}.log')}"
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

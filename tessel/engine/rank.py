@@ -44,6 +44,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
         folder: where the ranks meet, and where progress and gradients are written.
     """
     progress = Progress(folder, rank)
+    progress.start_heartbeat()
     torch.set_num_threads(job.num_threads)
     device = _take_device(job.devices, rank)
     progress.wait("meeting the other ranks")

@@ -80,8 +80,9 @@ def _become_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> N
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         _end_with_launcher(folder)
-        result = msgspec.json.encode(run_rank(job, rank, provider, folder))
-        (folder / f"result-{rank}.json").write_bytes(result)
+        # MessagePack, since JSON has no word for a loss that is not a number.
+        result = msgspec.msgpack.encode(run_rank(job, rank, provider, folder))
+        (folder / f"result-{rank}.msgpack").write_bytes(result)
         status = 0
     except BaseException:  # foreign code: the stages. Whatever it raised, the log says it.
         _raised_path(folder, rank).write_text(str(time.monotonic()))

@@ -1,9 +1,9 @@
 """Run a schedule and 1F1B in turn on real ranks, check what they compute, and compare the times.
 
-Results are checked against the unpipelined model: the loss of every micro-batch and every weight's mean
-gradient, tied weights summed over the stages that hold them. Real makespans stand beside simulated ones; on a
-machine with fewer cores than ranks the two must differ, and the report says how many ranks share a core.
-Checked in tests/tessel/engine/test_run.py.
+Results are checked against a reference that the caller names, usually the unpipelined model: the loss of each
+micro-batch and each weight's mean gradient (`tessel.engine.results_check`). Real makespans stand beside
+simulated ones; on a machine with fewer cores than ranks the two must differ, and the report says how many
+ranks share a core. Checked in tests/tessel/engine/test_run.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
 from tessel.engine.devices import CPUS, Devices
-from tessel.engine.errors import EngineError
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
 from tessel.engine.overheads import Calibration, makespan_with_overheads_ms
 from tessel.engine.real import with_real_spans
+from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.stages import read_pipeline
 from tessel.plan import Plan
@@ -32,12 +32,8 @@ from tuner.plan import TiedParameter
 
 SEARCHED = "searched"
 
-_NEGLIGIBLE = 1e-3
-"""A gradient this much smaller than the largest one is compared with that share of it: what should be zero,
-such as the gradient of a bias that softmax cancels, is nothing but rounding errors of large terms."""
-
-Reference = tuple[dict[int, float], Mapping[str, np.ndarray]]
-"""Loss by micro-batch and mean gradient by weight of the unpipelined model."""
+UNPIPELINED = "the unpipelined model"
+"""What a reference is called unless it has another name."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,20 +57,27 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         figures: by schedule.
-        max_gradient_error: largest relative error of a gradient, over schedules; None where none are checked.
-            Relative to the largest value in it, or to a thousandth of that in any gradient if that is more.
-        loss_error: largest relative error of a micro-batch's loss, over schedules; None without a loss.
+        check: what comparing results with the reference showed, over schedules.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         ranks_per_gpu: ranks on the GPU that most of them share, likewise; 0 where they compute on the CPU.
         events: every counted step's events by schedule, then by rank.
     """
 
     figures: dict[str, RunFigures]
-    max_gradient_error: float | None
-    loss_error: float | None
+    check: ResultsCheck
     ranks_per_core: float
     ranks_per_gpu: int
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
+
+    @property
+    def max_gradient_error(self) -> float | None:
+        """Largest relative error of a gradient; None where none is checked, or the worst has no number."""
+        return self.check.worst_gradient.relative_error if self.check.worst_gradient is not None else None
+
+    @property
+    def loss_error(self) -> float | None:
+        """Largest relative error of a micro-batch's loss; None likewise."""
+        return self.check.worst_loss.relative_error if self.check.worst_loss is not None else None
 
 
 def run_schedule(
@@ -84,7 +87,9 @@ def run_schedule(
     provider: str,
     provider_spec: str,
     reference: Callable[[int], Reference] | None,
+    reference_name: str = UNPIPELINED,
     tied: Sequence[Sequence[TiedParameter]] = (),
+    parameters: Sequence[Sequence[str]] = (),
     num_threads: int = 1,
     repeats: int = 3,
     timeout_s: float = 300.0,
@@ -93,14 +98,18 @@ def run_schedule(
 ) -> RunReport:
     """Run a schedule and, where it applies, 1F1B in turn, and check both.
 
+    Wrong results are no error here: the report says which tensors are wrong.
+
     Args:
         schedule: what to run.
         step_us: microseconds of one of its steps; None simulates with the durations that blocks really had.
         provider: `module:function` that builds the stages' programs in each rank.
         provider_spec: what the provider is given, as JSON text.
-        reference: returns losses and mean gradients of the unpipelined model for so many micro-batches; None
-            where nothing is to be checked.
+        reference: returns losses and mean gradients of the whole model for so many micro-batches; None where
+            nothing is to be checked.
+        reference_name: what makes them, in words, for the report.
         tied: groups of weights that are one and the same; equal names in several stages are one anyway.
+        parameters: weights of each stage, where they are known, to say whose gradient is missing.
         num_threads: threads of each rank.
         repeats: counted steps of each schedule.
         timeout_s: longest the ranks may take.
@@ -114,11 +123,11 @@ def run_schedule(
     schedules = {SEARCHED: schedule, **_baseline(schedule)}
     for each in schedules.values():
         require_valid(each)
-    gradients: dict[str, dict[str, np.ndarray]] = {}
+    gradients: dict[str, RankGradients] = {}
 
     def read(folder: Path) -> None:
         for name in schedules if reference is not None else ():
-            gradients[name] = _read_gradients(folder, name, schedule.placement.devices, tied)
+            gradients[name] = _read_gradients(folder, name, schedule.placement.devices)
 
     results = launch(
         JobSpec(
@@ -139,14 +148,20 @@ def run_schedule(
         timeout_s=timeout_s,
         read=read,
     )
-    losses, expected = reference(schedule.micro_batches) if reference is not None else ({}, {})
-    is_trained = read_pipeline(schedule.placement).has_backward
+    check = ResultsCheck()
+    if reference is not None:
+        check = check_results(
+            {name: (results, gradients[name]) for name in schedules},
+            reference(schedule.micro_batches),
+            reference_name=reference_name,
+            last_stage=len(rank_by_stage(schedule)) - 1,
+            is_trained=read_pipeline(schedule.placement).has_backward,
+            tied=tied,
+            parameters=parameters,
+        )
     return RunReport(
         figures=_figures(results, schedules, step_us=step_us, overheads=overheads),
-        max_gradient_error=max(_gradient_error(expected, found) for found in gradients.values())
-        if is_trained and gradients
-        else None,
-        loss_error=max(_loss_error(losses, results, name) for name in schedules) if losses else None,
+        check=check,
         ranks_per_core=schedule.placement.devices * num_threads / _num_cores(),
         ranks_per_gpu=devices.ranks_per_gpu,
         events={name: _steps(results, name) for name in schedules},
@@ -159,6 +174,7 @@ def run_plan(
     provider: str,
     provider_spec: str,
     reference: Callable[[int], Reference] | None,
+    reference_name: str = UNPIPELINED,
     repeats: int = 3,
     timeout_s: float = 300.0,
     overheads: Calibration | None = None,
@@ -175,7 +191,9 @@ def run_plan(
         provider=provider,
         provider_spec=provider_spec,
         reference=reference,
+        reference_name=reference_name,
         tied=plan.tied,
+        parameters=[stage.parameters for stage in plan.stages],
         num_threads=plan.num_threads,
         repeats=repeats,
         timeout_s=timeout_s,
@@ -229,51 +247,15 @@ def _figures(
     return figures
 
 
-def _read_gradients(
-    folder: Path, name: str, num_ranks: int, tied: Sequence[Sequence[TiedParameter]]
-) -> dict[str, np.ndarray]:
-    """Read every stage's gradients; those of tied weights are summed under the group's first name."""
-    leader = {(member.name, member.stage): group[0].name for group in tied for member in group}
-    by_stage: dict[tuple[str, int], np.ndarray] = {}
+def _read_gradients(folder: Path, name: str, num_ranks: int) -> RankGradients:
+    """Read the gradients that every rank wrote."""
+    found: dict[tuple[str, int], list[tuple[int, np.ndarray]]] = {}
     for rank in range(num_ranks):
         with np.load(folder / f"gradients-{name}-{rank}.npz", allow_pickle=False) as arrays:
             for key in arrays.files:
                 stage, _, parameter = key.partition("/")
-                # A stage on several ranks reports the same, whole gradients on each.
-                by_stage[parameter, int(stage)] = arrays[key]
-    total: dict[str, np.ndarray] = {}
-    for place, gradient in by_stage.items():
-        known_as = leader.get(place, place[0])
-        total[known_as] = total[known_as] + gradient if known_as in total else gradient
-    return total
-
-
-def _gradient_error(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> float:
-    if expected.keys() != found.keys():
-        different = sorted(expected.keys() ^ found.keys())
-        raise EngineError(
-            "the ranks and the unpipelined model differ in which weights have gradients "
-            f"({different[0]}, …); make the plan again with this version"
-        )
-    largest = {name: float(np.abs(gradient).max(initial=0.0)) for name, gradient in expected.items()}
-    least = _NEGLIGIBLE * max(largest.values(), default=0.0)
-    return max(
-        (
-            float(np.abs(expected[name] - found[name]).max(initial=0.0)) / (max(largest[name], least) or 1.0)
-            for name in expected
-        ),
-        default=0.0,
-    )
-
-
-def _loss_error(expected: Mapping[int, float], results: Sequence[RankResult], name: str) -> float:
-    found = {m: loss for result in results for m, loss in result.losses[name].items()}
-    if expected.keys() != found.keys():
-        raise EngineError(
-            f"{name} gave losses of {len(found)} micro-batches, the unpipelined model of {len(expected)}; "
-            "make the plan again with this version"
-        )
-    return max(abs(found[m] - expected[m]) / max(abs(expected[m]), 1e-12) for m in expected)
+                found.setdefault((parameter, int(stage)), []).append((rank, arrays[key]))
+    return found
 
 
 def _num_cores() -> int:

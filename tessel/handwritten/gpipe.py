@@ -37,8 +37,21 @@ def _stream(stage: int, micro_batches: int) -> Iterator[Instruction]:
         yield Backward(stage, micro_batch)
 
 
+def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
+    """Backwards may run last micro-batch first: what is held longest is the same, unequal stages differ."""
+    yield streams_by_device(
+        pipeline,
+        lambda stage: (
+            *(Forward(stage, micro_batch) for micro_batch in range(micro_batches)),
+            *(Backward(stage, micro_batch) for micro_batch in reversed(range(micro_batches))),
+        ),
+    )
+
+
 def _generalised(placement: Placement, micro_batches: int) -> Starts:
     return run_greedily(read_flow(placement), micro_batches=micro_batches, opening_first=True)
 
 
-GPIPE = StreamRule(name="gpipe", applies=_applies, streams=_streams, generalised=_generalised)
+GPIPE = StreamRule(
+    name="gpipe", applies=_applies, streams=_streams, variants=_variants, generalised=_generalised
+)

@@ -4,16 +4,17 @@
     device 1   .  F0 B0 B0 .  .  .  F1 B1 B1 .  .  .  F2 B2 B2 .  .
 
 Every stage starts with 1F1B's limit, its distance from the end; where a device would hold more than it may,
-the limits of its stages shrink in proportion until all devices fit. With a limit of one everywhere, a chain
-runs one micro-batch at a time on each stage; what does not fit then has no schedule of this kind. It cannot
-dead-lock, since a limit makes a micro-batch wait only for earlier ones.
+the limits of its stages shrink in proportion until all devices fit. Then each stage in turn gets one more
+back as long as that fits and takes no longer, since a device with room need not wait for a full one. With a
+limit of one everywhere, a chain runs one micro-batch at a time on each stage; what does not fit then has no
+schedule of this kind. It cannot dead-lock, since a limit makes a micro-batch wait only for earlier ones.
 
 Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the limit as a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tessel.errors import ScheduleError
@@ -25,9 +26,12 @@ from tessel.handwritten.rule import (
     find_excess,
     in_order_of_start,
 )
-from tessel.orders import Orders
+from tessel.orders import Orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, peak_memory
+
+MOST_STEPS_SIMULATED = 20_000
+"""Steps simulated in search of better limits; some tenths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,25 @@ class LimitedRule:
         """
         return in_order_of_start(placement, self._starts(placement, micro_batches, memory))
 
+    def every_orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Iterator[Orders]:
+        """Yield what `orders` returns; its limits are searched already.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: limit in units, one a device.
+
+        Raises:
+            ScheduleError: there is no limit.
+        """
+        yield self.orders(placement, micro_batches=micro_batches, memory=memory)
+
+    def timed(self, placement: Placement, orders: Orders) -> Starts:
+        """Return the earliest starts in one of these orders."""
+        return earliest_starts(placement, orders)
+
     def build(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Schedule:
@@ -106,8 +129,33 @@ def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Sta
             for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True))
             if peak > limit
         }
-        if not over or not _shrink(flow, limits, over):
+        if not over:
+            return _give_back(flow, micro_batches, memory, limits, starts)
+        if not _shrink(flow, limits, over):
             return starts
+
+
+def _give_back(
+    flow: Flow, micro_batches: int, memory: Sequence[int], limits: dict[int, int], starts: Starts
+) -> Starts:
+    """Raise limits one by one where that fits and is shorter, or as short; within so many simulations."""
+    runs_left = MOST_STEPS_SIMULATED // max(1, len(starts))
+    least = _makespan(flow.placement, starts)
+    lowered = [block for block, limit in limits.items() if limit < min(flow.depth[block], micro_batches)]
+    while lowered and runs_left > 0:
+        block = lowered.pop(0)
+        runs_left -= 1
+        tried = {**limits, block: limits[block] + 1}
+        found = run_greedily(flow, micro_batches=micro_batches, in_flight=tried)
+        if find_excess(flow.placement, found, memory) is None and _makespan(flow.placement, found) <= least:
+            limits, starts, least = tried, found, _makespan(flow.placement, found)
+            if tried[block] < min(flow.depth[block], micro_batches):
+                lowered.append(block)
+    return starts
+
+
+def _makespan(placement: Placement, starts: Starts) -> int:
+    return max(start + placement.blocks[block].span for (block, _), start in starts.items())
 
 
 def _shrink(flow: Flow, limits: dict[int, int], over: dict[int, float]) -> bool:

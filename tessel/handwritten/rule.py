@@ -7,12 +7,15 @@ a memory limit silently: `why_not` says that it does not fit, and `build` refuse
     instructions   device 0: F0 F1 B0 B1      earliest   F0 F1 .  .  B0 B0 .  B1 B1
                    device 1: F0 B0 F1 B1                 .  F0 B0 B0 F1 B1 B1 .  .
 
-Checked in tests/tessel/handwritten/test_formulas.py against closed formulas and published figures.
+Where a rule leaves something free, `build` does as published, and `every_orders` gives all that the rule
+allows: depths of a warm-up, and whether a backward that may run whole or in halves does the one or the other.
+`tessel.handwritten.strongest` takes the best of them. Checked in tests/tessel/handwritten/test_formulas.py
+against closed formulas and published figures, and in test_strongest.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +62,20 @@ class Rule(Protocol):
         """
         ...
 
+    def every_orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Iterator[Orders]:
+        """Yield the steps of each device for every way in which the rule may be followed, `orders` first.
+
+        Raises:
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        ...
+
+    def timed(self, placement: Placement, orders: Orders) -> Starts:
+        """Return the earliest starts in one of these orders."""
+        ...
+
     def build(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Schedule:
@@ -80,6 +97,7 @@ class StreamRule:
         applies: returns why the rule does not apply to a pipeline with so many micro-batches, or None.
         streams: returns the instructions of each device, given pipeline and micro-batches.
         extra_edges: returns precedences that the rule adds to the placement's.
+        variants: returns other instructions that follow the rule as well, where it leaves numbers free.
         generalised: starts for placements to which the published rule does not apply, where there are any,
             in the order in which they start.
     """
@@ -87,6 +105,7 @@ class StreamRule:
     name: str
     applies: Callable[[Pipeline, int], str | None]
     streams: Callable[[Pipeline, int], Streams]
+    variants: Callable[[Pipeline, int], Iterable[Streams]] = lambda pipeline, micro_batches: ()
     extra_edges: Callable[[Pipeline], tuple[Edge, ...]] = lambda pipeline: ()
     generalised: Callable[[Placement, int], Starts] | None = None
     needs_limit: bool = False
@@ -148,6 +167,37 @@ class StreamRule:
         if isinstance(pipeline, str):
             return in_order_of_start(placement, self._generalised(pipeline, placement, micro_batches))
         return as_orders(pipeline, self.streams(pipeline, micro_batches))
+
+    def every_orders(
+        self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+    ) -> Iterator[Orders]:
+        """Yield the steps of each device for every way in which the rule may be followed, `orders` first.
+
+        Args:
+            placement: blocks of one micro-batch.
+            micro_batches: how many are run, >= 1.
+            memory: has no effect.
+
+        Raises:
+            ScheduleError: the rule does not apply; the message says why.
+        """
+        yield self.orders(placement, micro_batches=micro_batches, memory=memory)
+        pipeline = self._read(placement, micro_batches)
+        if isinstance(pipeline, str):
+            return
+        published = [tuple(map(tuple, self.streams(pipeline, micro_batches)))]
+        free = [tuple(map(tuple, streams)) for streams in self.variants(pipeline, micro_batches)]
+        for split in ((), *_sets_to_split(pipeline)):
+            for streams in (*published, *free) if split else free:
+                yield as_orders(pipeline, [_in_halves(stream, frozenset(split)) for stream in streams])
+
+    def timed(self, placement: Placement, orders: Orders) -> Starts:
+        """Return the earliest starts in one of these orders, with the precedences that the rule adds."""
+        try:
+            edges = self.extra_edges(read_pipeline(placement))
+        except NotAPipelineError:
+            edges = ()
+        return earliest_starts(with_edges(placement, edges), orders)
 
     def _starts(self, placement: Placement, micro_batches: int) -> Starts:
         pipeline = self._read(placement, micro_batches)
@@ -247,6 +297,38 @@ def with_edges(placement: Placement, edges: tuple[Edge, ...]) -> Placement:
         edges=(*placement.edges, *edges),
         choices=placement.choices,
     )
+
+
+def _sets_to_split(pipeline: Pipeline) -> Iterator[tuple[int, ...]]:
+    """Yield sets of stages to run in halves: all that may, and those that then have less work."""
+    blocks = pipeline.placement.blocks
+    free = [
+        number for number, stage in enumerate(pipeline.stages) if stage.joint is not None and stage.is_split
+    ]
+    shorter = [
+        number
+        for number in free
+        if sum(blocks[half].span for half in _halves(pipeline.stages[number]))
+        < blocks[pipeline.stages[number].joint or 0].span
+    ]
+    if free:
+        yield tuple(free)
+    if shorter and shorter != free:
+        yield tuple(shorter)
+
+
+def _halves(stage: Stage) -> tuple[int, ...]:
+    return tuple(half for half in (stage.input, stage.weight) if half is not None)
+
+
+def _in_halves(stream: Iterable[Instruction], split: frozenset[int]) -> Iterator[Instruction]:
+    """Yield the instructions with each backward of these stages in two halves, one after the other."""
+    for instruction in stream:
+        if isinstance(instruction, Backward) and instruction.stage in split:
+            yield BackwardInput(instruction.stage, instruction.micro_batch)
+            yield BackwardWeight(instruction.stage, instruction.micro_batch)
+        else:
+            yield instruction
 
 
 def check_micro_batches(micro_batches: int) -> None:

@@ -4,7 +4,8 @@
     device 1   .  F0 F1 F2 B0 F3 B1 F4 B2 W0 B3 W1 B4 W2 W3 W4 .
     device 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4
 
-Stage i of P runs 2(P - i) - 1 forwards before its first backward, and puts off 2i weight halves.
+Stage i of P runs 2(P - i) - 1 forwards before its first backward, and puts off 2i weight halves. With less
+memory than twice, fewer of both follow the rule, down to those of ZB-H1.
 Where a hop takes c steps and the stages are equal, M micro-batches take M(F + B + W) + (P - 1)(F + c) steps
 if the hops are short beside the passes: the last stage starts after the fill and never waits.
 
@@ -14,10 +15,14 @@ for all stages, so that the fill stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tessel.handwritten.chains import streams_by_device, why_no_split_chain
+from tessel.handwritten.eager_1f1b import depths, extra_forwards
 from tessel.handwritten.rule import StreamRule, Streams
 from tessel.handwritten.stages import Pipeline
 from tessel.handwritten.zb_h1 import zero_bubble
+from tessel.instruction import Instruction
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -34,4 +39,21 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     )
 
 
-ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams)
+def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
+    for extra in extra_forwards(len(pipeline.stages)):
+        yield _with_extra(pipeline, micro_batches, extra)
+
+
+def _with_extra(pipeline: Pipeline, micro_batches: int, extra: int) -> Streams:
+    num_stages = len(pipeline.stages)
+
+    def stream(stage: int) -> Iterator[Instruction]:
+        warm_up = depths(stage, num_stages, extra)
+        # Forwards ahead and weight halves behind together are held: as many on every stage.
+        put_off = num_stages + extra - warm_up
+        return zero_bubble(stage, warm_up=warm_up, put_off=put_off, micro_batches=micro_batches)
+
+    return streams_by_device(pipeline, stream)
+
+
+ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams, variants=_variants)

@@ -84,7 +84,7 @@ def draw_schedule(
         _draw_critical_path(axes, schedule, scale, line_args or {})
     _label_devices(axes, schedule, room)
     axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
-    axes.set_title(title, loc="left", pad=16.0 if marked else 6.0)
+    axes.set_title(title, loc="left", pad=16.0 if marked else 6.0, parse_math=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)

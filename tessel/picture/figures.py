@@ -104,7 +104,7 @@ def comparison_figure(
     devices = schedules[rows[0].schedule].placement.devices
     height = min(max(0.9, 0.6 * _ROW_INCHES * devices), _MAX_INCHES / 2)
     figure, all_axes = _stacked([height + 0.4] * len(rows), dpi=_DPI)
-    figure.suptitle(title, x=0.01, ha="left")
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     end = max(row.makespan for row in rows)
     for row, axes in zip(rows, all_axes, strict=True):
         draw_schedule(
@@ -147,7 +147,7 @@ def _stacked(heights: Sequence[float], *, dpi: float) -> tuple[Figure, list[Axes
 
 
 def _headline(row: ComparisonRow) -> str:
-    parts = [f"{row.schedule}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
+    parts = [f"{row.title}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
     if row.ratio_to_1f1b is not None:
         parts.append(f"{row.ratio_to_1f1b:.3f} of 1F1B")
     if not row.fits:

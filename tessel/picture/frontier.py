@@ -1,4 +1,11 @@
-"""The frontier as a picture: how long a micro-batch, or a whole schedule, takes with how much memory."""
+"""The frontier as a picture: how long a micro-batch, or a whole schedule, takes with how much memory.
+
+    ●━━━┓          filled: proven least; solid: nothing better exists up to the next point
+        ○┅┅┅┅┅┓    hollow: not proven; dashed: open, something better may exist at these limits
+     ···:·····●    dotted: no value is below, at any limit, as far as is proven
+
+Checked in tests/tessel/picture/test_frontier.py.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +17,31 @@ from matplotlib.ticker import MaxNLocator
 
 from tessel.search.frontier import FrontierPoint
 from tessel.search.makespan_frontier import MakespanPoint
+from tessel.search.open_ranges import Frontier, OpenRange
 
 _PROVEN = "#0072B2"
 _OPEN = "#FFFFFF"
 _BOUND = "#999999"
 
+_BEYOND = 1.1
+"""How far an open end is drawn, as a multiple of the last limit."""
 
-def frontier_figure(points: Sequence[FrontierPoint | MakespanPoint], *, title: str = "") -> Figure:
+Points = Sequence[FrontierPoint] | Sequence[MakespanPoint] | Sequence[FrontierPoint | MakespanPoint]
+
+
+def frontier_figure(points: Points, *, title: str = "") -> Figure:
     """Return a figure with the frontier on axes of its own."""
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     draw_frontier(points, figure.add_subplot(), title=title)
     return figure
 
 
-def draw_frontier(points: Sequence[FrontierPoint | MakespanPoint], axes: Axes, *, title: str = "") -> Axes:
-    """Draw steps against the memory limit; hollow marks are not proven least, the grey line is the bound.
+def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
+    """Draw steps against the memory limit, what is open, and the bound.
 
     Args:
         points: rising in memory; of the steady state (steps a micro-batch), or of whole schedules (makespan).
+            What is open, and the bounds between the points, are known of a `Frontier` only.
         axes: where; labels and limits are set.
         title: above the picture.
 
@@ -36,10 +50,15 @@ def draw_frontier(points: Sequence[FrontierPoint | MakespanPoint], axes: Axes, *
     """
     limits = [max(point.memory) for point in points]
     steps = [_steps(point) for point in points]
-    axes.step(limits, steps, where="post", color=_PROVEN)
-    axes.step(limits, [_bound(point) for point in points], where="post", color=_BOUND, linestyle=":")
-    for proven, label, face in ((True, "proven least", _PROVEN), (False, "not proven", _OPEN)):
-        own = [number for number, point in enumerate(points) if point.optimal is proven]
+    open_ranges = points.open_ranges if isinstance(points, Frontier) else ()
+    _draw_curve(limits, steps, open_ranges, axes)
+    _draw_bounds(points, axes)
+    is_open = [
+        not point.optimal or (isinstance(points, Frontier) and points.is_open(limit))
+        for limit, point in zip(limits, points, strict=True)
+    ]
+    for wanted, label, face in ((False, "proven least", _PROVEN), (True, "not proven", _OPEN)):
+        own = [number for number, here in enumerate(is_open) if here is wanted]
         if own:
             axes.plot(
                 [limits[number] for number in own],
@@ -61,10 +80,50 @@ def draw_frontier(points: Sequence[FrontierPoint | MakespanPoint], axes: Axes, *
         axis.set_major_locator(MaxNLocator(integer=True))
     if points:
         axes.plot([], [], color=_BOUND, linestyle=":", label="lower bound")
+        if open_ranges:
+            axes.plot([], [], color=_PROVEN, linestyle="--", label="open: better may exist")
         axes.legend(frameon=False)
-    axes.set_title(title)
+    axes.set_title(title, parse_math=False)
     axes.grid(visible=True, alpha=0.3)
     return axes
+
+
+def _draw_curve(
+    limits: Sequence[int], steps: Sequence[float], open_ranges: Sequence[OpenRange], axes: Axes
+) -> None:
+    """Draw what is found, a line from each point to the next limit, dashed where it is open between."""
+    ends: list[float] = [float(limit) for limit in limits[1:]]
+    endless = [each.first for each in open_ranges if each.last is None]
+    if endless and limits:
+        ends.append(max(_BEYOND * limits[-1], endless[0] + 1))
+    for number, end in enumerate(ends):
+        begin, height = limits[number], steps[number]
+        between = [
+            each for each in open_ranges if (each.last is None or each.last > begin) and each.first < end
+        ]
+        axes.plot([begin, end], [height, height], color=_PROVEN, linestyle="--" if between else "-")
+        if number + 1 < len(steps):
+            axes.plot([end, end], [height, steps[number + 1]], color=_PROVEN, linestyle="-")
+
+
+def _draw_bounds(points: Points, axes: Axes) -> None:
+    """Draw the bound: what is proven for a limit holds for all lower ones, up to where more is proven."""
+    if isinstance(points, Frontier):
+        known = [(limit, float(bound)) for limit, bound in points.bounds]
+    else:
+        known = [(max(point.memory), _bound(point)) for point in points]
+    highest: list[tuple[int, float]] = []
+    for limit, bound in reversed(known):
+        highest.append((limit, max([bound, *(height for _, height in highest[-1:])])))
+    first = min((max(point.memory) for point in points), default=0)
+    shown = [(limit, bound) for limit, bound in reversed(highest) if limit >= first]
+    axes.step(
+        [limit for limit, _ in shown],
+        [bound for _, bound in shown],
+        where="pre",
+        color=_BOUND,
+        linestyle=":",
+    )
 
 
 def _steps(point: FrontierPoint | MakespanPoint) -> float:

@@ -483,7 +483,7 @@ function select(number) {
   const fits = schedule.fits ? "" : ", breaks the memory limit";
   const bubbles = `bubble ratio ${(100 * schedule.bubble_ratio).toFixed(1)} %`;
   byId("summary").textContent =
-    `${schedule.name}: makespan ${formatTime(schedule.makespan)} (${proof})${ratio}, ${bubbles}${fits}`;
+    `${schedule.title}: makespan ${formatTime(schedule.makespan)} (${proof})${ratio}, ${bubbles}${fits}`;
   byId("tooltip").hidden = true;
   showFacts(); showParts(); buildMemory(); redraw();
 }
@@ -660,7 +660,7 @@ function wire() {
   schedules = await Promise.all(data.schedules.map(loadSchedule));
   byId("tabs").replaceChildren(...schedules.map((schedule, number) => {
     const length = data.step_ms === null ? `${schedule.makespan}` : `${formatMs(schedule.makespan * data.step_ms)} ms`;
-    const button = element("button", { onclick: () => select(number) }, schedule.name, element("small", { textContent: length }));
+    const button = element("button", { onclick: () => select(number) }, schedule.title, element("small", { textContent: length }));
     button.setAttribute("role", "tab");
     return button;
   }));

@@ -17,11 +17,16 @@ import msgspec
 import numpy as np
 
 from tessel.comparison import Comparison, ComparisonRow
+from tessel.errors import ScheduleError
 from tessel.picture.colors import CHUNK_COLOR, block_styles, chunk_whites, color_by_backend
 from tessel.schedule import Schedule
 
 _MAX_LISTED = 8
 """Devices whose peaks are listed one by one in a table."""
+
+
+_MAX_STEPS = 2**31 - 1
+"""Last step that a page can show: it counts in 32-bit integers."""
 
 
 class PagePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +100,9 @@ def page_document(
         "backend_colors": color_by_backend(part.backend for part in parts),
         "tables": [_comparison_table(comparison.rows, step_ms), *tables],
     }
-    # "</" would end the script element that holds the data; JSON may write it as "<\/".
-    data = msgspec.json.encode(document).decode().replace("</", "<\\/")
+    # "</" would end the script element that holds the data, and "<!--<script>" hide its end. Within a text,
+    # which is the only place for it, JSON may write "<" by its number.
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     page = _resource("page.html")
     for mark, text in (("STYLE", _resource("page.css")), ("SCRIPT", _resource("page.js")), ("DATA", data)):
         page = page.replace(f"/*{mark}*/", text)
@@ -117,6 +123,7 @@ def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]
     assert not unknown, f"schedules of one comparison share their placement; {unknown} are not in it"
     return {
         "name": row.schedule,
+        "title": row.title,
         "makespan": schedule.makespan,
         "lower_bound": schedule.lower_bound,
         "optimal": schedule.optimal,
@@ -131,6 +138,11 @@ def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]
 
 def _packed(schedule: Schedule, names: dict[str, int]) -> str:
     """Return blocks, micro-batches and differences of starts: base64 of deflated little-endian int32."""
+    if schedule.makespan > _MAX_STEPS:
+        raise ScheduleError(
+            f"the schedule has {schedule.makespan} steps, and a page shows at most {_MAX_STEPS}; draw a "
+            "picture, or count in longer steps"
+        )
     starts = np.array([start.start for start in schedule.starts], dtype=np.int64)
     columns = [
         np.array([names[start.block] for start in schedule.starts], dtype="<i4"),
@@ -153,7 +165,7 @@ def _comparison_table(rows: Sequence[ComparisonRow], step_ms: float | None) -> P
         ),
         rows=tuple(
             (
-                row.schedule,
+                row.title,
                 row.length,
                 f"{row.bubble_ratio:.1%}",
                 _memory(row),

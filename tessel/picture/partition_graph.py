@@ -84,13 +84,15 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
             )
         )
         if len(nodes) <= _MAX_TEXTS:
-            axes.text(x, y, _short(node.operator), ha="center", va="center", fontsize=6, zorder=3)
+            axes.text(
+                x, y, _short(node.operator), ha="center", va="center", fontsize=6, zorder=3, parse_math=False
+            )
     axes.set_xlim(-0.8, max((x for x, _ in places), default=0) + 0.8)
     axes.set_ylim(max((y for _, y in places), default=0) + 0.7, -0.7)
     axes.set_frame_on(False)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", parse_math=False)
     axes.legend(
         handles=[Patch(facecolor=color, label=backend) for backend, color in colors.items()],
         loc="lower right",

@@ -31,8 +31,8 @@ from tessel.validation import find_violations
 if TYPE_CHECKING:
     from tessel.search import RepetendResult
 
-TIME_LIMIT_S = 60.0
-"""Seconds that a search may take; Tessel's own has no limit."""
+WORK = 60.0
+"""Units of work that a search may take, about a minute; Tessel's own has no limit."""
 
 
 class Composer:
@@ -48,7 +48,7 @@ class Composer:
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
-            ScheduleError: the placement is invalid, or nothing was found in a minute.
+            ScheduleError: the placement is invalid, or nothing was found within `WORK`.
         """
         return Composer.compose_n(micro, memory, 1)
 
@@ -63,11 +63,11 @@ class Composer:
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
-            ScheduleError: the placement is invalid, or nothing was found in a minute.
+            ScheduleError: the placement is invalid, or nothing was found within `WORK`.
         """
         if nmicros < 1:
             raise ValueError(f"{nmicros} micro-batches were asked for; give at least 1")
-        found = search.find_repetend(micro.to_placement(), memory=memory, time_limit_s=TIME_LIMIT_S)
+        found = search.find_repetend(micro.to_placement(), memory=memory, budget=search.SearchBudget(WORK))
         return _unrolled(found, max(nmicros, _least_micro_batches(found)))
 
     @staticmethod
@@ -83,7 +83,7 @@ class Composer:
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
-            ScheduleError: the placement is invalid, or nothing was found in a minute.
+            ScheduleError: the placement is invalid, or nothing was found within `WORK`.
         """
         del wc_ratio
         return Composer.compose(micro, memory)

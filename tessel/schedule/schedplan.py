@@ -29,7 +29,7 @@ import msgspec
 
 from tessel import placement as engine
 from tessel.documents import DocumentKind, detect_kind, load_placement, load_schedule, save_document
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 from tessel.placement import BlockKind, Edge, Placement
 from tessel.schedule.schedule import Schedule
 from tessel.schedule.tessel_file import TesselFile, is_tessel_file, load_tessel_file
@@ -352,7 +352,7 @@ def _block_type(given: str) -> Literal["forward", "backward"]:
         case "backward":
             return "backward"
         case _:
-            raise ScheduleError(f'a block has btype {given!r}; it is "forward" or "backward"')
+            raise ScheduleError(f'a block has btype {shown(given)!r}; it is "forward" or "backward"')
 
 
 def _btype_of(kind: BlockKind) -> Literal["forward", "backward"]:

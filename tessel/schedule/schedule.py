@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 from tessel.placement import Placement
 
 SCHEMA_VERSION = 1
@@ -176,15 +176,22 @@ def decode_schedule(text: bytes | str) -> Schedule:
         ScheduleError: it is not one; the message names the key.
     """
     try:
-        schedule = msgspec.json.decode(text, type=Schedule)
+        printed = msgspec.json.decode(text, type=_PrintedSchedule)
+        schedule = Schedule(**{name: getattr(printed, name) for name in Schedule.__struct_fields__})
     except msgspec.MsgspecError as error:
-        raise ScheduleError(f"schedule cannot be read: {error}; see docs/formats.md") from error
+        raise ScheduleError(f"schedule cannot be read: {shown(error)}; see docs/formats.md") from error
     if schedule.schema_version != SCHEMA_VERSION:
         raise ScheduleError(
             f"schedule has schema_version {schedule.schema_version}, this installation reads "
             f"{SCHEMA_VERSION}; convert it, or use the version that wrote it"
         )
     return schedule
+
+
+class _PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A schedule as `tessel schedule --json` prints it: with what ended the search, which is not kept."""
+
+    stopped_by: str | None = None
 
 
 def _peak(changes: Iterable[int]) -> int:

@@ -11,7 +11,9 @@ import os
 import msgspec
 
 from tessel.documents import read_document
-from tessel.errors import DocumentError
+from tessel.errors import DocumentError, shown
+from tessel.placement import MAX_DEVICES, MAX_MEMORY, MAX_SPAN
+from tessel.validation import MAX_STEP
 
 
 class TesselBlock(msgspec.Struct, frozen=True):
@@ -42,7 +44,7 @@ def is_tessel_file(path: str | os.PathLike[str]) -> bool:
     """
     try:
         return "ndevs" in msgspec.json.decode(read_document(path), type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
 
 
@@ -53,8 +55,21 @@ def load_tessel_file(path: str | os.PathLike[str]) -> TesselFile:
         DocumentError: the file cannot be read, or has not what Tessel writes; the message names the key.
     """
     try:
-        return msgspec.json.decode(read_document(path), type=TesselFile)
-    except msgspec.MsgspecError as error:
+        saved = msgspec.json.decode(read_document(path), type=TesselFile)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise DocumentError(
-            f"{path} is not a schedule as Tessel saves it: {error}; save it again with SchedPlan.save"
+            f"{path} is not a schedule as Tessel saves it: {shown(error)}; save it again with SchedPlan.save"
         ) from error
+    for block in saved.blocks:
+        if (
+            not 0 <= block.span <= MAX_SPAN
+            or abs(block.memory) > MAX_MEMORY
+            or not 0 <= block.step <= MAX_STEP
+        ):
+            raise DocumentError(
+                f"{path} has a block of span {block.span} and memory {block.memory} at step {block.step}; "
+                f"spans are 0..{MAX_SPAN}, memory at most {MAX_MEMORY}, steps 0..{MAX_STEP}"
+            )
+    if not 1 <= saved.ndevs <= MAX_DEVICES:
+        raise DocumentError(f"{path} has {saved.ndevs} devices; a schedule has 1..{MAX_DEVICES}")
+    return saved

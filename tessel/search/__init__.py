@@ -10,18 +10,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tessel.search.budget import SearchBudget
     from tessel.search.frontier import FrontierPoint, find_frontier
     from tessel.search.makespan import find_schedule
     from tessel.search.makespan_frontier import MakespanPoint, find_makespan_frontier
+    from tessel.search.open_ranges import Frontier, OpenRange
     from tessel.search.period import RepetendResult, find_repetend
     from tessel.search.progress import Progress
     from tessel.search.ramps import unroll_repetend
 
 __all__ = [
+    "Frontier",
     "FrontierPoint",
     "MakespanPoint",
+    "OpenRange",
     "Progress",
     "RepetendResult",
+    "SearchBudget",
     "find_frontier",
     "find_makespan_frontier",
     "find_repetend",
@@ -30,6 +35,9 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    "Frontier": "tessel.search.open_ranges",
+    "OpenRange": "tessel.search.open_ranges",
+    "SearchBudget": "tessel.search.budget",
     "FrontierPoint": "tessel.search.frontier",
     "MakespanPoint": "tessel.search.makespan_frontier",
     "Progress": "tessel.search.progress",

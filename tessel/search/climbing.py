@@ -19,7 +19,7 @@ from tessel.search.rules import busiest_work, option_presets
 from tessel.search.serial import NEVER, list_schedule
 
 ROUND_LOOKS = 600_000
-"""Blocks looked at in one round between two looks at the clock: a few hundredths of a second."""
+"""Blocks looked at in one round between two looks at the budget: a few hundredths of a second."""
 
 MOST_TRIES = 100
 """Most schedules of a round: small ones cost more to call than to make."""
@@ -91,4 +91,4 @@ class Climber:
         priority = (offset[None, :] + rhythm).reshape(-1)
         # One try in four lets no device idle for a more urgent step.
         is_active = bool(self.rng.integers(4))
-        return list_schedule(self.instance, priority, options.copy(), is_active, start, lambda: best.is_over)
+        return list_schedule(self.instance, priority, options.copy(), is_active, start, best.budget)

@@ -8,15 +8,14 @@ Checked in tests/tessel/search/test_cold_start.py.
 
 from __future__ import annotations
 
-from itertools import count
-
+from tessel.search.budget import SearchBudget
 from tessel.search.cold_start import leave_stamp
 from tessel.search.makespan import find_schedule
 from tessel.search.period import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 
-ROUNDS = 250
-"""Looks at the clock of the searches that do not end by themselves, however long compiling takes."""
+WORK = 0.5
+"""Units of work of the searches that do not end by themselves, however long compiling takes."""
 
 
 def compile_all() -> None:
@@ -27,8 +26,8 @@ def compile_all() -> None:
     split = zbv(3, split_backward=True, lag=1)
     choice = vshape(3, choose_backward=True, backward_input_span=2, backward_weight_span=2)
     for placement in (split, choice):
-        ticks = map(float, count())
-        find_schedule(placement, micro_batches=5, memory=6, time_limit_s=ROUNDS, clock=ticks.__next__)
+        budget = SearchBudget(work_limit=WORK, time_limit_s=None)
+        find_schedule(placement, micro_batches=5, memory=6, budget=budget)
     leave_stamp()
 
 

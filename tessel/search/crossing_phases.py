@@ -29,12 +29,15 @@ from tessel.search.problem import NO_LIMIT, Integers
 MOST_STATES = 20_000_000
 """States of all devices together up to which a search is begun: 160 MB, and about a second."""
 
+OPERATIONS_A_STATE = 60
+"""Charged for each state of a device."""
+
 _NEVER = 2**60
 
 
 @dataclass(slots=True)
 class CrossingSearch:
-    """The search of one period; the like of `OrderSearch`, but never set aside.
+    """The search of one period; same interface as `OrderSearch`, but never set aside.
 
     Attributes:
         cyclic: the rules.
@@ -42,6 +45,7 @@ class CrossingSearch:
         period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`.
         is_stuck: whether there are too many states to begin.
+        operations: to charge for what it has done so far.
     """
 
     cyclic: CyclicProblem
@@ -49,6 +53,7 @@ class CrossingSearch:
     period: int
     starts: Integers | None = None
     is_stuck: bool = False
+    operations: int = 0
     answer: Answer = Answer.UNKNOWN
     method: ClassVar[str] = "dynamic programming over crossing chains"
 
@@ -77,6 +82,7 @@ class CrossingSearch:
         steps = np.full((count, self._num_laps, period, period, period), _NEVER, dtype=np.int64)
         begin(steps[0], falling[0].way_in.steps[0], period)
         for place, device in enumerate(self.crossing.devices):
+            self.operations += steps[place].size * OPERATIONS_A_STATE
             if place > 0:
                 moves = _moves(falling[place], rising[place - 1])
                 advance(steps[place - 1], steps[place], *moves, period)

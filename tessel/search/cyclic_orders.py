@@ -39,6 +39,12 @@ FIRST_DEPTH = 4
 LARGEST_STACK_BYTES = 2**30
 """The search gives up (and says so: `is_stuck`) rather than hold more."""
 
+OPERATIONS_A_STEP = 2
+"""Charged for an elementary step."""
+
+OPERATIONS_A_BEGIN = 100_000
+"""Charged for a search that begins; its first longest paths come on top."""
+
 MOST_NODES = 2048
 """Blocks of one period up to which the search is begun: the first longest paths cost their cube."""
 
@@ -52,12 +58,14 @@ class OrderSearch:
         period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`; the earliest start is 0.
         is_stuck: whether it gave up for want of memory or time.
+        operations: to charge for what it has done so far.
     """
 
     cyclic: CyclicProblem
     period: int
     starts: Integers | None = None
     is_stuck: bool = False
+    operations: int = 0
     answer: Answer = Answer.UNKNOWN
     method: ClassVar[str] = "branching on device orders"
     _distance: Integers | None = None
@@ -74,7 +82,9 @@ class OrderSearch:
         if self._distance is None:
             self._begin()
         while self.answer is Answer.UNKNOWN and max_steps > 0 and not self.is_stuck:
-            max_steps = self._continue(max_steps)
+            left = self._continue(max_steps)
+            self.operations += (max_steps - left) * OPERATIONS_A_STEP
+            max_steps = left
         return self.answer
 
     def _begin(self) -> None:
@@ -88,6 +98,7 @@ class OrderSearch:
         self._highest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
         self._branch = np.full(FIRST_DEPTH, -1, dtype=np.int64)
         self._weight = np.ones(pairs, dtype=np.int64)
+        self.operations += OPERATIONS_A_BEGIN + nodes**3
         is_consistent = first_distances(
             self._distance[0], cyclic.arcs, cyclic.components, cyclic.spread, self.period
         )

@@ -35,6 +35,12 @@ MOST_STATES = 1 << 14
 MOST_PENDING = 24
 """Pending micro-batches of a block whose times are remembered; later ones may start at once."""
 
+OPERATIONS_A_LAYER = 20_000
+"""Charged for a layer, whatever is in it."""
+
+OPERATIONS_A_NUMBER = 3
+"""Charged for each number that a step from state to state looks at."""
+
 LARGEST_KEY = 1 << 62
 """Counts are numbered in mixed radix; devices with more blocks than fit are given up."""
 
@@ -77,12 +83,17 @@ class DeviceDiagram:
     is_over: bool = False
     layer: int = 0
 
-    def advance(self, known: int) -> None:
+    def advance(self, known: int) -> int:
         """Add a layer.
 
         Args:
             known: a makespan that a schedule reaches; ways that are no shorter are dropped.
+
+        Returns:
+            Operations to charge for it.
         """
+        size, width = len(self.spans), self.times.shape[1]
+        num_looks = len(self.counts) * size * (int(width) + 4 * size)
         self.counts, self.times = next_layer(
             self.counts,
             self.times,
@@ -106,6 +117,7 @@ class DeviceDiagram:
             self.is_over, self.bound = True, known
         elif self.layer == len(self.spans) * self.micro_batches:
             self.is_over, self.bound = True, int(self.times[:, len(self.devices)].min())
+        return OPERATIONS_A_LAYER + num_looks * OPERATIONS_A_NUMBER
 
 
 def device_diagram(problem: Problem, devices: Sequence[int], micro_batches: int) -> DeviceDiagram | None:

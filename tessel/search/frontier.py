@@ -2,7 +2,8 @@
 
 The limit is the same on every device, in the placement's units. Points are kept only where the rate gets
 better, so each next one costs more memory and is faster. Which limits are searched is said in
-`tessel.search.limit_ladder`. Checked in tests/tessel/search/test_frontier.py.
+`tessel.search.limit_ladder`, what is open where the budget did not do in `tessel.search.open_ranges`.
+Checked in tests/tessel/search/test_frontier.py.
 
     memory 1   16 steps a micro-batch          a four-device vshape with spans 1 and 3
     memory 2    8
@@ -12,21 +13,22 @@ better, so each next one costs more memory and is faster. Which limits are searc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
 from tessel.search.limit_ladder import LimitLadder
 from tessel.search.memory_levels import steady_peaks
+from tessel.search.open_ranges import Frontier
 from tessel.search.period import DEFAULT_MAX_COPIES, find_repetend
 from tessel.search.period_result import RepetendResult
 from tessel.search.problem import NO_LIMIT
 
 LARGEST_SHARE = 0.25
-"""Part of the time left that one point may take, so that a hard one does not hide the others."""
+"""Part of the budget left that one point may take, so that a hard one does not hide the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +58,20 @@ class FrontierPoint:
 def find_frontier(
     placement: Placement,
     *,
-    time_limit_s: float = 10.0,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
     max_copies: int = DEFAULT_MAX_COPIES,
     seed: int = 0,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[FrontierPoint]:
+    clock: Callable[[], float] | None = None,
+) -> Frontier[FrontierPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing gets better.
 
     Args:
         placement: the blocks of one micro-batch.
-        time_limit_s: seconds for all points together; when they are over, points may be missing between.
+        budget: what all points together may spend; `DEFAULT_WORK` units of work if left out. Where it is used
+            up, points may be missing; `open_ranges` says where.
+        time_limit_s: in place of a budget: seconds for all points together, without a limit on work.
         max_copies: most micro-batches in one period, >= 1.
         seed: has no effect, since nothing here is random; all searches are called alike.
         on_search: told how many limits have been searched.
@@ -74,11 +79,11 @@ def find_frontier(
 
     Raises:
         InfeasibleError: a micro-batch leaves memory behind, so no limit works in the long run.
-        ScheduleError: the time was over before any repetend was found.
+        ScheduleError: the budget was used up before any repetend was found.
         KeyboardInterrupt: interrupted before that; later, what was found is returned.
     """
-    deadline = clock() + time_limit_s
-    interrupts: list[None] = []
+    del seed
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
     searched = count(1)
 
     def search(limit: int | None) -> RepetendResult:
@@ -86,11 +91,9 @@ def find_frontier(
             placement,
             memory=NO_LIMIT - 1 if limit is None else limit,
             max_copies=max_copies,
-            time_limit_s=LARGEST_SHARE * max(0.0, deadline - clock()),
-            seed=seed,
-            on_interrupt=lambda: interrupts.append(None),
-            clock=clock,
+            budget=budget.part(LARGEST_SHARE),
         )
+        budget.has_answer = True
         if on_search is not None:
             on_search(next(searched))
         return found
@@ -99,15 +102,22 @@ def find_frontier(
         placement,
         search,
         value_of=lambda found: found.rate,
+        bound_of=lambda found: found.least_rate,
         peak_of=lambda found: max(steady_peaks(found)),
-        is_over=lambda: bool(interrupts) or clock() >= deadline,
+        budget=budget,
     )
+    budget.answer = lambda: _frontier(placement, ladder) if any(ladder.found.values()) else None
     try:
         ladder.climb()
     except KeyboardInterrupt:
         if not any(ladder.found.values()):
             raise
-    return [
+        budget.interrupt()
+    return _frontier(placement, ladder)
+
+
+def _frontier(placement: Placement, ladder: LimitLadder[RepetendResult]) -> Frontier[FrontierPoint]:
+    points = [
         FrontierPoint(
             memory=(limit,) * placement.devices,
             period=found.period,
@@ -117,3 +127,9 @@ def find_frontier(
         )
         for limit, found in ladder.rungs()
     ]
+    return Frontier(
+        points,
+        open_ranges=ladder.open_ranges(),
+        bounds=ladder.known_bounds(),
+        stopped_by=ladder.budget.stopped_by,
+    )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tessel.search.budget import SearchBudget
 from tessel.search.instance import Instance, IntArray
-from tessel.search.progress import Progress
 from tessel.search.serial import NEVER
 
 MAX_ELITES = 10
@@ -34,6 +34,23 @@ class Elite:
     visits: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FoundSchedule:
+    """A schedule and who found it; replaced as a whole, so that another thread may read it at any time.
+
+    Attributes:
+        makespan: its last end, `NEVER` before there is one.
+        start: its starts by step, -1 where a step is not run.
+        found_by: the method that found it.
+        operations: charged by the whole search when it was found.
+    """
+
+    makespan: int = NEVER
+    start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    found_by: str = ""
+    operations: int = 0
+
+
 @dataclass(slots=True)
 class Incumbent:
     """The best schedule so far, and other good ones.
@@ -41,28 +58,23 @@ class Incumbent:
     Attributes:
         instance: what is scheduled.
         lower_bound: no schedule is shorter; phases that prove more raise it.
-        clock: seconds now.
-        deadline: seconds at which the search ends.
-        on_progress: told of each improvement.
-        began: seconds at which the search began.
-        makespan: of the best schedule, `NEVER` before the first one.
-        start: its starts by step, -1 where a step is not run.
-        found_by: the method that found it.
-        found_at: seconds at which it was found.
+        budget: what the search may spend.
+        on_better: told makespan, bound and method of each better schedule.
+        best: the best schedule.
         elites: different good schedules, shortest first.
     """
 
     instance: Instance
     lower_bound: int
-    clock: Callable[[], float]
-    began: float
-    deadline: float
-    on_progress: Callable[[Progress], None] | None = None
-    makespan: int = NEVER
-    start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    found_by: str = ""
-    found_at: float = 0.0
+    budget: SearchBudget
+    on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
+    best: FoundSchedule = field(default_factory=FoundSchedule)
     elites: list[Elite] = field(default_factory=list)
+
+    @property
+    def makespan(self) -> int:
+        """The last end of the best schedule, `NEVER` before the first one."""
+        return self.best.makespan
 
     @property
     def is_found(self) -> bool:
@@ -71,13 +83,8 @@ class Incumbent:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to search: the makespan meets the bound, or time is up."""
-        return self.makespan <= self.lower_bound or self.seconds_left <= 0
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the deadline, negative after it."""
-        return self.deadline - self.clock()
+        """Whether nothing is left to search: the makespan meets the bound, or the budget is used up."""
+        return self.makespan <= self.lower_bound or self.budget.is_over
 
     def offer(self, start: IntArray, found_by: str, *, is_new: bool = True) -> None:
         """Keep a schedule if it is shorter than the best.
@@ -92,10 +99,8 @@ class Incumbent:
             self._keep(makespan, start)
         if makespan >= self.makespan:
             return
-        self.makespan, self.start, self.found_by = makespan, start.copy(), found_by
-        self.found_at = self.clock()
-        if self.on_progress is not None:
-            self.on_progress(Progress(makespan, self.lower_bound, self.clock() - self.began, found_by))
+        self.best = FoundSchedule(makespan, start.copy(), found_by, self.budget.operations)
+        self.on_better(makespan, self.lower_bound, found_by)
 
     def _keep(self, makespan: int, start: IntArray) -> None:
         """Keep a schedule among the elites if it is good enough and not there yet."""

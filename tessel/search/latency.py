@@ -11,11 +11,11 @@ Checked in tests/tessel/search/test_latency.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from tessel.search.budget import SearchBudget
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem, make_cyclic_problem
 from tessel.search.memory_levels import keeps_memory
@@ -28,14 +28,14 @@ MOST_NODES = 160
 """Blocks of one period above which the latency is left as it is."""
 
 
-def shorten_latency(problem: Problem, starts: Integers, period: int, is_over: Callable[[], bool]) -> Integers:
+def shorten_latency(problem: Problem, starts: Integers, period: int, budget: SearchBudget) -> Integers:
     """Return starts of the same period in which no copy takes longer, and if possible all less long.
 
     Args:
         problem: the blocks and limits.
         starts: int64, shape (copies, num_blocks), a repetend.
         period: its period.
-        is_over: asked before each try.
+        budget: charged for each try, and looked at before it.
 
     Returns:
         int64, of the same shape, the earliest 0.
@@ -47,10 +47,12 @@ def shorten_latency(problem: Problem, starts: Integers, period: int, is_over: Ca
     if least == shortest:
         return starts
     cyclic = make_cyclic_problem(problem, copies, is_whole=True)
-    while least < shortest and not is_over():
+    while least < shortest and not budget.is_over:
         middle = (least + shortest) // 2
         search = OrderSearch(_with_latency(cyclic, middle), period)
-        if search.run(STEPS_A_TRY + cyclic.num_nodes**3) is Answer.FEASIBLE and search.starts is not None:
+        answer = search.run(STEPS_A_TRY + cyclic.num_nodes**3)
+        budget.charge(search.operations)
+        if answer is Answer.FEASIBLE and search.starts is not None:
             found = search.starts.reshape(copies, -1)
             if not keeps_memory(problem, found, period):
                 return starts

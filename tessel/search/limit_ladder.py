@@ -12,38 +12,45 @@ coarse curve, not a short one. Checked in tests/tessel/search/test_frontier.py a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import pairwise
 from typing import Generic, TypeVar
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
+from tessel.search.open_ranges import OpenRange, Value, find_open_ranges
 
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
 class LimitLadder(Generic[Found]):
-    """What is known by limit: an answer, or None where there is none.
+    """What is known by limit: an answer, or None where none is found.
 
     Attributes:
         placement: the blocks of one micro-batch.
         search: returns the answer under a limit in units; None for no limit. Raises `InfeasibleError` where
-            there is none, another `ScheduleError` where none was found in time.
+            there is none, another `ScheduleError` where the budget did not do for one.
         value_of: what is to be small in an answer.
+        bound_of: what no answer under the limit that was searched is below.
         peak_of: units that the device which holds most of them holds in it.
-        is_over: whether the time is over.
+        budget: what all searches together may spend.
         found: answers by limit.
+        bounds: by limit searched, what no answer is below; None where none exists.
+        bound_of_all: the same without a limit.
     """
 
     placement: Placement
     search: Callable[[int | None], Found]
-    value_of: Callable[[Found], Fraction | int]
+    value_of: Callable[[Found], Value]
+    bound_of: Callable[[Found], Value]
     peak_of: Callable[[Found], int]
-    is_over: Callable[[], bool]
+    budget: SearchBudget
     found: dict[int, Found | None] = field(default_factory=dict)
+    bounds: dict[int, Value | None] = field(default_factory=dict)
+    bound_of_all: Value = 0
 
     @property
     def unit(self) -> int:
@@ -51,9 +58,9 @@ class LimitLadder(Generic[Found]):
         return math.gcd(*(block.memory for block in self.placement.blocks)) or 1
 
     def climb(self) -> None:
-        """Search both ends, then between them until nothing is open or the time is over."""
+        """Search both ends, then between them until nothing is open or the budget is used up."""
         self._find_ends()
-        while not self.is_over():
+        while not self.budget.is_over:
             limit = self._widest_middle()
             if limit is None:
                 return
@@ -61,22 +68,43 @@ class LimitLadder(Generic[Found]):
 
     def rungs(self) -> Iterator[tuple[int, Found]]:
         """Yield limits with their answers, rising, each better than all before."""
-        best: Fraction | int | None = None
-        for limit, found in sorted(self.found.items()):
+        best: Value | None = None
+        for limit, found in sorted(self.found.copy().items()):
             if found is not None and (best is None or self.value_of(found) < best):
                 best = self.value_of(found)
                 yield limit, found
+
+    def open_ranges(self, values: Sequence[tuple[int, Value]] | None = None) -> tuple[OpenRange, ...]:
+        """Return the limits at which something better may exist than what is found.
+
+        Args:
+            values: what is found by limit, where that is better than the answers here.
+        """
+        if values is None:
+            values = [(limit, self.value_of(found)) for limit, found in self.rungs()]
+        return find_open_ranges(values, self.bounds, unit=self.unit, bound_of_all=self.bound_of_all)
+
+    def known_bounds(self) -> tuple[tuple[int, Value], ...]:
+        """Return limits with their bounds, rising; the last stands for every higher limit too."""
+        known = {limit: bound for limit, bound in self.bounds.copy().items() if bound is not None}
+        highest = max((limit for limit, _ in self.rungs()), default=0)
+        known.setdefault(max([highest, *known]), self.bound_of_all)
+        return tuple(sorted(known.items()))
 
     def _find_ends(self) -> None:
         """Double the limit, from what one block needs, until it binds no more."""
         unlimited = self.search(None)
         highest = self.peak_of(unlimited)
+        self.bound_of_all = self.bound_of(unlimited)
         self.found[0] = unlimited if highest == 0 else None
+        if highest > 0:
+            # A block that adds memory does not run without any.
+            self.bounds[0] = None
         limit = max(self.unit, *(block.memory for block in self.placement.blocks))
         while limit < highest:
             self._evaluate(limit)
             reached = self.found[limit]
-            if self.is_over():
+            if self.budget.is_over:
                 break
             if reached is not None and self.value_of(reached) <= self.value_of(unlimited):
                 return
@@ -88,13 +116,14 @@ class LimitLadder(Generic[Found]):
         try:
             found = self.search(limit)
         except InfeasibleError:
-            self.found[limit] = None
+            self.found[limit] = self.bounds[limit] = None
             return
         except ScheduleError:
             if not any(self.found.values()):
                 raise
             self.found[limit] = None
             return
+        self.bounds[limit] = self.bound_of(found)
         self._keep(limit, found)
         self._keep(self.peak_of(found), found)
 

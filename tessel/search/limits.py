@@ -5,12 +5,12 @@ Checked in tests/tessel/search/test_period.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from tessel.errors import InfeasibleError
+from tessel.search.budget import SearchBudget
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.memory_need import least_memory
@@ -41,13 +41,13 @@ def limit_violation(problem: Problem) -> str | None:
     return None
 
 
-def infeasible_error(problem: Problem, is_over: Callable[[], bool]) -> InfeasibleError:
+def infeasible_error(problem: Problem, budget: SearchBudget) -> InfeasibleError:
     """Return the error for limits that each device alone could keep, but not all together."""
     limits = tuple(int(limit) for limit in problem.limits)
     for device, limit in enumerate(limits):
-        if is_over() or limit >= NO_LIMIT:
+        if budget.is_over or limit >= NO_LIMIT:
             continue
-        needed = _least_limit(problem, device)
+        needed = _least_limit(problem, device, budget)
         if needed is not None:
             return InfeasibleError(
                 f"device {device} needs at least {needed} units for one micro-batch while the other devices "
@@ -59,24 +59,27 @@ def infeasible_error(problem: Problem, is_over: Callable[[], bool]) -> Infeasibl
     )
 
 
-def _least_limit(problem: Problem, device: int) -> int | None:
+def _least_limit(problem: Problem, device: int, budget: SearchBudget) -> int | None:
     """Return the least limit of one device with which some period works; None where none helps."""
     blocks = list(problem.blocks_by_device[device])
     low = int(problem.limits[device]) + 1
     high = int(np.maximum(problem.memory[blocks], 0).sum())
-    if not _works(problem, device, high):
+    if not _works(problem, device, high, budget):
         return None
     while low < high:
         middle = (low + high) // 2
-        if _works(problem, device, middle):
+        if _works(problem, device, middle, budget):
             high = middle
         else:
             low = middle + 1
     return high
 
 
-def _works(problem: Problem, device: int, limit: int) -> bool:
+def _works(problem: Problem, device: int, limit: int, budget: SearchBudget) -> bool:
     limits = problem.limits.copy()
     limits[device] = limit
     cyclic = make_cyclic_problem(replace(problem, limits=limits), 1)
-    return OrderSearch(cyclic, cyclic.longest_period).run(MOST_STEPS) is Answer.FEASIBLE
+    search = OrderSearch(cyclic, cyclic.longest_period)
+    answer = search.run(MOST_STEPS)
+    budget.charge(search.operations)
+    return answer is Answer.FEASIBLE

@@ -1,25 +1,25 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
-           → neighbourhoods, climbing and tighter bounds in turn, until proven or out of time
+           → neighbourhoods, climbing and tighter bounds in turn, until proven or the budget is used up
 
-Every phase offers schedules to one incumbent, so the answer only gets better with time, and an interrupt
-returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). Time is looked at
-between rounds of fixed size, so equal rounds give equal answers. What the model leaves out is what placements
-leave out: contention between transfers. Checked in tests/tessel/search/test_makespan.py against exhaustive
-search and the independent validation.
+Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
+returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). The budget is looked
+at between rounds of fixed size, each charged for its work, so equal work gives equal answers. What the model
+leaves out is what placements leave out: contention between transfers. Checked in
+tests/tessel/search/test_makespan.py against exhaustive search and the independent validation.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
+from tessel.search.budget import SearchBudget
 from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray, build_instance
@@ -39,68 +39,81 @@ TURNS_PER_CLIMB = 10
 FINISHING_S_A_STEP = 4e-6
 """Seconds it takes to write down one step of the answer: 0.7 s for 64 devices and 512 micro-batches."""
 
+SETTING_UP_OPERATIONS = 2_000_000
+"""Charged for bounds and arrays of any placement, however small."""
+
+OPERATIONS_A_STEP = 6_000
+"""Charged for each step of the schedule: its place in the arrays, and writing it down in the end."""
+
 
 def find_schedule(
     placement: Placement,
     *,
     micro_batches: int,
     memory: Sequence[int] | int | None = None,
-    time_limit_s: float = 10.0,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
     seed: int = 0,
     start_from: Schedule | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    on_interrupt: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
-    Ends early when the makespan is proven least. An interrupt (Ctrl-C) ends the search and returns the best
-    schedule so far.
+    Ends early when the makespan is proven least. An interrupt (Ctrl-C, or `budget.interrupt`) ends the search
+    and returns the best schedule so far. With a limit on work, the default, equal calls give equal schedules.
 
     Args:
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device or one for all; None for none.
-        time_limit_s: seconds for everything, > 0. A schedule comes back however short the time is; what is
-            under way when it ends takes some hundredths of a second to stop, and rules that would not be done
-            in time are left out. Only compiling, once a machine and some seconds a function, runs to its end;
-            `tessel.search.cold_start` has it done ahead.
-        seed: seed of what is random; equal seeds and equal rounds give equal schedules.
+        budget: what may be spent; `DEFAULT_WORK` units of work if left out. A schedule comes back however
+            little it is; rules that would take more than is left are left out.
+        time_limit_s: in place of a budget: seconds for everything, > 0, without a limit on work, so that the
+            answer depends on how fast the machine is. What is under way when they are over takes some
+            hundredths of a second to stop.
+        seed: seed of what is random.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
-        on_progress: told each time the schedule gets shorter.
-        on_interrupt: called when an interrupt ends the search, for callers that search more than once.
-        clock: seconds, for the limit and for what is reported.
+        on_progress: told each time the schedule gets shorter; with a budget, its own listener is.
+        clock: seconds, for a time limit and for what is reported.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
         KeyboardInterrupt: interrupted before there was any schedule.
     """
-    began = clock()
-    if time_limit_s <= 0:
+    if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
     limits = _limit_by_device(placement, memory)
     instance = build_instance(placement, micro_batches=micro_batches, memory=limits)
     best = Incumbent(
         instance=instance,
         lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=limits),
-        clock=clock,
-        began=began,
-        deadline=began + time_limit_s - _finishing_s(instance, time_limit_s),
-        on_progress=on_progress,
+        budget=_budget_of_search(budget, instance),
+        on_better=budget.report,
     )
+    budget.answer = lambda: _schedule_of(placement, best, limits) if best.is_found else None
     try:
         if start_from is not None:
             best.offer(_starts_of(start_from, best.instance, limits), start_from.found_by)
         offer_rules(placement, best, memory=limits)
-        offer_ramps(placement, best, memory=limits, seed=seed)
+        offer_ramps(placement, best, memory=limits)
         _improve(placement, best, memory=limits, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
-        if on_interrupt is not None:
-            on_interrupt()
+        budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
+    budget.is_proven = best.makespan <= best.lower_bound
     return _schedule_of(placement, best, limits)
+
+
+def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
+    """Return what may be spent on the search itself: time is kept for writing down what it finds."""
+    finishing_s = FINISHING_S_A_STEP * instance.num_blocks * instance.micro_batches
+    found = budget.part(1.0, kept_s=min(finishing_s, budget.seconds_left / 2))
+    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_STEP * instance.num_blocks * instance.micro_batches)
+    return found
 
 
 def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:
@@ -147,16 +160,11 @@ def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | N
         prover.run()
 
 
-def _finishing_s(instance: Instance, time_limit_s: float) -> float:
-    """Seconds to set aside for writing down the schedule that was found."""
-    return min(FINISHING_S_A_STEP * instance.num_blocks * instance.micro_batches, time_limit_s / 2)
-
-
 def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:
-    num_blocks = best.instance.num_blocks
+    num_blocks, found = best.instance.num_blocks, best.best
     starts = {
-        (step % num_blocks, step // num_blocks): int(best.start[step])
-        for step in map(int, np.flatnonzero(best.start >= 0))
+        (step % num_blocks, step // num_blocks): int(found.start[step])
+        for step in map(int, np.flatnonzero(found.start >= 0))
     }
     return Schedule.of(
         placement,
@@ -164,7 +172,7 @@ def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] 
         micro_batches=best.instance.micro_batches,
         memory=limits,
         lower_bound=best.lower_bound,
-        repetend=find_repeating_part(placement, best.instance, best.start),
-        search_seconds=best.clock() - best.began,
-        found_by=best.found_by,
+        repetend=find_repeating_part(placement, best.instance, found.start),
+        search_seconds=best.budget.elapsed_s,
+        found_by=found.found_by,
     )

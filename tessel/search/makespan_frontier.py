@@ -2,8 +2,9 @@
 
 The limit is the same on every device, in the placement's units. Which limits are searched is said in
 `tessel.search.limit_ladder`; a schedule found under a limit is where the search under a higher one starts,
-and a bound under a limit holds under every lower one. What time is left then goes to the points with wide
-gaps, one after the other. Checked in tests/tessel/search/test_makespan_frontier.py.
+and a bound under a limit holds under every lower one. What is left then goes to the points with wide gaps,
+one after the other. What stays open is said in `tessel.search.open_ranges`. Checked in
+tests/tessel/search/test_makespan_frontier.py.
 
     memory 1   128 steps                       a four-device vshape with spans 1 and 3, 8 micro-batches
     memory 2    68
@@ -13,22 +14,23 @@ gaps, one after the other. Checked in tests/tessel/search/test_makespan_frontier
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
+from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.limit_ladder import LimitLadder
 from tessel.search.makespan import find_schedule
 from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.open_ranges import Frontier
 
 LARGEST_SHARE = 0.25
-"""Part of the time left that one point may take at first, so that a hard one does not hide the others."""
+"""Part of the budget left that one point may take at first, so that a hard one does not hide the others."""
 
-LEAST_S = 0.05
-"""Seconds that a search takes at least, unless fewer are left."""
+LEAST_OPERATIONS = OPERATIONS_A_UNIT // 20
+"""Operations that a search may take at least, unless fewer are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +63,20 @@ def find_makespan_frontier(
     placement: Placement,
     *,
     micro_batches: int,
-    time_limit_s: float = 10.0,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
     seed: int = 0,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[MakespanPoint]:
+    clock: Callable[[], float] | None = None,
+) -> Frontier[MakespanPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing got better.
 
     Args:
         placement: the blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
-        time_limit_s: seconds for all points together, > 0; when they are over, points may be missing between.
+        budget: what all points together may spend; `DEFAULT_WORK` units of work if left out. Where it is used
+            up, points may be missing; `open_ranges` says where.
+        time_limit_s: in place of a budget: seconds for all points together, > 0, without a limit on work.
         seed: seed of the searches.
         on_search: told how many limits have been searched.
         clock: seconds, monotonic.
@@ -79,69 +84,82 @@ def find_makespan_frontier(
     Raises:
         KeyboardInterrupt: interrupted before there was any schedule; later, what was found is returned.
     """
-    if time_limit_s <= 0:
+    if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
-    searches = _Searches(placement, micro_batches, seed, on_search, clock, clock() + time_limit_s)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
+    searches = _Searches(placement, micro_batches, seed, on_search, budget)
     ladder = LimitLadder(
         placement,
         searches.search,
         value_of=lambda found: found.makespan,
+        bound_of=lambda found: found.lower_bound,
         peak_of=lambda found: max(found.peak_memory),
-        is_over=searches.is_over,
+        budget=budget,
     )
+    budget.answer = lambda: searches.frontier(ladder) if searches.found else None
     try:
         ladder.climb()
         searches.narrow()
     except KeyboardInterrupt:
         if not searches.found:
             raise
-    return searches.points()
+        budget.interrupt()
+    return searches.frontier(ladder)
 
 
 @dataclass(slots=True)
 class _Searches:
-    """What has been found so far, and the clock."""
+    """What has been found so far, and what may be spent."""
 
     placement: Placement
     micro_batches: int
     seed: int
     on_search: Callable[[int], None] | None
-    clock: Callable[[], float]
-    deadline: float
+    budget: SearchBudget
     found: list[Schedule] = field(default_factory=list)
     turns: Counter[int] = field(default_factory=Counter)
-    is_interrupted: bool = False
-
-    def is_over(self) -> bool:
-        return self.is_interrupted or self.clock() >= self.deadline
 
     def search(self, limit: int | None, *, turn: int = 0) -> Schedule:
         """Search one limit, from the best schedule that fits it."""
-        left = self.deadline - self.clock()
+        least = min(1.0, LEAST_OPERATIONS / max(1.0, self.budget.operations_left))
         found = find_schedule(
             self.placement,
             micro_batches=self.micro_batches,
             memory=limit,
-            time_limit_s=max(LARGEST_SHARE * left, min(LEAST_S, left), 1e-6),
+            budget=self.budget.part(max(LARGEST_SHARE, least)),
             seed=self.seed + turn,
             start_from=self._best_under(limit),
-            on_interrupt=self._interrupt,
-            clock=self.clock,
         )
         self.found.append(found)
+        self.budget.has_answer = True
         if self.on_search is not None:
             self.on_search(len(self.found))
         return found
 
     def narrow(self) -> None:
-        """Search the points with wide gaps again, with other seeds, until the time is over."""
-        while not self.is_over():
+        """Search the points with wide gaps again, with other seeds, until the budget is used up."""
+        while not self.budget.is_over:
             points = {max(point.memory): point for point in self.points() if not point.optimal}
             if not points:
                 return
             limit = max(points, key=lambda limit: points[limit].gap / (1 + self.turns[limit]))
             self.turns[limit] += 1
             self.search(limit, turn=self.turns[limit])
+
+    def frontier(self, ladder: LimitLadder[Schedule]) -> Frontier[MakespanPoint]:
+        """Return the points, and what is open between and at them."""
+        points = self.points()
+        ladder.bounds.update((max(point.memory), point.lower_bound) for point in points)
+        values = [(max(point.memory), point.makespan) for point in points]
+        ladder.bound_of_all = max(
+            ladder.bound_of_all, *(found.lower_bound for found in self.found if found.memory is None)
+        )
+        return Frontier(
+            points,
+            open_ranges=ladder.open_ranges(values),
+            bounds=ladder.known_bounds(),
+            stopped_by=self.budget.stopped_by,
+        )
 
     def points(self) -> list[MakespanPoint]:
         """Return every limit at which the makespan gets better, rising."""
@@ -162,9 +180,6 @@ class _Searches:
                 )
             )
         return points
-
-    def _interrupt(self) -> None:
-        self.is_interrupted = True
 
     def _best_under(self, limit: int | None) -> Schedule | None:
         fitting = [found for found in self.found if limit is None or max(found.peak_memory) <= limit]

@@ -20,7 +20,10 @@ from tessel.search.options import flip_options
 from tessel.search.serial import NEVER
 
 ROUND_STEPS = 1_000_000
-"""Steps timed between two looks at the clock: a few hundredths of a second."""
+"""Steps timed between two looks at the budget: a few hundredths of a second."""
+
+OPERATIONS_A_LOOK = 80
+"""Charged for each step that a round looks at."""
 
 MOST_KICKS = 16
 """Most random moves at the start of a visit."""
@@ -92,7 +95,7 @@ class NearbySearch:
         best = self.best
         visit = self.visit or self._begin()
         num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), visit.patience)
-        makespan, self.state = search_neighbourhood(
+        makespan, self.state, num_looks = search_neighbourhood(
             best.instance,
             visit.orders,
             visit.makespan,
@@ -102,6 +105,7 @@ class NearbySearch:
             best.lower_bound,
             self.state,
         )
+        best.budget.charge(num_looks * OPERATIONS_A_LOOK)
         visit.moves += num_moves + visit.kicks
         visit.kicks = 0
         if makespan < visit.makespan:

@@ -51,6 +51,10 @@ SAMPLED_STEPS = 16
 STEP, ANCHOR, DEVICE, DIRECTION, DISTANCE = range(5)
 """Columns of a list of moves: what moves, the step it passes last, where, 1 for later, and over how many."""
 
+LOOKS_A_ROUND, LOOKS_A_MOVE, LOOKS_IN_WINDOW, STEPS_A_LOOK = 20, 3, 2, 2
+"""Steps that a round looks at: for itself, for each move weighed beside those it passes, for each step
+between the two that change places; and how many of all steps count as one: most are only passed over."""
+
 CYCLE_TENURE = 20
 """Rounds for which a move that closes a cycle is not tried again."""
 
@@ -68,8 +72,8 @@ def search_neighbourhood(
     num_kicks: int,
     target: int,
     state: int,
-) -> tuple[int, int]:
-    """Move for some rounds, keeping the best schedule in `orders.best`; return its makespan and the state.
+) -> tuple[int, int, int]:
+    """Move for some rounds, keeping the best schedule in `orders.best`.
 
     Args:
         instance: the arrays.
@@ -80,8 +84,12 @@ def search_neighbourhood(
         num_kicks: random moves made first, whatever they cost.
         target: the search ends at a makespan that is not above it.
         state: state of the lottery.
+
+    Returns:
+        The makespan of the best schedule, the state, and the steps looked at.
     """
     num_steps = len(orders.rank)
+    num_looks = 2 * num_steps
     path = np.empty(num_steps, dtype=np.int64)
     via = np.empty(num_steps, dtype=np.int64)
     moves = np.empty((2 * num_steps, DISTANCE + 1), dtype=np.int64)
@@ -102,6 +110,9 @@ def search_neighbourhood(
         state = next_state(state)
         length = _critical_path(instance, orders, makespan, path, via, state)
         num_moves = _list_moves(path, via, length, moves, state)
+        num_looks += LOOKS_A_ROUND + num_steps // STEPS_A_LOOK + length
+        for place in range(num_moves):
+            num_looks += LOOKS_A_MOVE + moves[place, DISTANCE]
         chosen = _choose(
             instance, orders, moves, num_moves, turn, best, done < num_kicks, scratch, heads, state
         )
@@ -110,6 +121,7 @@ def search_neighbourhood(
             continue
         step, anchor, device = moves[chosen, STEP], moves[chosen, ANCHOR], moves[chosen, DEVICE]
         is_right = moves[chosen, DIRECTION] == 1
+        num_looks += LOOKS_IN_WINDOW * abs(orders.rank[step] - orders.rank[anchor])
         if _move(instance, orders, step, anchor, device, is_right, is_marked, buffer, turn, state):
             makespan = makespan_in_order(instance, orders)
         else:
@@ -117,7 +129,7 @@ def search_neighbourhood(
     if makespan < best:
         best = makespan
         orders.best[:] = orders.head
-    return int(best), int(state)
+    return int(best), int(state), int(num_looks)
 
 
 @compiled_leaf

@@ -26,13 +26,19 @@ from tessel.search.problem import Integers
 MOST_ASSIGNMENTS = 500_000
 """Moments of the fixed blocks that are listed at most: four blocks in a period of some 80."""
 
+OPERATIONS_A_STEP = 1
+"""Charged for an elementary step."""
+
+OPERATIONS_AN_ASSIGNMENT = 300
+"""Charged for each assignment that is listed."""
+
 MOST_TOTAL_STEPS = 20_000_000_000
 """Elementary steps of a whole search up to which it is begun: some twenty seconds."""
 
 
 @dataclass(slots=True)
 class NestedSearch:
-    """The search of one period, which remembers where it stopped; the like of `OrderSearch`.
+    """The search of one period, which remembers where it stopped; same interface as `OrderSearch`.
 
     Attributes:
         cyclic: the rules.
@@ -40,6 +46,7 @@ class NestedSearch:
         period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`.
         is_stuck: whether there are too many assignments to begin.
+        operations: to charge for what it has done so far.
     """
 
     cyclic: CyclicProblem
@@ -47,6 +54,7 @@ class NestedSearch:
     period: int
     starts: Integers | None = None
     is_stuck: bool = False
+    operations: int = 0
     answer: Answer = Answer.UNKNOWN
     method: ClassVar[str] = "dynamic programming over nested stages"
     _arrays: _Arrays | None = None
@@ -63,6 +71,8 @@ class NestedSearch:
             return self.answer
         last = min(len(self._assignments), self._next + 1 + max_steps // self._steps_each)
         found, steps = self._arrays.first_fitting(self._assignments, self._next, last)
+        num_tried = (found + 1 if found >= 0 else last) - self._next
+        self.operations += num_tried * self._steps_each * OPERATIONS_A_STEP
         self._next = last
         if found >= 0:
             self.starts = _starts(self.cyclic, self.nested, self.period, self._assignments[found], steps)
@@ -84,6 +94,7 @@ class NestedSearch:
         assignments = list_moments(
             self.cyclic.spans[fixed], overlapping @ overlapping.T, self.period, MOST_ASSIGNMENTS
         )
+        self.operations += len(assignments) * OPERATIONS_AN_ASSIGNMENT
         if len(assignments) > MOST_ASSIGNMENTS or len(assignments) * self._steps_each > MOST_TOTAL_STEPS:
             self.is_stuck = True
             return

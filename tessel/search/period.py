@@ -16,14 +16,14 @@ Source: Tessel (HPCA 2024), section 4, for repetends; the search is in `tessel.s
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.assignments import Assignments, list_assignments
+from tessel.search.budget import SearchBudget
 from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.cyclic_starts import close_up
 from tessel.search.latency import shorten_latency
@@ -39,7 +39,10 @@ DEFAULT_MAX_COPIES = 4
 """Copies tried unless told otherwise; more rarely pay, and each costs more than the one before."""
 
 SHARE_OF_COPIES = 0.5
-"""Part of the time left that one number of copies may take, so that a hard proof does not hide the next."""
+"""Part of the budget left that one number of copies may take, so that a hard proof does not hide the next."""
+
+OPERATIONS_AN_ASSIGNMENT = 500_000
+"""Charged for each way to take the options: its arrays, bounds and rules."""
 
 
 def find_repetend(
@@ -47,48 +50,52 @@ def find_repetend(
     *,
     memory: Sequence[int] | int | None = None,
     max_copies: int = DEFAULT_MAX_COPIES,
-    time_limit_s: float = 10.0,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
-    on_interrupt: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> RepetendResult:
     """Return the repetend with the least period for each micro-batch in it; fewer copies win a tie.
 
-    The search is exact. Within the time limit it may end with a gap, which the bounds then show. An interrupt
-    (Ctrl-C) ends it like the time limit once there is something to return.
+    The search is exact. Within its budget it may end with a gap, which the bounds then show. An interrupt
+    (Ctrl-C, or `budget.interrupt`) ends it like a budget that is used up once there is something to return.
 
     Args:
         placement: the blocks of one micro-batch.
         memory: limit in units, one for all devices or one a device; None for none.
         max_copies: most micro-batches in one period, >= 1.
-        time_limit_s: seconds after which the best so far is returned, looked at every few tenths of a second.
+        budget: what may be spent; `DEFAULT_WORK` units of work if left out.
+        time_limit_s: in place of a budget: seconds after which the best so far is returned, looked at every
+            few tenths of a second, without a limit on work.
         seed: has no effect, since nothing here is random; all searches are called alike.
-        on_progress: called at each better period.
-        on_interrupt: called when an interrupt ends the search, for callers that search more than once.
-        clock: seconds, monotonic.
+        on_progress: called at each better period; with a budget, its own listener is.
+        clock: seconds, monotonic, for a time limit and for what is reported.
 
     Raises:
         InfeasibleError: no period is long enough for the limits.
-        ScheduleError: the time was over before any repetend was found.
+        ScheduleError: the budget was used up before any repetend was found.
         ValueError: `max_copies` or the number of limits is wrong.
     """
     del seed
     if max_copies < 1:
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
-    run = _Run(clock=clock, started=clock(), time_limit_s=time_limit_s, on_progress=on_progress)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
     assignments = list_assignments(placement, memory=memory)
+    budget.charge(OPERATIONS_AN_ASSIGNMENT * len(assignments.problems))
+    run = _Run(budget=budget, part=budget, max_copies=max_copies)
+    budget.answer = lambda: None if run.best is None else _result(assignments, run.best, run)
     try:
-        best = _search_all_copies(assignments, max_copies, run)
-        starts = shorten_latency(best.problem, best.starts, best.period, run.is_over)
+        best = _search_all_copies(assignments, run)
+        starts = shorten_latency(best.problem, best.starts, best.period, budget)
     except KeyboardInterrupt:
         if run.best is None:
             raise
-        run.is_interrupted = True
+        budget.interrupt()
         best, starts = run.best, run.best.starts
-    if run.is_interrupted and on_interrupt is not None:
-        on_interrupt()
-    return _result(assignments, replace(best, starts=starts), run)
+    found = _result(assignments, replace(best, starts=starts), run)
+    budget.is_proven = found.rate == found.least_rate
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,41 +116,31 @@ class _Found:
 
 @dataclass(slots=True)
 class _Run:
-    """The clock of one call, and whom to tell."""
+    """What one call may spend, and what it knows.
 
-    clock: Callable[[], float]
-    started: float
-    time_limit_s: float
-    on_progress: Callable[[Progress], None] | None
-    is_interrupted: bool = False
+    Attributes:
+        budget: of the whole call.
+        part: of the number of copies that is searched now.
+        max_copies: most copies that are searched.
+        best: the best repetend so far.
+        bounds: by number of copies searched, the least period as far as is proven.
+    """
+
+    budget: SearchBudget
+    part: SearchBudget
+    max_copies: int
     best: _Found | None = None
-    until_s: float = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.clock() - self.started
-
-    def is_over(self) -> bool:
-        return self.is_interrupted or self.elapsed_s >= self.until_s
-
-    def share_time(self, share: float) -> None:
-        """Let the next search take that part of the time left."""
-        self.until_s = self.elapsed_s + share * max(0.0, self.time_limit_s - self.elapsed_s)
-
-    def report(self, period: int, lower_bound: int, found_by: str) -> None:
-        if self.on_progress is not None:
-            self.on_progress(Progress(period, lower_bound, self.elapsed_s, found_by))
+    bounds: dict[int, int] = field(default_factory=dict)
 
 
-def _search_all_copies(assignments: Assignments, max_copies: int, run: _Run) -> _Found:
-    run.share_time(1.0 if max_copies == 1 else SHARE_OF_COPIES)
+def _search_all_copies(assignments: Assignments, run: _Run) -> _Found:
+    run.part = run.budget.part(1.0 if run.max_copies == 1 else SHARE_OF_COPIES)
     best = run.best = _search_copies(assignments, 1, None, run)
-    for copies in range(2, max_copies + 1):
-        if run.is_interrupted or _is_rate_optimal(best, assignments):
+    for copies in range(2, run.max_copies + 1):
+        if run.budget.is_interrupted or _is_rate_optimal(best, assignments):
             break
-        run.share_time(1.0 if copies == max_copies else SHARE_OF_COPIES)
+        run.part = run.budget.part(1.0 if copies == run.max_copies else SHARE_OF_COPIES)
         best = run.best = _search_copies(assignments, copies, best, run)
-    run.share_time(1.0)
     return best
 
 
@@ -156,17 +153,17 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
     for index, problem in enumerate(assignments.problems):
         lowest = lowest_by_problem[index]
         below = _upper_end(problem, copies, best, found)
-        if lowest >= below or (run.is_over() and (best is not None or found is not None)):
+        if lowest >= below or (run.part.is_over and (best is not None or found is not None)):
             open_bounds.append(lowest)
             break
         cyclic = make_cyclic_problem(problem, copies)
-        search = PeriodSearch(cyclic, lowest=lowest, below=below, on_better=run.report)
+        search = PeriodSearch(cyclic, run.part, lowest=lowest, below=below, on_better=run.budget.report)
         try:
-            _run_search(search, run)
+            _run_search(search)
         except KeyboardInterrupt:
             if best is None and found is None and search.period is None:
                 raise
-            run.is_interrupted = True
+            run.budget.interrupt()
         open_bounds.append(search.lowest)
         is_proven = is_proven and search.is_closed
         if search.period is not None and search.starts is not None:
@@ -174,16 +171,17 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
             found = _Found(problem, copies, search.period, starts, search.lowest, search.found_by)
             still_open = (*open_bounds, *lowest_by_problem[index + 1 : index + 2])
             run.best = replace(found, lower_bound=min(found.period, *still_open))
+    run.bounds[copies] = min(open_bounds)
     if found is not None:
         return replace(found, lower_bound=min(found.period, *open_bounds))
     if best is not None:
         return best
     if not is_proven or not assignments.is_complete:
         raise ScheduleError(
-            f"no repetend was found within {run.time_limit_s:g} s, its period is at least "
-            f"{min(open_bounds)}; give more time, or fewer blocks"
+            f"no repetend was found within {run.budget.limit_text}, its period is at least "
+            f"{min(open_bounds)}; give more, or fewer blocks"
         )
-    raise infeasible_error(assignments.problems[0], run.is_over)
+    raise infeasible_error(assignments.problems[0], run.budget)
 
 
 def _upper_end(problem: Problem, copies: int, best: _Found | None, found: _Found | None) -> int:
@@ -195,10 +193,10 @@ def _upper_end(problem: Problem, copies: int, best: _Found | None, found: _Found
     return 1 + max(1, copies * int(problem.spans.sum() + problem.lags.sum()))
 
 
-def _run_search(search: PeriodSearch, run: _Run) -> None:
-    """Search until closed or out of time; then at least with all micro-batches one after the other."""
-    search.run(run.is_over)
-    if search.period is None and search.cyclic.copies == 1 and run.is_over():
+def _run_search(search: PeriodSearch) -> None:
+    """Search until closed or cut short; then at least with all micro-batches one after the other."""
+    search.run()
+    if search.period is None and search.cyclic.copies == 1 and search.budget.is_over:
         search.settle_for(search.below - 1)
 
 
@@ -209,6 +207,15 @@ def _least_period(bound: Fraction, copies: int) -> int:
 
 def _is_rate_optimal(best: _Found, assignments: Assignments) -> bool:
     return best.rate == assignments.bound
+
+
+def _least_rate(assignments: Assignments, best: _Found, run: _Run) -> Fraction:
+    """Return the bound on the rate with as many copies as were asked for; what is not searched is open."""
+    proven = (
+        Fraction(run.bounds[copies], copies) if copies in run.bounds else assignments.bound
+        for copies in range(1, run.max_copies + 1)
+    )
+    return min(best.rate, max(assignments.bound, min(proven)))
 
 
 def _result(assignments: Assignments, best: _Found, run: _Run) -> RepetendResult:
@@ -224,6 +231,7 @@ def _result(assignments: Assignments, best: _Found, run: _Run) -> RepetendResult
         optimal=best.lower_bound == best.period,
         rate_lower_bound=assignments.bound,
         rate_optimal=_is_rate_optimal(best, assignments),
-        search_seconds=run.elapsed_s,
+        least_rate=_least_rate(assignments, best, run),
+        search_seconds=run.budget.elapsed_s,
         found_by=best.found_by,
     )

@@ -25,6 +25,7 @@ class RepetendResult:
         optimal: the period is proven least for that number of copies.
         rate_lower_bound: steps that a micro-batch takes at least, whatever the number of copies.
         rate_optimal: period / copies equals it.
+        least_rate: steps that a micro-batch takes at least with as many copies as were asked for, or fewer.
         search_seconds: wall-clock time.
         found_by: the method that found it.
     """
@@ -39,6 +40,7 @@ class RepetendResult:
     optimal: bool
     rate_lower_bound: Fraction
     rate_optimal: bool
+    least_rate: Fraction
     search_seconds: float
     found_by: str
 

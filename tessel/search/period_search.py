@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tessel.search.budget import SearchBudget
 from tessel.search.crossing_phases import CrossingSearch
 from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem
@@ -29,7 +30,10 @@ FIRST_STEPS = 2_000_000
 """Elementary steps a try is given at first: some milliseconds."""
 
 MOST_STEPS = 100_000_000
-"""Elementary steps between two looks at the clock: some tenths of a second."""
+"""Elementary steps between two looks at the budget: some tenths of a second."""
+
+OPERATIONS_A_TIGHTENING = 20
+"""Charged for each node of each arc when orders are shortened to their own least period."""
 
 
 MOST_NODES_ORDERED_FIRST = 64
@@ -44,6 +48,7 @@ class PeriodSearch:
 
     Attributes:
         cyclic: the rules.
+        budget: what the search may spend.
         lowest: every shorter period is impossible.
         below: periods from here on are of no interest.
         on_better: told period, lowest and method whenever a better period is known to work.
@@ -53,6 +58,7 @@ class PeriodSearch:
     """
 
     cyclic: CyclicProblem
+    budget: SearchBudget
     lowest: int
     below: int
     on_better: Callable[[int, int, str], None] | None = None
@@ -69,22 +75,22 @@ class PeriodSearch:
         """Whether nothing of interest is open: the period is least, or all of interest are impossible."""
         return self.lowest >= (self.below if self.period is None else self.period)
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Narrow the range until it is closed or the time is over."""
+    def run(self) -> None:
+        """Narrow the range until it is closed or the budget is used up."""
         steps = FIRST_STEPS
         while not self.is_closed:
             is_settled = False
             for period in self._candidates():
                 is_settled = self._try(period, steps)
-                if is_settled or is_over():
+                if is_settled or self.budget.is_over:
                     break
-            if is_over() or self._is_stuck():
+            if self.budget.is_over or self._is_stuck():
                 return
             if not is_settled:
                 steps = min(2 * steps, MOST_STEPS)
 
     def settle_for(self, period: int) -> None:
-        """Try one period, such as one in which nothing overlaps, when there is no time for a better one."""
+        """Try one period, such as one in which nothing overlaps, where the budget does not reach further."""
         self._try(period, MOST_STEPS)
 
     def _candidates(self) -> Iterator[int]:
@@ -106,15 +112,17 @@ class PeriodSearch:
         """Search one period on; return whether the range has changed."""
         search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
         is_large = self.cyclic.num_nodes > MOST_NODES_ORDERED_FIRST
-        answer = Answer.UNKNOWN if is_large else search.run(steps)
+        answer = Answer.UNKNOWN if is_large else self._run(search, steps)
         if answer is Answer.UNKNOWN:
             search = self._change_method(period, search)
-            answer = search.run(steps)
+            answer = self._run(search, steps)
         if answer is Answer.INFEASIBLE:
             self.lowest = period + 1
             self._stride = max(1, 2 * self._stride)
         elif answer is Answer.FEASIBLE and search.starts is not None:
             self.found_by = search.method
+            num_arcs = len(self.cyclic.arcs) + 2 * len(self.cyclic.pairs)
+            self.budget.charge(num_arcs * self.cyclic.num_nodes * OPERATIONS_A_TIGHTENING)
             self.period, self.starts = tightest(self.cyclic, search.starts, period=period, least=self.lowest)
         else:
             return False
@@ -124,8 +132,15 @@ class PeriodSearch:
             self.on_better(self.period, self.lowest, self.found_by)
         return True
 
+    def _run(self, search: _Try, steps: int) -> Answer:
+        """Search a period on and charge for it."""
+        before = search.operations
+        answer = search.run(steps)
+        self.budget.charge(search.operations - before)
+        return answer
+
     def _change_method(self, period: int, search: _Try) -> _Try:
-        """Go over from orders to moments where that will end, since it needs no luck."""
+        """Go over from orders to moments where that will end, since its running time is predictable."""
         if not isinstance(search, OrderSearch):
             return search
         if not self._is_structure_known:
@@ -137,7 +152,7 @@ class PeriodSearch:
             other = CrossingSearch(self.cyclic, self._structure, period)
         else:
             return search
-        other.run(0)
+        self._run(other, 0)
         if other.is_stuck:
             return search
         self._tries[period] = other

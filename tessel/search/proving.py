@@ -1,4 +1,4 @@
-"""Raise the lower bound of a whole schedule while it is searched, a fixed share of the time.
+"""Raise the lower bound of a whole schedule while it is searched, with a fixed share of the work.
 
 The diagrams of `tessel.search.device_diagram` are built for each device, then for the most telling device
 with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so that all
@@ -17,13 +17,16 @@ from tessel.search.incumbent import Incumbent
 from tessel.search.problem import Problem, make_problem
 
 SHARE = 0.15
-"""Part of the time that goes into bounds, the rest into schedules."""
+"""Part of the work that goes into bounds, the rest into schedules."""
 
 SHARE_WHILE_STUCK = 0.3
-"""Part more of the time since the best schedule was found: it may well be the least."""
+"""Part more of the work since the best schedule was found: it may well be the least."""
 
 FIRST_SHARE = 0.05
-"""Part of the whole time that the first bounds may take ahead of that."""
+"""Part of the whole budget that the first bounds may take ahead of that."""
+
+OPERATIONS_A_DIAGRAM = 1_000_000
+"""Charged for the first layer's arrays."""
 
 MOST_DEVICES = 6
 """Devices up to which the diagram of all of them is tried."""
@@ -36,40 +39,40 @@ class Prover:
     Attributes:
         problem: the blocks and limits; None where there are choices.
         best: the incumbent, whose bound is raised.
-        allowed_s: seconds that may be used ahead of the share.
+        allowed: operations that may be used ahead of the share.
         bounds: what each set of devices has proven, 0 where it was given up.
         waiting: sets of devices still to do for the makespan known, the next one last.
         current: the diagram under way.
         known: the makespan when the diagrams began.
-        used_s: seconds used.
+        used: operations used.
     """
 
     problem: Problem | None
     best: Incumbent
-    allowed_s: float
+    allowed: float
     bounds: dict[tuple[int, ...], int] = field(default_factory=dict)
     waiting: list[tuple[int, ...]] = field(default_factory=list)
     current: DeviceDiagram | None = None
     known: int = -1
-    used_s: float = 0.0
+    used: int = 0
 
     @classmethod
     def of(cls, placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> Prover:
         """Return a prover that has not begun."""
         problem = None if placement.choices else make_problem(placement, memory=memory)
-        return cls(problem, best, FIRST_SHARE * max(0.0, best.deadline - best.began))
+        return cls(problem, best, FIRST_SHARE * best.budget.operations_left)
 
     def run(self) -> None:
-        """Go on as long as there is something to do and the share of the time is not used up."""
-        best = self.best
+        """Go on as long as there is something to do and the share of the work is not used up."""
+        best, budget = self.best, self.best.budget
         while not best.is_over:
-            began = best.clock()
-            stuck_s = SHARE_WHILE_STUCK * (began - best.found_at)
-            if self.used_s >= self.allowed_s + SHARE * (began - best.began) + stuck_s:
+            before = budget.operations
+            stuck = SHARE_WHILE_STUCK * (before - best.best.operations)
+            if self.used >= self.allowed + SHARE * before + stuck:
                 return
             if not self._advance():
                 return
-            self.used_s += best.clock() - began
+            self.used += budget.operations - before
 
     def _advance(self) -> bool:
         """Add a layer to the diagram under way or begin the next; return whether there was one."""
@@ -82,9 +85,10 @@ class Prover:
                 return False
             devices = self.waiting.pop()
             self.current = device_diagram(self.problem, devices, self.best.instance.micro_batches)
+            self.best.budget.charge(OPERATIONS_A_DIAGRAM)
             self.bounds.setdefault(devices, 0)
             return True
-        self.current.advance(self.best.makespan)
+        self.best.budget.charge(self.current.advance(self.best.makespan))
         if self.current.is_over:
             devices, bound = self.current.devices, self.current.bound
             self.best.lower_bound = max(self.best.lower_bound, bound)

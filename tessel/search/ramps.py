@@ -32,52 +32,37 @@ from tessel.search.repeating import find_repeating_part
 COPIES = (1, 3)
 """Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
 
-TIME_SHARE = 0.1
-"""Share of the time left for each repetend: ramps are a start, and the rest of the search goes on."""
+SHARE = 0.1
+"""Share of the budget left for each repetend: ramps are a start, and the rest of the search goes on."""
 
 
 MANY_BLOCKS = 64
-"""Blocks from which on a repetend is not begun where it would not be done in time."""
+"""Blocks from which on a repetend is not begun where its share would not do."""
 
-LEAST_S_A_BLOCK = 1e-3
-"""Seconds a block that its search then takes: it looks at the clock too rarely to be cut off."""
+LEAST_OPERATIONS_A_BLOCK = 1_000_000
+"""Operations a block that its search then takes: it looks at the budget too rarely to be cut off."""
 
 
-def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
+def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> None:
     """Offer the schedules that repetends give when they are cut.
 
     Args:
         placement: blocks of one micro-batch.
-        best: where to offer; its clock and deadline count.
+        best: where to offer; its budget is charged.
         memory: limit in units, one a device; None for none.
-        seed: seed of the repetend search.
-
-    Raises:
-        KeyboardInterrupt: interrupted; what was found till then has been offered.
     """
-    interrupts: list[None] = []
     for copies in COPIES:
         if best.is_over or copies > best.instance.micro_batches:
             return
-        allowed_s = TIME_SHARE * best.seconds_left
+        budget = best.budget.part(SHARE)
         num_blocks = best.instance.num_blocks
-        if num_blocks > MANY_BLOCKS and allowed_s < LEAST_S_A_BLOCK * num_blocks:
+        if num_blocks > MANY_BLOCKS and not budget.covers(LEAST_OPERATIONS_A_BLOCK * num_blocks):
             return
         try:
-            repetend = find_repetend(
-                placement,
-                memory=memory,
-                max_copies=copies,
-                time_limit_s=allowed_s,
-                seed=seed,
-                on_interrupt=lambda: interrupts.append(None),
-                clock=best.clock,
-            )
-        except ScheduleError:  # none was found in time
+            repetend = find_repetend(placement, memory=memory, max_copies=copies, budget=budget)
+        except ScheduleError:  # none was found within the share
             return
         best.offer(cut_repetend(best.instance, repetend), "repetend with ramps")
-        if interrupts:
-            raise KeyboardInterrupt
         if repetend.rate_optimal:
             return
 

@@ -9,6 +9,7 @@ options. Checked in tests/tessel/search/test_makespan.py.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN, Rule
 from tessel.handwritten.rule import find_excess
+from tessel.handwritten.strongest import MOST_STEPS
 from tessel.orders import Step
 from tessel.placement import Placement
 from tessel.search.device_orders import earliest_starts, keeps_limits, orders_of_devices
@@ -27,22 +29,26 @@ from tessel.search.serial import NEVER, list_schedule
 RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 """Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
 
-MOST_STEPS_UNASKED = 20_000
+MOST_STEPS_UNASKED = MOST_STEPS
 """Steps of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
-FEW_MICRO_BATCHES = 8
-"""Micro-batches by which the time of a rule is judged where there are more steps."""
+OPERATIONS_A_STEP = 5_000
+"""Charged for each step of a rule that is written down as instructions."""
+
+OPERATIONS_A_SIMULATED_STEP = 20_000
+"""Charged for each step of a rule that is simulated: where it has a placement that is no chain."""
 
 RUNS_UNDER_LIMIT = 3
-"""Simulations of a rule that lowers its own limits until it fits; with few micro-batches one does."""
+"""Simulations of a rule that lowers its own limits until it fits."""
 
 
 def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> None:
     """Offer one schedule that always exists, then the hand-written ones that fit, then the urgencies."""
     best.offer(_one_after_the_other(best.instance), "serial")
-    for rule in _in_time(placement, best, memory):
-        start = _starts_of(rule, placement, best.instance, memory)
-        if start is not None:
+    for rule in _affordable(best):
+        if best.budget.is_interrupted:
+            return
+        for start in _starts_of(rule, placement, best.instance, memory):
             best.offer(start, rule.name)
     stride = busiest_work(placement)
     for options in option_presets(best.instance):
@@ -128,7 +134,7 @@ def _offer_urgency(best: Incumbent, options: IntArray, *, stride: int, is_active
     rhythm = np.arange(instance.micro_batches, dtype=np.int64)[:, None] * stride
     priority = (rhythm - instance.tail[None, :]).reshape(-1)
     start = np.empty(len(priority), dtype=np.int64)
-    if list_schedule(instance, priority, options.copy(), is_active, start, lambda: best.is_over) >= 0:
+    if list_schedule(instance, priority, options.copy(), is_active, start, best.budget) >= 0:
         best.offer(start, "list scheduling")
 
 
@@ -164,37 +170,36 @@ def _start_of_one(instance: Instance) -> IntArray:
     return start
 
 
-def _in_time(placement: Placement, best: Incumbent, memory: Sequence[int] | None) -> Iterator[Rule]:
-    """Yield the rules; of a large schedule the quickest first, as long as they would be done in time."""
-    micro_batches = best.instance.micro_batches
-    if micro_batches * best.instance.num_blocks <= MOST_STEPS_UNASKED:
-        yield from HANDWRITTEN
-        return
-    seconds: dict[str, float] = {}
-    for rule in HANDWRITTEN:
-        began = best.clock()
-        with contextlib.suppress(ScheduleError):
-            rule.orders(placement, micro_batches=FEW_MICRO_BATCHES, memory=memory)
-        runs = RUNS_UNDER_LIMIT if rule.needs_limit else 1
-        seconds[rule.name] = runs * (best.clock() - began) * micro_batches / FEW_MICRO_BATCHES
-    for rule in sorted(HANDWRITTEN, key=lambda rule: seconds[rule.name]):
-        if seconds[rule.name] < best.seconds_left:
-            yield rule
+def _affordable(best: Incumbent) -> Iterator[Rule]:
+    """Yield the rules and charge for each; of a large schedule the quickest first, as the budget allows."""
+    num_steps = best.instance.micro_batches * best.instance.num_blocks
+    is_large = num_steps > MOST_STEPS_UNASKED
+    rules = sorted(HANDWRITTEN, key=lambda rule: rule.needs_limit) if is_large else HANDWRITTEN
+    for rule in rules:
+        operations = num_steps * OPERATIONS_A_STEP
+        if rule.needs_limit:
+            operations = num_steps * OPERATIONS_A_SIMULATED_STEP * RUNS_UNDER_LIMIT
+        if is_large and not best.budget.covers(operations):
+            continue
+        yield rule
+        best.budget.charge(operations)
 
 
 def _starts_of(
     rule: Rule, placement: Placement, instance: Instance, memory: Sequence[int] | None
-) -> IntArray | None:
-    """Return a rule's starts by step, or None where it does not apply or does not fit."""
-    try:
-        by_device = rule.orders(placement, micro_batches=instance.micro_batches, memory=memory)
-    except ScheduleError:
-        return None
-    orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
-    if orders is None:
-        return None
-    start = earliest_starts(instance, orders)
-    return start if keeps_limits(instance, orders) or _fits_at_once(placement, start, memory) else None
+) -> Iterator[IntArray]:
+    """Yield the starts by step of every way to follow a rule that fits; none where it does not apply."""
+    ways = rule.every_orders(placement, micro_batches=instance.micro_batches, memory=memory)
+    if instance.num_blocks * instance.micro_batches > MOST_STEPS:
+        ways = itertools.islice(ways, 1)
+    with contextlib.suppress(ScheduleError):
+        for by_device in ways:
+            orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
+            if orders is None:
+                continue
+            start = earliest_starts(instance, orders)
+            if keeps_limits(instance, orders) or _fits_at_once(placement, start, memory):
+                yield start
 
 
 def _step_numbers(instance: Instance, steps: Sequence[Step]) -> IntArray:

@@ -19,11 +19,11 @@ Source: Giffler and Thompson, "Algorithms for solving production-scheduling prob
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from tessel.search.budget import SearchBudget
 from tessel.search.compiled import compiled, compiled_leaf
 from tessel.search.instance import UNLIMITED, Instance, IntArray
 
@@ -31,7 +31,10 @@ NEVER = 1 << 62
 """Later than any step of any schedule."""
 
 MOST_LOOKS = 600_000
-"""Blocks looked at between two questions whether time is over: some hundredths of a second."""
+"""Blocks looked at between two looks at the budget: some hundredths of a second."""
+
+OPERATIONS_A_LOOK = 70
+"""Charged for each block looked at."""
 
 FINISHED, STUCK, GOING_ON = range(3)
 """What has become of a listing."""
@@ -246,7 +249,7 @@ def list_schedule(
     options: IntArray,
     is_active: bool,
     start: IntArray,
-    is_over: Callable[[], bool] = lambda: False,
+    budget: SearchBudget | None = None,
 ) -> int:
     """Write the start of every step by priority, and return the makespan, or -1 where it got stuck.
 
@@ -259,7 +262,8 @@ def list_schedule(
         options: option by choice and micro-batch; -1 leaves it to the priority, and is overwritten.
         is_active: whether a device may idle for a more urgent step that comes before another could end.
         start: by step, overwritten; -1 where a step is not run.
-        is_over: asked every few hundredths of a second; where it is true there is no schedule, and -1.
+        budget: charged, and looked at every few hundredths of a second; where it is over there is no
+            schedule, and -1. None for no limit.
     """
     start[:] = -1
     listing = Listing(
@@ -271,10 +275,14 @@ def list_schedule(
         makespan=np.zeros(1, dtype=np.int64),
     )
     num_steps = max(MOST_LOOKS // instance.num_blocks, 1)
-    state = GOING_ON
+    state, started = GOING_ON, 0
     while state == GOING_ON:
         state = continue_listing(instance, priority, listing, is_active, num_steps)
-        if state == GOING_ON and is_over():
+        if budget is None:
+            continue
+        before, started = started, int(listing.following.sum())
+        budget.charge((started - before) * instance.num_blocks * OPERATIONS_A_LOOK)
+        if state == GOING_ON and budget.is_over:
             return -1
     return int(listing.makespan[0]) if state == FINISHED else -1
 

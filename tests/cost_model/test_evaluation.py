@@ -13,7 +13,7 @@ def figures():
 
 
 def test_every_split_has_figures_in_range(figures):
-    assert list(figures) == ["workload", "shape", "combination", "network"]
+    assert list(figures) == ["workload", "shape", "combination", "extrapolation", "network"]
     for split in figures.values():
         assert 0 <= split.median_ape <= split.p90_ape
         assert 0 <= split.within_10 <= split.within_20 <= 1

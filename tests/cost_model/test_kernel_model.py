@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 from kernel_physics import many_records, product, true_latency_us
@@ -54,7 +55,9 @@ def test_training_is_reproducible(dataset, model):
 def test_saved_model_predicts_the_same(dataset, model, tmp_path):
     model.save(tmp_path / "model")
     queries = list(unseen_queries(dataset, 20))
-    assert load_kernel_model(tmp_path / "model").predict(queries) == model.predict(queries)
+    again = load_kernel_model(tmp_path / "model")
+    assert again.predict(queries) == model.predict(queries)
+    assert msgspec.structs.replace(again.manifest, digests={}) == model.manifest
 
 
 def test_few_samples_and_unseen_backends_are_refused(dataset, model):
@@ -71,7 +74,7 @@ def test_few_samples_and_unseen_backends_are_refused(dataset, model):
     [
         ("manifest.json", b"{", "not a cost model's manifest"),
         ("manifest.json", b'{"features_version": 4, "surprise": 2}', "not a cost model's manifest"),
-        ("mean.json", b"not json", "cannot be read as a model"),
+        ("mean.json", b"not json", "is not the forest that its manifest names"),
         ("mean.json", None, "cannot be read as a model"),
         ("manifest.json", None, "holds no cost model"),
     ],

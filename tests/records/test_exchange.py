@@ -137,7 +137,7 @@ def test_an_endless_line_is_refused_before_it_is_in_memory(tmp_path: Path) -> No
     path = tmp_path / "endless"
     with path.open("wb") as file:
         file.truncate(2**40)  # a sparse file of a terabyte of zeros
-    with open_store(str(tmp_path / "records.db")) as store, pytest.raises(RecordFileError, match="16 MiB"):
+    with open_store(str(tmp_path / "records.db")) as store, pytest.raises(RecordFileError, match="128 MiB"):
         load_records(store, path)
 
 

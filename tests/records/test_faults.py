@@ -1,7 +1,8 @@
 """Killed processes, full disks and servers that go away: what was acknowledged is never lost.
 
 Each fault test makes a child process say what it has done, one line at a time, kills it at a random moment,
-and compares what it said with what is stored. The slow variants do it 200 times.
+and compares what it said with what is stored. The slow variants do it 200 times;
+`python -m benchmarks.records_faults` runs those and writes down what came of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import pytest
 from records import RecordError, RecordStore, open_store
 from records.exchange import read_records, save_records
 from records.merging import import_items, merge_items
+from records.pruning import prune
+from records.writer import PAGE
 from tests.records.postgres_server import PostgresServer
 from tests.records.strategies import make_measurement, make_workload
 from tests.records.version_1 import build_version_1
@@ -66,6 +69,16 @@ from records.merging import merge_items
 say("started")
 with open_store(sys.argv[1]) as store, open_store(sys.argv[2]) as other:
     merge_items(store, ((record.workload, record.measurement) for record in other.iterate()))
+say("done")
+"""
+
+PRUNE = """
+from records import open_store
+from records.pruning import prune
+
+say("started")
+with open_store(sys.argv[1]) as store:
+    prune(store, keep_newest=1, apply=True)
 say("done")
 """
 
@@ -152,12 +165,40 @@ def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
         with open_store(str(path)) as store:
             found = {record.digest for record in store.iterate(after_id=own)}
             assert found <= whole
+            assert len(found) % PAGE == 0  # a batch is there whole or not at all
             num_cut += found < whole
             assert store.get(own).workload == workload
             assert store.verify() == []
             do_again(store, Path(source))
             assert {record.digest for record in store.iterate(after_id=own)} == whole
     assert num_cut > 0
+
+
+def test_kill_during_prune_leaves_all_records_or_those_that_stay(tmp_path: Path, num_kills: int) -> None:
+    source = tmp_path / "source.db"
+    with open_store(str(source)) as store:
+        workload, other = make_workload(), make_workload(16)
+        store.append_many((workload, make_measurement(workload, [1.0 + index])) for index in range(NUM_OLD))
+        store.append(other, make_measurement(other))  # the only one of its key: it always stays
+    whole = list(range(1, NUM_OLD + 2))
+    kept = [1, NUM_OLD, NUM_OLD + 1]  # the fastest and the newest of the first key
+    content = source.read_bytes()
+    rng = random.Random(4)
+    seen = set()
+    for trial in range(num_kills):
+        path = tmp_path / f"{trial}.db"
+        path.write_bytes(content)
+        kill_after(start(PRUNE, str(path)), rng.uniform(0.0, 0.15))
+        with open_store(str(path)) as store:
+            found = [record.record_id for record in store.iterate()]
+            assert found in (whole, kept)
+            seen.add(len(found))
+            assert store.verify() == []
+            prune(store, keep_newest=1, apply=True)
+            assert [record.record_id for record in store.iterate()] == kept
+            workload = make_workload(32)
+            assert store.append(workload, make_measurement(workload)) == NUM_OLD + 2
+    assert len(whole) in seen  # some were killed before the end
 
 
 def do_again(store: RecordStore, source: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 
+import msgspec
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from records import Match, Record, RecordError, RecordStore, Status, open_store
+from records import Match, Record, RecordError, RecordStore, Status, Tensor, open_store
 from records.counts import Stats, count_records
+from records.pruning import prune
 from tests.records.strategies import items, make_environment, make_measurement, make_workload, texts
 
 ROUND_TRIP = settings(
@@ -91,6 +98,116 @@ def test_what_a_database_cannot_keep_is_refused_by_name(store: RecordStore, chan
     workload = make_workload()
     with pytest.raises(ValueError, match=next(iter(change))):
         store.append(workload, make_measurement(workload, **change))
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([10**400, 2**63, -(2**63), math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7e308]),
+    st.floats(),
+    st.floats(width=32).map(np.float32),
+    st.integers(-(2**62), 2**62).map(np.int64),
+    st.sampled_from(
+        [np.bool_(1), np.float64(2.5), Fraction(1, 3), Decimal("1.5"), 1j, b"7", np.str_("text")]
+    ),
+    st.text(st.characters(), max_size=5),
+    st.sampled_from(["\ud800", "a\0b", "x" * 5000, "\x1b[31m"]),
+)
+"""Anything that a caller may hand over by mistake."""
+
+FIELDS = (
+    "samples_us", "backend", "settings", "target", "message", "peak_memory_bytes", "relative_error",
+    "measured_at", "seed", "status",
+)  # fmt: skip
+ENVIRONMENT_FIELDS = ("device_kind", "device_model", "num_cores", "num_threads", "driver", "versions")
+
+
+@ROUND_TRIP
+@given(
+    name=st.sampled_from((*FIELDS, *ENVIRONMENT_FIELDS)),
+    value=SCALARS,
+    container=st.sampled_from([lambda v: (v,), lambda v: [v, v], lambda v: (1, v, 2.5), lambda v: v]),
+)
+def test_what_is_acknowledged_is_read_back_equal_whatever_its_types(
+    store: RecordStore, name: str, value: object, container: Callable[[object], object]
+) -> None:
+    workload = make_workload()
+    given_value = container(value) if name in ("samples_us", "versions") else value
+    try:
+        if name in ENVIRONMENT_FIELDS:
+            environment = msgspec.structs.replace(make_environment(), **{name: given_value})
+            odd = make_measurement(workload, environment=environment)
+        else:
+            odd = msgspec.structs.replace(make_measurement(workload), **{name: given_value})
+    except (ValueError, TypeError):
+        return  # There is no such measurement at all.
+    before = store.stats().measurements
+    try:
+        record_id = store.append(workload, odd)
+    except ValueError:
+        assert store.stats().measurements == before
+        return
+    kept = store.get(record_id).measurement
+    plain = {"samples_us": tuple(map(float, odd.samples_us))}
+    for each in ("measured_at", "relative_error"):
+        found = getattr(odd, each)
+        plain[each] = None if found is None else float(found)  # type: ignore[assignment]
+    assert kept == msgspec.structs.replace(odd, message=kept.message, **plain)
+    assert len(kept.message) == len(odd.message)
+    assert store.append(workload, kept) == record_id
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("change", [{"samples_us": (10,)}, {"samples_us": (np.float32(1.5), np.int64(2))}])
+def test_numbers_of_other_types_are_kept_as_plain_ones(store: RecordStore, change: dict) -> None:
+    workload = make_workload()
+    found = store.get(store.append(workload, make_measurement(workload, **change))).measurement
+    assert found.samples_us == tuple(map(float, change["samples_us"]))
+
+
+def test_a_workload_that_would_be_read_back_as_another_is_refused(store: RecordStore) -> None:
+    sound = make_workload()
+    for shape, dtype in (((8.0, 8), "f"), ((np.int64(8), 8), "f"), ((True, 8), "f"), ([8, 8], "\ud800")):
+        tensor = Tensor(shape, dtype)  # type: ignore[arg-type]  # what is wrong with it
+        odd = msgspec.structs.replace(sound, inputs=(tensor, *sound.inputs[1:]))
+        with pytest.raises(ValueError, match="the workload cannot be kept"):
+            store.append(odd, make_measurement(sound))
+
+
+def test_the_closest_environment_comes_first_and_a_future_date_last(url: str) -> None:
+    now = 1000.0
+    workload, here = make_workload(), make_environment()
+    other_version, other_threads = make_environment(tvm="0.99"), make_environment(num_threads=7)
+    dated = [
+        (here, 10.0, "exact"),
+        (here, 20.0, "exact and newer"),
+        (here, 1e9, "exact but of the future"),
+        (other_version, 500.0, "compatible"),
+        (other_version, 2e9, "compatible but of the future"),
+        (other_threads, 999.0, "any"),
+        (other_threads, 3e9, "any but of the future"),
+    ]
+    with open_store(url, clock=lambda: now) as store:
+        ids = store.append_many(
+            (workload, make_measurement(workload, environment=environment, measured_at=date))
+            for environment, date, _ in dated
+        )
+        name_by_id = dict(zip(ids, (name for _, _, name in dated), strict=True))
+        order = {
+            match: [
+                name_by_id[r.record_id] for r in store.find(workload.fingerprint, **FOUND_BY, match=match)
+            ]
+            for match in Match
+        }
+        many = store.find_many([workload.fingerprint], target="llvm", environment=here, match=Match.ANY)
+        assert order[Match.EXACT] == ["exact but of the future", "exact", "exact and newer"]
+        assert order[Match.COMPATIBLE] == ["compatible but of the future", "compatible", *order[Match.EXACT]]
+        assert order[Match.ANY] == ["any but of the future", "any", *order[Match.COMPATIBLE]]
+        assert [name_by_id[record.record_id] for record in many[workload.fingerprint]] == order[Match.ANY]
+        prune(store, keep_newest=1, apply=True)
+        left = store.find(workload.fingerprint, **FOUND_BY, match=Match.ANY)
+        assert name_by_id[left[-1].record_id] == "exact and newer"
 
 
 def test_find_returns_the_newest_last_and_failures_too(store: RecordStore) -> None:

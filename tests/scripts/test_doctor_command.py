@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from scripts.doctor_command import _distribution, _is_required, _quota_cores
+from scripts import installation
+from scripts.doctor_command import _distribution, _quota_cores
+
+ROOT = Path(__file__).parents[2]
 
 
 def doctor(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -90,7 +95,7 @@ def test_xgboost_with_cuda_stands_for_the_one_without(monkeypatch: pytest.Monkey
     wanted = Requirement("xgboost-cpu>=3.2,<4; sys_platform != 'nowhere'")
     installed = {"xgboost": "3.2.0"}
     monkeypatch.setattr("scripts.doctor_command._version", installed.get)
-    assert _is_required(wanted)
+    assert installation.is_required(wanted)
     assert _distribution(wanted).status == "ok"
     installed["xgboost"] = "2.1.0"
     assert "2.1.0 is installed" in _distribution(wanted).detail
@@ -99,5 +104,41 @@ def test_xgboost_with_cuda_stands_for_the_one_without(monkeypatch: pytest.Monkey
 
 
 def test_what_another_platform_or_an_extra_needs_is_not_required_here() -> None:
-    assert not _is_required(Requirement("xgboost>=3.2; sys_platform == 'nowhere'"))
-    assert not _is_required(Requirement("torch>=2.11; extra == 'torch'"))
+    assert not installation.is_required(Requirement("xgboost>=3.2; sys_platform == 'nowhere'"))
+    assert not installation.is_required(Requirement("torch>=2.11; extra == 'torch'"))
+
+
+@pytest.mark.tvm
+def test_advice_to_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
+    site, fakes = tmp_path / "site", tmp_path / "fakes"
+    fakes.mkdir()
+    for name in ("records", "cost_model", "tuner", "tessel", "scripts"):
+        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("apache-tvm-ffi", "numpy", "torch", "onnx"):
+        pretend(fakes, name, "0.0.1")
+    (fakes / "tvm.py").write_text("raise ImportError('nothing')\n")
+    status, findings = doctor(PYTHONPATH=f"{fakes}{os.pathsep}{site}")
+    assert status == 1
+    fixes = [finding["fix"] for finding in findings.values() if finding["fix"]]
+    assert len(fixes) >= 5
+    for fix in fixes:
+        assert not re.search(r"\bmake\b|constraints|-e ", fix), fix
+    assert findings["numpy"]["fix"].startswith("python -m pip install 'numpy")
+    assert "'apache-tvm==" in findings["tvm"]["fix"]
+
+
+def test_each_advice_is_for_the_installation_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def advice() -> list[str]:
+        return [
+            installation.install("numpy>=2.1", again=True),
+            installation.install_extra("torch"),
+            installation.install_all(),
+            installation.install_project(),
+            installation.other_python(),
+        ]
+
+    assert installation.is_clone()
+    assert all(re.search(r"\bmake\b|constraints", text) for text in advice())
+    monkeypatch.setattr(installation, "is_clone", lambda: False)
+    assert not [text for text in advice() if re.search(r"\bmake\b|constraints|-e ", text)]
+    assert installation.install_extra("torch") == "python -m pip install 'tessel-tuner[torch]'"

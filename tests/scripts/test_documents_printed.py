@@ -190,6 +190,12 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     partition = document(tessel("partition", "mlp", "--train", *TUNING, "--records", url, "--json"))
     assert partition["new_measurements"] == 0
     assert {"mix", "tvm", "blas"} <= partition["end_to_end_us"].keys()
+    race = partition["race"]
+    assert race["best_single"] in race["ratio_to_mix"]
+    for ratio in race["ratio_to_mix"].values():
+        assert ratio["low"] <= ratio["ratio"]
+        assert ratio["high"] is None or max(ratio["ratio"], 1) <= ratio["high"]
+    assert isinstance(race["tie"], bool)
     assert all(part["measured"] for part in partition["partitions"])
     assert {"sum_of_parts_us", "max_relative_error", "candidates", "states"} <= partition.keys()
 

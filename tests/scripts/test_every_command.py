@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ import typer
 from tuned_model import tuned_model
 
 from records import open_store
-from scripts import console
+from scripts import console, output_streams
 from scripts.main import app, main
 from tessel.pipeline import build_plan
 from tessel.plan import save_plan
+from tessel.search.budget import SearchBudget
 
 Run = Callable[..., Any]
 
@@ -81,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)]),
         micro_batches=2,
         memory_limit_bytes=None,
-        time_limit_s=1.0,
+        budget=SearchBudget(1.0),
     )
     save_plan(plan, folder / "plan.json")
     with open_store(str(folder / "records.db")) as store:
@@ -168,3 +171,20 @@ def check(tessel: Run, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str,
     assert as_json.status == 0, as_json.stderr
     assert isinstance(json.loads(as_json.stdout), dict)
     assert "\x1b" not in as_json.stdout + as_json.stderr
+    if name not in SLOW:
+        for flag in ("--quiet", "--json"):
+            in_ascii = run_in_ascii(monkeypatch, lambda flag=flag: run(flag))
+            assert in_ascii or (flag == "--quiet" and name in WRITES_A_FILE_ONLY)
+
+
+def run_in_ascii(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> bytes:
+    """Run with a stdout that has 128 characters and refuses all others, as the process makes ready for it."""
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii", errors="strict")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        output_streams.make_lenient(stream)
+        outcome = run()
+        stream.flush()
+    assert outcome.status == 0, outcome
+    return written.getvalue()

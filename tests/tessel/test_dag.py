@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from tessel.dag import Dag
 from tessel.handwritten import HANDWRITTEN
-from tessel.orders import device_orders, earliest_starts, latest_starts
+from tessel.orders import device_orders, earliest_starts
 from tessel.schedule import Schedule
 from tessel.shapes import SHAPES, make_shape
 from tessel.validation import find_violations
+from tests.latest_starts import latest_starts
 
 
 @st.composite
@@ -44,7 +45,7 @@ def test_eager_and_lazy_are_the_earliest_and_latest_starts_of_the_orders(schedul
     orders = device_orders(schedule.placement, schedule.start_by_block())
     eager, lazy = dag.to_schedule("eager"), dag.to_schedule("lazy")
     assert eager.start_by_block() == earliest_starts(schedule.placement, orders)
-    assert lazy.start_by_block() == latest_starts(schedule.placement, orders)
+    assert lazy.start_by_block() == latest_starts(schedule.placement, orders, dag.makespan)
     for found in (eager, lazy):
         assert find_violations(found) == ()
         assert found.makespan == dag.makespan <= schedule.makespan

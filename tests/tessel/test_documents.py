@@ -63,3 +63,64 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     save_document(path, vshape(2).devices.to_bytes(1, "big"))
     assert path.read_bytes() == b"\x02"
     assert os.listdir(tmp_path) == ["schedule.json"]
+
+
+PLACEMENT = (
+    '{{"schema_version":1,"devices":{devices},'
+    '"blocks":[{{"name":{name},"kind":"forward","devices":[0],"span":1,"memory":{memory}}}]}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("devices", "name", "memory", "message"),
+    [
+        (10**9, '"f0"', 0, "65536 are the most"),
+        (1, '"f0\\u001b[2J"', 0, "cannot be printed"),
+        (1, '"f0\\nf1"', 0, "cannot be printed"),
+        (1, f'"{"f" * 100_000}"', 0, "100000 characters"),
+        (1, '"f0"', 10**15, "has memory"),
+        (1, '"f0"', -(10**15), "has memory"),
+    ],
+)
+def test_placement_that_claims_too_much_is_refused_in_a_short_line(
+    devices: int, name: str, memory: int, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(PLACEMENT.format(devices=devices, name=name, memory=memory))
+    with pytest.raises(DocumentError, match=message) as refused:
+        load_placement(path)
+    assert len(str(refused.value)) < 1000
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"micro_batches": 10**9}, "1000000000 micro-batches"),
+        ({"starts": [{"block": "f0", "micro_batch": 0, "start": 10**18}]}, "after step"),
+        ({"memory": [10**30]}, "out of range|memory limit"),
+        ({"x" * 100_000: 1}, "unknown field"),
+    ],
+)
+def test_schedule_that_claims_too_much_is_refused_at_once(change: dict, message: str, tmp_path: Path) -> None:
+    block = {"name": "f0", "kind": "forward", "devices": [0], "span": 1, "memory": 0}
+    document = {
+        "schema_version": 1,
+        "placement": {"schema_version": 1, "devices": 1, "blocks": [block], "edges": []},
+        "micro_batches": 1,
+        "memory": None,
+        "starts": [{"block": "f0", "micro_batch": 0, "start": 0}],
+        "makespan": 1,
+        "lower_bound": 1,
+        "optimal": True,
+        "bubble_ratio": 0.0,
+        "peak_memory": [0],
+        "repetend": None,
+    }
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(document))
+    load_schedule(path)
+    path.write_text(json.dumps(document | change))
+    with pytest.raises(DocumentError, match=message) as refused:
+        load_schedule(path)
+    assert len(str(refused.value)) < 1000

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
 from tessel.plan import load_plan, save_plan
+from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
 from tests.tuned_model import tuned_model
 
@@ -53,7 +54,7 @@ def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Pa
     tuned = tuned_model(
         [(100.0, 210.0, 120.0, 110.0), (90.0, 200.0, 120.0, 90.0), (140.0, 250.0, 130.0, 150.0)]
     )
-    plan = build_plan(tuned, micro_batches=6, memory_limit_bytes=None, time_limit_s=0.5)
+    plan = build_plan(tuned, micro_batches=6, memory_limit_bytes=None, budget=SearchBudget(0.5))
     check_schedule(plan.schedule)
     rows = {row.schedule: row for row in plan.comparison}
     assert rows["searched"].makespan <= rows["1f1b"].makespan
@@ -66,7 +67,7 @@ def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Pa
 def test_a_stage_that_cannot_fit_is_named_with_what_it_needs() -> None:
     tuned = tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2)
     with pytest.raises(InfeasibleError, match=r"stage0|device 0"):
-        build_plan(tuned, micro_batches=2, memory_limit_bytes=1000, time_limit_s=0.2)
+        build_plan(tuned, micro_batches=2, memory_limit_bytes=1000, budget=SearchBudget(0.2))
 
 
 def test_inference_has_forwards_alone() -> None:
@@ -75,5 +76,5 @@ def test_inference_has_forwards_alone() -> None:
         for stage in tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2).stages
     )
     tuned = msgspec.structs.replace(tuned_model([(10.0, 1.0, 1.0, 1.0)] * 2), stages=stages, training=False)
-    plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, time_limit_s=0.2)
+    plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, budget=SearchBudget(0.2))
     assert plan.schedule.makespan * plan.step_us == pytest.approx(5 * 10.0 + plan.hop_latency_us[0], rel=0.02)

@@ -13,6 +13,7 @@ from tvm import relax
 
 from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
+from tuner.rules import OperatorByPredicate
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target
@@ -69,6 +70,19 @@ class HangsWhileLowering(Misbehaving):
         raise AssertionError("unreachable")
 
 
+class RightOnlyOnSmallNumbers(Misbehaving):
+    """Runs arc tangents fast, and as if nothing were larger than what parts are checked with."""
+
+    def rule(self, target: Target) -> Rule:
+        return OperatorByPredicate("arc tangents", lambda node: node.operator == "atan")
+
+
+def _compute_right_on_small_numbers(numbers: Any, result: Any) -> None:
+    out = np.from_dlpack(result)
+    np.clip(np.from_dlpack(numbers), -1.0, 1.0, out=out)
+    np.arctan(out, out=out)
+
+
 def _crash(*tensors: Any) -> None:
     ctypes.string_at(0)
 
@@ -96,3 +110,4 @@ greedy = Misbehaving("greedy", _exhaust)
 raising = Misbehaving("raising", _raise)
 sleepy = HangsWhileLowering("sleepy", _raise)
 unlowerable = FailsToLower("unlowerable", _raise)
+small_numbers = RightOnlyOnSmallNumbers("small_numbers", _compute_right_on_small_numbers)

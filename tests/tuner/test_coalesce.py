@@ -7,9 +7,9 @@ from dataflow_samples import graph_of, graphs, sub_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mock_pricer import MockPricer
 from tuner.candidate import HOST, CandidatePartition
 from tuner.coalesce import coalesce
-from tuner.estimators import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.partition import Partition, find_partition
 from tuner.plan import Figure

@@ -43,7 +43,7 @@ def plan() -> ModelPlan:
 
 def test_losses_and_gradients_are_the_uncut_models(plan: ModelPlan) -> None:
     """Joint and split backwards mixed, micro-batches out of order, weight halves last; twice over."""
-    spec = ProgramSpec(plan=plan)
+    spec = ProgramSpec(plan=plan, trust_model=True)
     programs = load_programs(spec, range(3))
     split = {(1, 0), (1, 2), (2, 0)}
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_losses_and_gradients_are_the_uncut_models(plan: ModelPlan) -> None:
 
 
 def test_inputs_are_alike_in_every_process_and_differ_by_micro_batch(plan: ModelPlan) -> None:
-    spec = ProgramSpec(plan=plan)
+    spec = ProgramSpec(plan=plan, trust_model=True)
     model = load_planned_model(spec)
     first, again, second = (draw_inputs(model, 0, m) for m in (0, 0, 1))
     assert all((first[name] == again[name]).all() for name in first)
@@ -85,7 +85,7 @@ def test_inputs_are_alike_in_every_process_and_differ_by_micro_batch(plan: Model
 def test_a_model_that_has_changed_since_is_refused(plan: ModelPlan) -> None:
     other = msgspec.structs.replace(plan, model_fingerprint="0" * 8)
     with pytest.raises(TunerError, match="the plan was made for 00000000; tune it again"):
-        load_planned_model(ProgramSpec(plan=other))
+        load_planned_model(ProgramSpec(plan=other, trust_model=True))
 
 
 def test_a_backend_that_is_not_here_is_named(plan: ModelPlan) -> None:
@@ -93,7 +93,7 @@ def test_a_backend_that_is_not_here_is_named(plan: ModelPlan) -> None:
     missing: PartitionPlan = msgspec.structs.replace(first, backend="elsewhere")
     other = msgspec.structs.replace(plan, partition=(missing,))
     with pytest.raises(TunerError, match="backend elsewhere, which is not available here"):
-        load_programs(ProgramSpec(plan=other), [0])
+        load_programs(ProgramSpec(plan=other, trust_model=True), [0])
 
 
 def test_a_plan_for_another_gpu_than_this_machines_is_refused(
@@ -103,7 +103,9 @@ def test_a_plan_for_another_gpu_than_this_machines_is_refused(
     monkeypatch.setattr("tuner.compiled_stages.resolve_target", lambda name: here)
     for arch, fits in (("sm_90a", False), ("sm_80", True), ("sm_80a", True)):
         target = f'{{"arch":"{arch}","kind":"cuda"}}'
-        spec = ProgramSpec(plan=msgspec.structs.replace(plan, target=target, device_model="H200"))
+        spec = ProgramSpec(
+            plan=msgspec.structs.replace(plan, target=target, device_model="H200"), trust_model=True
+        )
         if fits:
             check_spec(spec)
             continue

@@ -5,8 +5,9 @@ from dataflow_samples import graph_of, relax_module, sub_graph
 from tvm import relax
 
 from records.workload import Workload
+from tests.mock_pricer import MockPricer
 from tuner.candidate import CandidatePartition
-from tuner.estimators import CustomPricer, MockPricer
+from tuner.estimators import CustomPricer
 from tuner.graph import DataflowGraph
 from tuner.plan import Figure
 from tuner.price import Invalid, Unknown

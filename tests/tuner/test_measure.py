@@ -127,14 +127,57 @@ def test_a_mix_is_checked_against_the_reference_it_is_given(measurer: Measurer) 
     assert bad.measurement.message.startswith("wrong numbers")
 
 
+def test_programs_race_in_one_process_and_a_recorded_race_is_not_run_again(measurer: Measurer) -> None:
+    workload = request("tvm", width=64).workload
+    fast, slow = (
+        MeasureRequest(
+            workload=workload,
+            module=request("tvm", width=width).module,
+            backend="mix",
+            settings=f"partition={width}",
+            races=True,
+        )
+        for width in (64, 1 << 18)
+    )
+    measurer.measure_many([fast])  # which is built by then; the other one is built for the race
+    before = measurer.new_measurements
+    result, records = measurer.race([slow, fast])
+    assert measurer.new_measurements == before + 2
+    assert result.survivors == (1,)
+    assert result.ratio(1, 0).low > 1
+    assert result.samples == tuple(record.measurement.samples_us for record in records)
+    assert [len(samples) for samples in result.samples] == [15, 15]
+    assert all(record.measurement.environment == measurer.environment("mix") for record in records)
+    assert {record.measurement.backend for record in records} == {"race"}
+    assert measurer.race([slow, fast]) == (result, records)
+    assert measurer.new_measurements == before + 2
+
+
+def test_who_cannot_race_is_an_error_and_the_next_race_is_run(measurer: Measurer) -> None:
+    def entrant(backend: str, settings: str) -> MeasureRequest:
+        made = request(backend, width=40)
+        return MeasureRequest(workload=made.workload, module=made.module, backend="mix", settings=settings)
+
+    with pytest.raises(TunerError, match=r"could not run in turn: .*SIGSEGV"):
+        measurer.race([entrant("tvm", "one"), entrant("crashing", "two")])
+    with pytest.raises(TunerError, match=r"could not be built for a race: .*has no code"):
+        measurer.race([entrant("tvm", "one"), entrant("unlowerable", "two")])
+    result, _ = measurer.race([entrant("tvm", "one"), entrant("tvm", "two")])
+    assert result.num_rounds >= 15
+
+
 def test_results_and_differences_come_back_from_the_worker(measurer: Measurer) -> None:
     module = function_module([(4, 6)], lambda x: op.split(op.nn.relu(x), 2, axis=1))
     value = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
     left, right = measurer.run(module, [value])
     np.testing.assert_array_equal(np.concatenate([left, right], axis=1), np.maximum(value, 0))
     other = function_module([(4, 6)], lambda x: op.split(op.negative(x), 2, axis=1))
-    assert measurer.compare(module, module) == 0.0
-    assert measurer.compare(module, other) > 0.5
+    assert measurer.compare(module, module).relative_error == 0.0
+    assert not measurer.compare(module, other).is_within(0.5)
+    no_numbers = function_module([(4,)], lambda x: op.sqrt(op.subtract(x, relax.const(2.0))))
+    found = measurer.compare(no_numbers, no_numbers)
+    assert found.tensor == "output 0"
+    assert "in the reference as well: the model itself makes it" in found.fault
 
 
 def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> None:

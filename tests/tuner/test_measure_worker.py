@@ -7,12 +7,10 @@ import socket
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tvm import relax
 
 from records import Status
-from tests.partition_samples import function_module, partition_module
+from tests.partition_samples import partition_module
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
 from tuner.measure_messages import (
     Build,
@@ -28,16 +26,12 @@ from tuner.measure_messages import (
     send_bytes,
 )
 from tuner.measure_worker import (
-    HALF_TOLERANCE,
     POSITIVE,
-    TOLERANCE,
     Sample,
     input_specs,
     own_intervals,
     random_inputs,
-    relative_error,
     take_samples,
-    tolerance,
 )
 
 pytestmark = pytest.mark.tvm
@@ -96,27 +90,6 @@ def test_inputs_lie_in_their_interval() -> None:
     assert values.max() <= 1.0
 
 
-@given(st.floats(1e-3, 1e3), st.floats(-0.5, 0.5))
-def test_an_error_is_relative_to_the_largest_value(scale: float, error: float) -> None:
-    expected = np.array([scale, 0.0, -scale / 2])
-    result = expected + np.array([0.0, error * scale, 0.0])
-    assert relative_error([result], [expected]) == pytest.approx(abs(error), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [([1.0, np.nan], [1.0, 1.0]), ([1.0, 1.0], [1.0, np.inf]), ([1.0], [1.0, 1.0])],
-)
-def test_what_is_not_finite_or_has_another_shape_is_infinitely_wrong(
-    result: list[float], expected: list[float]
-) -> None:
-    assert relative_error([np.array(result)], [np.array(expected)]) == float("inf")
-
-
-def test_nan_in_the_same_place_is_no_error() -> None:
-    assert relative_error([np.array([np.nan, 2.0])], [np.array([np.nan, 2.0])]) == 0.0
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -153,14 +126,6 @@ def test_a_frame_comes_whole_or_as_the_end() -> None:
         assert receive_bytes(there) == b""
         with pytest.raises(EOFError):
             receive_bytes(there)
-
-
-def test_half_precision_may_be_off_by_more() -> None:
-    single, half = (
-        function_module([(4, 4)], lambda x: relax.op.nn.relu(x), [dtype]) for dtype in ("float32", "float16")
-    )
-    assert tolerance(single) == TOLERANCE
-    assert tolerance(half) == HALF_TOLERANCE
 
 
 def test_variances_are_drawn_positive_and_weights_of_a_model_small() -> None:

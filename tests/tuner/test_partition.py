@@ -8,9 +8,9 @@ from dataflow_samples import graph_of, graphs, sub_graph, transformer_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mock_pricer import MockPricer
 from tuner.candidate import HOST, CandidatePartition
 from tuner.errors import UnpriceableError
-from tuner.estimators import MockPricer
 from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.partition import Partition, RefusedCandidate, SearchProgress, find_candidates, find_partition
 from tuner.plan import Figure

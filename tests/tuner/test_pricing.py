@@ -145,6 +145,28 @@ def test_a_backend_that_the_model_does_not_know_is_tried() -> None:
     assert {part.backend for part in solve(candidates, prices).chosen} == {"new"}
 
 
+@pytest.mark.parametrize("budget", [None, 3])
+def test_what_is_out_of_range_is_measured_before_anything_is_decided(budget: int | None) -> None:
+    graph = chain(4)
+    candidates = candidates_of(graph)
+    far = list(range(0, len(candidates), 3))
+    asked: list[CandidatePartition] = []
+
+    def measure(wanted: Sequence[CandidatePartition]) -> list[Price]:
+        asked.extend(wanted)
+        return [Figure(latency_us=5, source="measured") for _ in wanted]
+
+    def solve(offered: Sequence[CandidatePartition], prices: Sequence[Price]) -> Partition:
+        return find_partition(graph, offered, prices, launch_penalty_us=0.5)
+
+    # As predicted, none of these is worth a look.
+    estimates = [predicted(1e6 if index in far else 10.0, 1.0, 1.01) for index in range(len(candidates))]
+    pricing = Pricing(mode="active", budget=budget)
+    _price_actively(graph, candidates, estimates, measure, pricing, solve=solve, far=far)
+    wanted = [candidates[index] for index in far]
+    assert asked[: len(wanted[:budget])] == wanted[:budget]
+
+
 def test_a_budget_ends_measuring_with_an_answer_that_is_measured() -> None:
     rng = random.Random(1)
     graph = chain(6)
@@ -180,10 +202,12 @@ def test_a_program_with_bound_weights_is_priced_by_its_own_record(tmp_path: Path
     candidate = CandidatePartition(SubGraph.of(graph, graph.all_indices), "blas", "product")
     model = train_kernel_model(load_dataset(many_records(40)), calibrated=False)
     with start_session("cpu", records_url=url, backend_names=("blas",), num_threads=1) as session:
+        speed = session.pricing.device_speed(session.measurer)
         workload = workload_of_candidate(graph, candidate)
         kept = measured(workload, "blas", 5.0, 1).measurement
         for settings, latency_us in (("", 5.0), ("bound=1", 3.0)):
-            before = _estimates(graph, [candidate], session.measurer, model)
+            before, far = _estimates(graph, [candidate], session.measurer, model, speed)
+            assert "threads" in far[0]  # It was trained on two.
             assert [is_predicted(price) for price in before] == [True]
             record = msgspec.structs.replace(
                 kept,
@@ -193,6 +217,7 @@ def test_a_program_with_bound_weights_is_priced_by_its_own_record(tmp_path: Path
                 target=session.measurer.target.text,
             )
             session.store.append(workload, record)
-        (price,) = _estimates(graph, [candidate], session.measurer, model)
+        (price,), far = _estimates(graph, [candidate], session.measurer, model, speed)
     assert isinstance(price, Figure)
     assert (price.source, price.latency_us) == ("measured", 3.0)
+    assert far == {}

@@ -7,10 +7,20 @@ import subprocess
 import sys
 
 import pytest
+import tvm
 
 from tuner.backends.registry import make_backend
-from tuner.errors import UnknownNameError
-from tuner.target_resolution import environment_of, known_targets, resolve_target, tvm_target
+from tuner.errors import TunerError, UnknownNameError
+from tuner.target_resolution import (
+    check_measurable,
+    cpu_difference,
+    environment_of,
+    gpu_difference,
+    known_targets,
+    measuring_obstacle,
+    resolve_target,
+    tvm_target,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -49,27 +59,63 @@ def test_the_h200_is_an_h100_to_the_compiler() -> None:
     assert resolve_target("nvidia/nvidia-h200").tvm_json == resolve_target("nvidia/nvidia-h100").tvm_json
 
 
-def test_a_remote_target_names_its_tracker() -> None:
-    target = resolve_target("rpc://farm:9190/gpu?target=nvidia/nvidia-a100")
-    assert target.rpc == "farm:9190/gpu"
-    assert target.kind == "cuda"
-
-
 @pytest.mark.parametrize(
-    "text",
-    [
-        "rpc://farm/gpu?target=x",
-        "rpc://farm:9190?target=x",
-        "rpc://farm:9190/gpu",
-        "rpc://farm:9190/gpu?target=cpu",
-    ],
+    "text", ["rpc://farm:9190/gpu?target=nvidia/nvidia-a100", "rpc://farm:9190/gpu?target=cpu", "rpc://farm"]
 )
-def test_an_incomplete_remote_target_says_what_to_write(text: str) -> None:
-    with pytest.raises(ValueError, match=r"rpc://"):
+def test_a_remote_target_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not measured yet; run tessel on that machine"):
         resolve_target(text)
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "nvidia/nvidia-a1000", "llvm"])
+def test_only_the_processor_that_is_here_is_measured() -> None:
+    assert measuring_obstacle(resolve_target("cpu")) is None
+    here = json.loads(resolve_target("cpu").tvm_json)
+    assert cpu_difference({"kind": "llvm", **here}, here) is None
+    assert "its processor (mcpu) is cortex-a72" in str(cpu_difference({**here, "mcpu": "cortex-a72"}, here))
+    more = {**here, "num-cores": here["num-cores"] + 1}
+    assert "number of cores" in str(cpu_difference(more, here))
+    with pytest.raises(TunerError, match=r"'arm/rasp4b' cannot be measured here .* use --target cpu"):
+        check_measurable(resolve_target("arm/rasp4b"))
+
+
+@pytest.mark.parametrize(
+    ("tag", "device_name", "same"),
+    [
+        ("nvidia/nvidia-h100", "NVIDIA H100 80GB HBM3", True),
+        ("nvidia/nvidia-h200", "NVIDIA H200", True),
+        ("nvidia/nvidia-h100", "NVIDIA H200", False),
+        ("nvidia/nvidia-a100", "NVIDIA A100-SXM4-40GB", True),
+        ("nvidia/nvidia-v100", "Tesla V100-SXM2-16GB", True),
+        ("nvidia/geforce-rtx-3070", "NVIDIA GeForce RTX 3070", True),
+        ("nvidia/geforce-rtx-3070", "NVIDIA GeForce RTX 3070 Ti", False),
+        ("nvidia/geforce-rtx-3070", "NVIDIA GeForce RTX 3070 Laptop GPU", False),
+        ("cuda", "NVIDIA GeForce RTX 3070", True),
+    ],
+)
+def test_a_tag_is_measured_on_the_gpu_that_it_names_only(tag: str, device_name: str, same: bool) -> None:
+    wanted = {"kind": "cuda", "arch": "sm_90a"}
+    here = {"arch": "sm_90", "device_name": device_name}
+    assert (gpu_difference(tag, wanted, here) is None) == same
+    other = gpu_difference("nvidia/nvidia-h100", {"arch": "sm_90a"}, {**here, "arch": "sm_80"})
+    assert other is not None
+    assert "architecture" in other
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a GPU")
+def test_a_gpu_that_is_not_here_is_not_measured() -> None:
+    with pytest.raises(TunerError, match="no NVIDIA GPU"):
+        check_measurable(resolve_target("nvidia/nvidia-h100"))
+    with pytest.raises(TunerError, match="needs an NVIDIA GPU"):
+        resolve_target("cuda")
+
+
+def test_no_device_is_named_that_nothing_is_built_for() -> None:
+    assert not [name for name in known_targets() if name.startswith(("apple/", "qcom/hexagon"))]
+    with pytest.raises(UnknownNameError):
+        resolve_target("apple/m1-gpu")
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "nvidia/nvidia-a1000", "llvm", "llvm -mcpu=znver5"])
 def test_an_unknown_target_is_named_with_what_there_is(text: str) -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean|use cpu"):
         resolve_target(text)

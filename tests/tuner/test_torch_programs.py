@@ -39,7 +39,7 @@ def plan_of_views() -> ModelPlan:
 @pytest.mark.parametrize("name", ["plan", "plan_of_views"])
 def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
     plan = request.getfixturevalue(name)
-    spec = TorchProgramSpec(plan=plan)
+    spec = TorchProgramSpec(plan=plan, trust_model=True)
     text = msgspec.json.encode(spec).decode()
     # As on three ranks: each makes the module anew.
     programs = [provide_programs(text, [number])[number] for number in range(3)]
@@ -66,7 +66,7 @@ def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.F
 
 
 def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
-    spec = TorchProgramSpec(plan=plan_on_tvm(ENCODER_DECODER, ["encoder"], training=False))
+    spec = TorchProgramSpec(plan=plan_on_tvm(ENCODER_DECODER, ["encoder"], training=False), trust_model=True)
     programs = provide_programs(msgspec.json.encode(spec).decode(), [0, 1])
     for program in programs.values():
         program.start_step(1)
@@ -80,6 +80,8 @@ def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
 def test_a_model_that_is_no_torch_module_is_refused(plan: ModelPlan) -> None:
     for name in ("gpt2:tiny", "gpt2", "net.onnx"):
         with pytest.raises(TunerError, match="is no torch module of one's own"):
-            check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, model=name)))
+            check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, model=name), trust_model=True))
     with pytest.raises(TunerError, match="other shapes for source"):
-        check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, shapes={"source": (4, 4)})))
+        check_spec(
+            TorchProgramSpec(plan=msgspec.structs.replace(plan, shapes={"source": (4, 4)}), trust_model=True)
+        )

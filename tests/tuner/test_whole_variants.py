@@ -11,15 +11,24 @@ import pytest
 from dataflow_samples import relax_module
 from tvm import relax
 
+from tests.mock_pricer import MockPricer
 from tuner.describe import describe_graph
 from tuner.errors import TunerError
-from tuner.estimators import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.partition import find_candidates
 from tuner.partitioned_function import PartitionedFunction, PricedFunction, choose_partition
 from tuner.plan import Figure
 from tuner.rules import OperatorByKind, OperatorByPredicate, PartitionSpec, tvm_native_rule
-from tuner.whole_variants import Variant, Wholes, compare_again, fastest, find_coarser, find_without
+from tuner.whole_variants import (
+    Finalist,
+    Variant,
+    Wholes,
+    fastest,
+    find_coarser,
+    find_finalists,
+    find_without,
+    simplest,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -64,8 +73,8 @@ class Machine:
     broken: str = ""
     measured: list[dict[str, int]] = field(default_factory=list)
 
-    def measure(self, function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
-        assert (label, repetition) == ("mix", 0)
+    def measure(self, function: PartitionedFunction, *, label: str) -> Figure:
+        assert label == "mix"
         parts = count_parts(function)
         self.measured.append(parts)
         if self.broken in parts:
@@ -161,52 +170,39 @@ def test_coarser_wholes_have_fewer_parts() -> None:
     assert find_coarser(wholes, alone, alone(priced), label="mix") is None
 
 
-def named_variants(wholes: Wholes) -> dict[str, Variant]:
-    priced = two_layers({"tvm": 3.0, "products": 3.0, "singles": 2.0})
-    chosen = {name: choose_partition(priced, only=name) for name in ("tvm", "products", "singles")}
-    return {name: wholes.measure(function, label="mix") for name, function in chosen.items()}
+def variant(name: str, latency_us: float, first_quartile_us: float | None = None) -> Variant:
+    """Return one backend's answer, for two layers, with a latency."""
+    cost_us = {"tvm": 3.0, "products": 3.0, "singles": 2.0}
+    interval_us = None if first_quartile_us is None else (first_quartile_us, latency_us)
+    return choose_partition(two_layers(cost_us), only=name), Figure(
+        latency_us=latency_us, source="given", interval_us=interval_us
+    )
 
 
-def test_the_fastest_are_measured_again_and_their_medians_compared() -> None:
-    latencies_us = {"singles": [10.0, 12.0, 11.5], "products": [10.2, 10.1, 10.4], "tvm": [20.0]}
-
-    def measure(function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
-        (name,) = count_parts(function).keys() & latencies_us.keys() - {"tvm"} or {"tvm"}
-        return Figure(latency_us=latencies_us[name][repetition], source="given")
-
-    compared = compare_again(measure, named_variants(Wholes(measure)))
-    assert {name: figure.latency_us for name, (_, figure) in compared.items()} == {
-        "tvm": 20.0,
-        "products": 10.2,
-        "singles": 11.5,
-    }
-
-
-def test_one_that_was_disturbed_is_measured_again_for_its_faster_samples() -> None:
-    figures = {
-        "tvm": [Figure(latency_us=10.0, source="measured", interval_us=(9.9, 10.1))] * 3,
-        "products": [
-            Figure(latency_us=latency_us, source="measured", interval_us=(9.0, 14.0))
-            for latency_us in (12.0, 9.0, 9.1)
-        ],
-        "singles": [Figure(latency_us=11.0, source="measured", interval_us=(10.9, 11.1))],
-    }
-
-    def measure(function: PartitionedFunction, *, label: str, repetition: int) -> Figure:
-        parts = count_parts(function)
-        name = next(name for name in ("products", "singles", "tvm") if name in parts)
-        return figures[name][repetition]
-
-    compared = compare_again(measure, named_variants(Wholes(measure)))
-    assert {name: figure.latency_us for name, (_, figure) in compared.items()} == {
-        "tvm": 10.0,
-        "products": 9.1,
-        "singles": 11.0,
-    }
+def test_every_single_backend_races_and_mixes_that_may_be_as_fast() -> None:
+    tvm, slow = variant("tvm", 10.0), variant("products", 60.0)
+    disturbed = variant("singles", 30.0, first_quartile_us=12.0)
+    finalists = find_finalists({"searched": disturbed, "coarser": tvm}, [tvm, slow])
+    assert [(count_parts(each.function).keys(), each.is_single) for each in finalists] == [
+        ({"singles"}, False),
+        ({"tvm"}, True),
+        ({"products", "tvm"}, True),
+    ]
+    hopeless, late = variant("products", 101.0), variant("singles", 12.6)
+    finalists = find_finalists({"searched": late}, [tvm, hopeless])
+    assert [count_parts(each.function).keys() for each in finalists] == [{"tvm"}]
 
 
-def test_one_that_is_far_ahead_is_not_measured_again() -> None:
-    machine = Machine({"tvm": 5.0, "products": 40.0, "singles": 100.0})
-    variants = named_variants(Wholes(machine.measure))
-    assert compare_again(machine.measure, variants) == variants
-    assert len(machine.measured) == len(variants)
+def test_a_tie_goes_to_the_simplest() -> None:
+    def finalist(name: str, *, is_single: bool) -> Finalist:
+        function, figure = variant(name, 10.0)
+        return Finalist(function=function, figure=figure, is_single=is_single)
+
+    mixed, single = finalist("products", is_single=False), finalist("singles", is_single=True)
+    assert (mixed.num_backends, mixed.num_parts, single.num_backends, single.num_parts) == (2, 4, 1, 4)
+    assert simplest([mixed, single]) is single
+    two, one = finalist("products", is_single=True), finalist("singles", is_single=True)
+    assert simplest([two, one]) is one
+    fewer, more = finalist("tvm", is_single=True), finalist("singles", is_single=True)
+    assert fewer.num_parts < more.num_parts
+    assert simplest([more, fewer]) is fewer

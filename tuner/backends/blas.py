@@ -54,11 +54,7 @@ class Blas:
 
     def unavailable_reason(self, target: Target) -> str | None:
         """Say that a CPU's library does not run elsewhere."""
-        return (
-            None
-            if target.kind == "cpu" and not target.rpc
-            else "NumPy's BLAS runs on this machine's CPU only"
-        )
+        return None if target.kind == "cpu" else "NumPy's BLAS runs on this machine's CPU only"
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each product, with and without the transpositions that it reads."""

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.convolution_chains import (
     Chain,
     bindings_of,
@@ -33,7 +34,6 @@ from tuner.backends.kernels.depthwise import DepthwiseShape
 from tuner.backends.kernels.direct import DirectShape
 from tuner.backends.kernels.inverted_residual import Block, Stage, block_kernel
 from tuner.backends.kernels.joined_data import JoinedShape, joining_kernel
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.library_call import shape_of
@@ -258,7 +258,7 @@ class _Writer:
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
             cut = choose_shape(shape_of(data), filters_of(chain.call), padding, self.target.num_threads)
             pack = winograd.weights_kernel(cut)
-            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation, channels_last=True)
+            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation)
             packed_shape: Sequence[int] = cut.packed_shape
         elif is_depthwise(chain.call):
             alone = DepthwiseShape(**place_of(chain.call))

@@ -15,9 +15,9 @@ from typing import Any, TypedDict
 import tvm
 from tvm import relax
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import UNBOUNDED, Bounds, bounds_of
 from tuner.backends.kernels.depthwise import DepthwiseShape
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.library_call import shape_of
 from tuner.backends.protocol import Expression, RelaxFunction
 from tuner.target import Target

@@ -142,8 +142,6 @@ class MetaSchedule:
             return "tuning is off; give --trials with the number of trials for each kernel"
         if self.trials < 1 and not (given / _WORKLOAD_FILE).exists():
             return f"there is no database {given / _WORKLOAD_FILE}; give --trials to make one"
-        if target.rpc:
-            return "tuning over RPC is not supported; tune on the machine that has the device"
         if target.kind == "cuda" and not tvm.cuda(0).exist:
             return "tuning needs the GPU on this machine"
         return None

@@ -48,7 +48,7 @@ class OnnxRuntime:
         missing = [name for name in ("onnxruntime", "onnx") if importlib.util.find_spec(name) is None]
         if missing:
             return f"{missing[0]} is not installed; install the extra `onnxruntime`"
-        if target.kind != "cpu" or target.rpc:
+        if target.kind != "cpu":
             return "onnxruntime is used on this machine's CPU only"
         return None
 

@@ -25,7 +25,6 @@ from tuner.backends.protocol import Backend
 from tuner.backends.torch_library import TorchLibrary
 from tuner.backends.tvm_codegen import TvmCodegen
 from tuner.backends.tvm_native import TvmNative
-from tuner.backends.winograd import Winograd
 from tuner.errors import TunerError, UnknownNameError
 from tuner.rules.styles import FusionStyle
 from tuner.target import Target
@@ -38,7 +37,6 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "onnxruntime": OnnxRuntime,
         "products": Products,
         "attention": Attention,
-        "winograd": Winograd,
         "channels_last": ChannelsLast,
         "metaschedule": MetaSchedule,
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
@@ -47,6 +45,10 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "tensorrt": partial(TvmCodegen, "tensorrt", "cuda", FusionStyle.TVM),
         "dnnl": partial(TvmCodegen, "dnnl", "cpu"),
     }
+)
+
+_RETIRED: Mapping[str, str] = MappingProxyType(
+    {"winograd": "its kernels run as part of channels_last, which is faster; give channels_last"}
 )
 
 
@@ -102,6 +104,8 @@ def make_backend(reference: str) -> Backend:
     name, _, settings = reference.partition("?")
     if ":" in name:
         return _import_backend(name)
+    if name in _RETIRED:
+        raise UnknownNameError(f"backend {name!r} is no more: {_RETIRED[name]}")
     if name not in _MAKERS:
         near = difflib.get_close_matches(name, _MAKERS, n=1)
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"

@@ -106,7 +106,8 @@ def load_trials(
     with open_store(records_url) as store:
         for trial, latency_us in _trials(store, target, environment):
             found.setdefault(trial.task, []).append((trial, latency_us))
-    return tuple(_replay(task, trials, tuned_for) for task, trials in found.items())
+    replayed = (_replay(task, trials, tuned_for) for task, trials in found.items())
+    return tuple(trials for trials in replayed if trials is not None)
 
 
 def features_of(context: Any, candidates: Sequence[Any]) -> list[npt.NDArray[np.float32]]:
@@ -130,9 +131,16 @@ def _trials(store: RecordStore, target: Target, environment: Environment) -> Ite
             yield trial, record.measurement.latency_us
 
 
-def _replay(task: str, trials: Sequence[tuple[Trial, float]], tuned_for: Any) -> Trials:
-    """Return a kernel's trials with their features; those that this TVM cannot replay are left out."""
-    module = meta_schedule.database.Workload.from_json([task, trials[0][0].module]).mod
+def _replay(task: str, trials: Sequence[tuple[Trial, float]], tuned_for: Any) -> Trials | None:
+    """Return a kernel's trials with their features; those that this TVM cannot replay are left out.
+
+    Records may come from a stranger: a kernel that TVM cannot read is None.
+    """
+    try:
+        module = meta_schedule.database.Workload.from_json([task, trials[0][0].module]).mod
+    except Exception as error:  # TVM raises whatever its readers raise
+        logger.debug("kernel %r cannot be read: %s", task, error)
+        return None
     candidates, latencies = [], []
     for trial, latency_us in trials:
         schedule = Schedule(module)

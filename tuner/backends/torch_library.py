@@ -52,8 +52,6 @@ class TorchLibrary:
         """Say that torch is not installed, or cannot reach the device."""
         if importlib.util.find_spec("torch") is None:
             return "torch is not installed; install the extra `torch`"
-        if target.rpc:
-            return "torch runs on this machine only"
         if target.kind == "cuda" and not importlib.import_module("torch").cuda.is_available():
             return "this torch finds no CUDA device"
         return None

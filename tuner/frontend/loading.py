@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,7 @@ def load_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
     training: bool = False,
+    guarded: bool = True,
 ) -> Model:
     """Return the model that a specification names.
 
@@ -35,12 +37,15 @@ def load_model(
         batch: examples at once, for models of the zoo alone; `shapes` overrides it.
         training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
             returns logits gets the mean cross-entropy as its loss.
+        guarded: whether a file is first tried in a child process with limits (see `sandbox`). A process that
+            opens what another has already tried may leave it out.
 
     Raises:
         ModelFileError: a file cannot be read, or is not what its name says.
         TunerError: an extra is needed that is not installed.
         UnknownNameError: no model, size or input has that name.
-        UnsupportedOperatorError: an importer has no such operator.
+        UnsupportedOperatorError: an importer has no such operator, or a model that is to be trained has a
+            backward of its own, which its import would lose.
         ValueError: a shape does not fit the model, the batch is below one or given for a file, or a model
             that is to be trained returns neither a loss nor logits.
     """
@@ -49,14 +54,46 @@ def load_model(
     name, _, detail = _with_colon(spec).partition(":")
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
-    model = _load_imported(spec, shapes or {})
+    model = _load_imported(spec, shapes or {}, guarded=guarded)
     if batch != 1:
         names = ", ".join(item.name for item in model.inputs)
         raise ValueError(
             f"batch is {batch}, but only models of the zoo know which extent that is; give {spec} the shapes "
             f"of its inputs instead, as --shape NAME=EXTENT,… for {names}"
         )
-    return with_loss(model) if training else model
+    return for_training(model) if training else model
+
+
+def for_training(model: Model) -> Model:
+    """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
+    trained = with_loss(model)
+    if model.reference is None:
+        return trained
+    reference, notes = model.reference.prepare_training()
+    return replace(trained, reference=reference, notes=(*trained.notes, *notes))
+
+
+MODEL_FILES = (".onnx", ".pt2")
+"""Suffixes of the files that hold a model; opening one runs no code that stands in it."""
+
+
+def is_code(spec: str) -> bool:
+    """Whether loading a specification runs Python code that it names, as `module:function` does."""
+    name = _with_colon(spec).partition(":")[0]
+    return ":" in spec and name not in MODELS and Path(spec).suffix not in MODEL_FILES
+
+
+def require_trust(spec: str, *, trusted: bool) -> None:
+    """Refuse code that a document names as its model, unless the user has named or trusted it too.
+
+    Raises:
+        TunerError: the specification names code, and is not trusted.
+    """
+    if is_code(spec) and not trusted:
+        raise TunerError(
+            f"the plan names the Python code {spec!r} as its model, and running the plan would run that "
+            "code; name it too, or say that you trust the plan (`tessel run --trust-model`)"
+        )
 
 
 def _with_colon(spec: str) -> str:
@@ -80,12 +117,12 @@ def _load_from_zoo(
     return model.load(size or model.default_size, shapes=shapes, batch=batch, training=training)
 
 
-def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded: bool) -> Model:
     path = Path(spec)
     if path.suffix == ".onnx":
-        model: Model = _importer("onnx").load_onnx(path, shapes=shapes)
+        model: Model = _importer("onnx").load_onnx(path, shapes=shapes, guarded=guarded)
     elif path.suffix == ".pt2":
-        model = _importer("torch").load_exported(path, shapes=shapes)
+        model = _importer("torch").load_exported(path, shapes=shapes, guarded=guarded)
     elif ":" in spec and _may_be_python(spec.rpartition(":")[0]):
         location, _, function = spec.rpartition(":")
         model = _importer("torch").load_function(location, function, shapes=shapes)

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 
 from tuner.frontend.emission import PathBuilder, finish_model
-from tuner.frontend.model import InputSpec, Model
+from tuner.frontend.model import InputSpec, IRModule, Model
 
 _LABELS = "labels"
 
@@ -36,7 +36,7 @@ def with_loss(model: Model) -> Model:
         )
     *batch, num_classes = (int(extent) for extent in result.shape)
     labels = InputSpec(name=_unused_name(model), shape=tuple(batch), dtype="int64", high=num_classes)
-    module, paths = _append_loss(model, labels)
+    module, paths = _append_loss(model, labels, keeps_logits=False)
     finished = finish_model(
         model.name,
         module,
@@ -46,7 +46,25 @@ def with_loss(model: Model) -> Model:
         parameters=model.parameters,
         training=True,
     )
-    return replace(finished, cuts=model.cuts)
+    return replace(
+        finished,
+        cuts=model.cuts,
+        untrained=model.untrained,
+        reference=model.reference,
+        before_loss=model,
+        notes=model.notes,
+    )
+
+
+def with_logits(model: Model) -> IRModule:
+    """Return a module whose `main` is the model and returns its outputs, too, where a loss was put on top.
+
+    It takes what the model takes and returns the loss, then the logits; a model as it was imported stays.
+    """
+    if model.before_loss is None:
+        return model.module
+    module, _ = _append_loss(model.before_loss, model.inputs[-1], keeps_logits=True)
+    return module
 
 
 def _are_logits(result: Any) -> bool:
@@ -66,7 +84,7 @@ def _unused_name(model: Model) -> str:
     return name
 
 
-def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
+def _append_loss(model: Model, labels: InputSpec, *, keeps_logits: bool) -> tuple[Any, dict[str, str]]:
     """Return the module whose `main` ends in the loss, and paths by name of variable."""
     function = model.module["main"]
     (block,) = function.body.blocks
@@ -94,7 +112,7 @@ def _append_loss(model: Model, labels: InputSpec) -> tuple[Any, dict[str, str]]:
                 classes = builder.emit(relax.op.reshape(variable, (num_rows,)))
                 probabilities = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))
                 loss = builder.emit(relax.op.nn.nll_loss(probabilities, classes, reduction="mean"))
-                output = builder.emit_output(loss)
+                output = builder.emit_output(relax.Tuple([loss, result]) if keeps_logits else loss)
         builder.emit_func_output(output)
     module = builder.get()
     for variable, other in model.module.functions_items():

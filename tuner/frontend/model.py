@@ -7,9 +7,9 @@ change bindings run after a model has been cut, so `module_paths` stays true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,64 @@ class InputSpec:
     high: int = 2
 
 
+Run: TypeAlias = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
+"""Runs a module's `main` on inputs, in order, and gives its outputs, in order."""
+
+
+class Reference(Protocol):
+    """The program that a model was imported from, run by its own framework: what the import must equal.
+
+    Attributes:
+        label: who runs it, such as `torch-reference`; what records of comparisons have for a backend.
+        mode: the mode that it runs in, such as `train`.
+    """
+
+    @property
+    def label(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def mode(self) -> str: ...  # noqa: D102 - see the class
+
+    def fingerprint(self, model: Model) -> str:
+        """Name what a comparison depends on: the program, its code, its weights, and the imported model."""
+        ...
+
+    def draw(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
+        """Return inputs by name that the program gives numbers for, and those numbers; see `outputs`.
+
+        Raises:
+            TunerError: it gives none.
+        """
+        ...
+
+    def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return what the program gives for inputs by name, flattened.
+
+        Where a loss was put on top (labels are among the inputs), it comes first.
+        """
+        ...
+
+    def gradients(
+        self, model: Model, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the loss and every trained weight's gradient by name; labels stand among the inputs."""
+        ...
+
+    def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
+        """Return what training is compared with, and a sentence on each thing that is left out there.
+
+        Raises:
+            UnsupportedOperatorError: a part's own backward is lost in the import; names it.
+        """
+        ...
+
+    def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
+        """Name the first operator whose result differs by more than the limit; empty if none is found."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model in Relax.
@@ -49,6 +107,10 @@ class Model:
         parameters: values by name where the model file holds them; others are drawn at random.
         training: whether `main` returns a loss.
         cuts: names of the modules that a pipeline stage ends after, where the model's own code marked some.
+        untrained: names of parameters that are no weights or do not train, such as running statistics.
+        reference: what the model was imported from; None for those that were written here.
+        before_loss: the model before a loss was put on top; None where it has its own, or none.
+        notes: a sentence on each thing in which the model that is tuned is not the user's own.
     """
 
     name: str
@@ -60,3 +122,7 @@ class Model:
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
     training: bool = False
     cuts: tuple[str, ...] = ()
+    untrained: frozenset[str] = frozenset()
+    reference: Reference | None = field(default=None, compare=False, repr=False)
+    before_loss: Model | None = field(default=None, compare=False, repr=False)
+    notes: tuple[str, ...] = ()

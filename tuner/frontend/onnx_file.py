@@ -1,7 +1,8 @@
 """Bring an ONNX file into Relax through TVM's importer.
 
-Layers are read from the names of nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked
-against onnx's reference and the outputs that onnx ships, in tests/tuner/frontend/test_onnx_file.py.
+A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of
+nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked against onnx's reference and the
+outputs that onnx ships, in tests/tuner/frontend/test_onnx_file.py.
 """
 
 from __future__ import annotations
@@ -25,27 +26,46 @@ from tuner.errors import ModelFileError, UnsupportedOperatorError
 from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
+from tuner.frontend.onnx_external import external_bytes, load_external
 from tuner.frontend.onnx_graph import graph_operators, prepare_graph
 from tuner.frontend.onnx_rewrite import OnnxModel
+from tuner.frontend.sandbox import try_import
 
 logger = logging.getLogger(__name__)
 
 
-def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
     """Return the model of a file.
 
     Args:
-        path: of a file `.onnx`; weights beside it are found as ONNX finds them.
+        path: of a file `.onnx`; weights that it keeps in files of their own must lie in its folder.
         shapes: static shapes by name of input, needed where the file leaves extents open.
 
+        guarded: whether it is first tried in a child process with limits.
+
     Raises:
-        ModelFileError: the file is missing, or is no ONNX model.
+        ModelFileError: the file is missing, or is no ONNX model, or breaks a limit, or names weights that do
+            not lie beside it.
         UnknownNameError: a shape is given for what is no input.
         UnsupportedOperatorError: the importer has no such operator, or cannot take one as it is used here.
         ValueError: an input's extents are open and no shape is given, or the given one does not fit.
     """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+    if guarded:
+        more_bytes = external_bytes(_parse(content, path), path)
+        try_import(f"{__name__}:import_onnx", content, path, shapes=dict(shapes), more_bytes=more_bytes)
+    return import_onnx(content, path, shapes=shapes)
+
+
+def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of a file's bytes; arguments and errors of `load_onnx`."""
     name = path.name
-    graph = prepare_graph(_read(path), name, shapes)
+    model = _parse(content, path)
+    load_external(model, path)
+    graph = prepare_graph(model, name, shapes)
     importer = _Importer()
     module = _import(importer, graph, name)
     # The importer drops this prefix of torch's exporter from names of parameters.
@@ -53,7 +73,13 @@ def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
         tensor.name.removeprefix("onnx::"): numpy_helper.to_array(tensor)
         for tensor in graph.graph.initializer
     }
-    return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
+    try:
+        return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UnsupportedOperatorError(
+            f"what TVM's ONNX importer made of {name} is no model ({type(error).__name__}: {error}); export "
+            "it again"
+        ) from error
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):
@@ -76,14 +102,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             )
 
 
-def _read(path: Path) -> OnnxModel:
+def _parse(content: bytes, path: Path) -> OnnxModel:
+    """Return the model of a file's bytes, without the weights that it keeps in files of their own."""
     try:
-        model = onnx.load(str(path))
-    except OSError as error:
-        raise ModelFileError(
-            f"cannot read {path}: {error.strerror or error}; check the path, and that weights kept in files "
-            "of their own lie beside it"
-        ) from error
+        model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's DecodeError, whose module is private
         raise ModelFileError(f"{path} is not an ONNX model ({error}); export it again") from error
     if not model.graph.node:
@@ -99,7 +121,7 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
             f"TVM's ONNX importer has no operator {', '.join(missing)}, which {name} uses; export the model "
             "without it, or decompose it"
         )
-    opset = max(item.version for item in graph.opset_import if item.domain in ("", "ai.onnx"))
+    opset = max((item.version for item in graph.opset_import if item.domain in ("", "ai.onnx")), default=0)
     noise = io.StringIO()
     try:
         # The importer prints on failure and warns of every renamed tensor.

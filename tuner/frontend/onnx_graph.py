@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tuner.errors import ModelFileError
 from tuner.frontend.onnx_rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
 from tuner.frontend.shapes import static_shapes
 
@@ -42,6 +43,7 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
         shapes: wanted shapes by name of input; every symbolic input needs one.
 
     Raises:
+        ModelFileError: the graph contradicts itself.
         UnknownNameError: a shape is given for what is no input.
         ValueError: an input has symbolic extents and no shape is given, or the given one does not fit.
     """
@@ -53,16 +55,28 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
     del graph.input[:]
     graph.input.extend(inputs)
     _bind_shapes(list(graph.input), name, shapes)
-    # What a file says of tensors in between and of results may be symbolic: it is inferred anew.
-    del graph.value_info[:]
-    for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
-    shapes_by_name = _infer_shapes(prepared)
-    while _fold_constants(prepared, shapes_by_name):
-        shapes_by_name = _infer_shapes(prepared)
-    simplify_graph(prepared, shapes_by_name)
-    spell_out_padding(prepared, shapes_by_name)
+    try:
+        _simplify(prepared)
+    except (
+        Exception
+    ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise ModelFileError(
+            f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"
+        ) from error
     return prepared
+
+
+def _simplify(model: OnnxModel) -> None:
+    # What a file says of tensors in between and of results may be symbolic: it is inferred anew.
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    shapes_by_name = _infer_shapes(model)
+    while _fold_constants(model, shapes_by_name):
+        shapes_by_name = _infer_shapes(model)
+    simplify_graph(model, shapes_by_name)
+    spell_out_padding(model, shapes_by_name)
 
 
 def graph_operators(model: OnnxModel) -> tuple[str, ...]:

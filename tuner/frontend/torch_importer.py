@@ -6,7 +6,9 @@ Programs are decomposed only as far as the importer needs. Layers come from the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,10 @@ _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 """Kinds of inputs of an exported program that are tensors of the module."""
 
 
-_BROKEN = ("pixel_shuffle.default",)
-"""Operators that the importer takes and TVM 0.27 cannot lower, though their parts it can."""
+_BROKEN = ("pixel_shuffle.default", "std.correction", "std.dim", "std.default")
+"""Operators that TVM 0.27 takes and cannot lower, or computes wrongly, though their parts it can.
+
+Its standard deviation leaves out the correction by one less than the number of elements."""
 
 _MAX_DECOMPOSITIONS = 8
 """Rounds of decomposition; each takes apart what the last one brought. Three are the most seen."""
@@ -56,12 +60,20 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     program = program.run_decompositions({})  # what torch always decomposes, and nothing else
     for _ in range(_MAX_DECOMPOSITIONS):
         missing = _Importer(program).missing_operators()
-        rules: Mapping[Any, Any] = torch.export.default_decompositions()
-        table = {operator: rules[operator] for operator in rules if operator.__name__ in missing}
+        table = {
+            operator: rule for operator, rule in _decompositions().items() if operator.__name__ in missing
+        }
         if not table:
             break
         program = program.run_decompositions(table)
     return program
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """Return torch's rules by operator; making them takes most of a second."""
+    rules: Any = torch.export.default_decompositions()
+    return {operator: rules[operator] for operator in rules}
 
 
 def import_program(
@@ -90,7 +102,7 @@ def import_program(
             f"TVM's torch importer cannot take operator {importer.current_operator} as {name} uses it "
             f"({type(error).__name__}: {reason}); write the model without it, or export it decomposed"
         ) from error
-    return finish_imported(
+    model = finish_imported(
         name,
         _bind_extents(module, importer.num_inputs, name, shapes),
         importer.num_inputs,
@@ -98,6 +110,19 @@ def import_program(
         paths=importer.builder.paths,
         tied=importer.tied,
     )
+    return replace(model, untrained=frozenset(model.parameter_names) - importer.trained)
+
+
+def translate_nodes(
+    program: torch.export.ExportedProgram, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[torch.fx.Node, ...], IRModule]:
+    """Return the nodes of a program that give tensors, and a module that returns what each became.
+
+    The module takes the inputs and then every tensor of the program, under its own name.
+    """
+    importer = _Importer(program)
+    module = importer.translate(returns_nodes=True)
+    return tuple(importer.tensor_nodes()), _bind_extents(module, importer.num_inputs, "the program", shapes)
 
 
 class _Importer(ExportedProgramImporter):
@@ -119,21 +144,39 @@ class _Importer(ExportedProgramImporter):
             names_by_tensor.setdefault(_identity(tensor), []).append(parameter)
         self.tied = tuple(tuple(names) for names in names_by_tensor.values() if len(names) > 1)
         self.values: dict[str, np.ndarray] = {}
+        self.trained: set[str] = set()
 
     def missing_operators(self) -> tuple[str, ...]:
         """Return names of operators of the program that there is no converter for."""
         names = {node.target.__name__ for node in self.program.graph.nodes if node.op == "call_function"}
         return tuple(sorted(names - set(CONVERTERS) - (set(self.convert_map) - set(_BROKEN))))
 
-    def translate(self) -> IRModule:
-        """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names."""
+    def translate(self, *, returns_nodes: bool = False) -> IRModule:
+        """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names.
+
+        Args:
+            returns_nodes: whether it returns every tensor that a node gives, in place of the program's own.
+        """
         variables, parameters = self._variables()
         with self.builder.function("main", parameters):
             with self.builder.dataflow():
                 outputs = self._translate_nodes(variables)
-                result = self.builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+                if returns_nodes:
+                    outputs = [self.env[node] for node in self.tensor_nodes()]
+                is_one = len(outputs) == 1 and not returns_nodes
+                result = self.builder.emit_output(outputs[0] if is_one else relax.Tuple(outputs))
             self.builder.emit_func_output(result)
         return self.builder.get()
+
+    def tensor_nodes(self) -> list[torch.fx.Node]:
+        """Return the nodes that compute a tensor, in order, once they were translated."""
+        return [
+            node
+            for node in self.program.graph.nodes
+            if node.op == "call_function"
+            and isinstance(node.meta.get("val"), torch.Tensor)
+            and isinstance(getattr(self.env.get(node), "ty", None), relax.TensorType)
+        ]
 
     def _variables(self) -> tuple[dict[str, Any], list[Any]]:
         """Return variables by name of placeholder, and the parameters of `main` in order."""
@@ -146,7 +189,10 @@ class _Importer(ExportedProgramImporter):
                 name = first_name.get(spec.target, spec.target)
                 variables.setdefault(name, relax.Var(name, lifted[spec.arg.name].ty))
                 lifted[spec.arg.name] = variables[name]
-                self.values[name] = _tensor(self.program, spec).detach().cpu().numpy()
+                tensor = _tensor(self.program, spec)
+                self.values[name] = tensor.detach().cpu().numpy()
+                if spec.kind is InputKind.PARAMETER and tensor.requires_grad:
+                    self.trained.add(name)
         return {**inputs, **lifted}, [*inputs.values(), *variables.values()]
 
     def _translate_nodes(self, variables: Mapping[str, Any]) -> list[Any]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from tvm import relax
 
-from tuner.frontend.emission import PathBuilder
+from tuner.frontend.torch_indexing import INDEXING, IndexImporter
 
 _MASKED = -1e9
 """Added to attention scores that must not count, as in the zoo's attention."""
@@ -31,19 +31,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 """What torch's numbers for reductions mean."""
 
 
-class Importer(Protocol):
-    """What a converter sees of the importer.
-
-    Attributes:
-        env: what each node that was converted became.
-        builder: emits into the function being built.
-    """
-
-    env: dict[Any, Any]
-    builder: PathBuilder
-
-
-def _attention(node: torch.fx.Node, importer: Importer) -> Any:
+def _attention(node: torch.fx.Node, importer: IndexImporter) -> Any:
     """Emit softmax(query · keyᵀ · scale + mask) · value, as torch defines its fused attention."""
     given: dict[str, Any] = dict(zip(_ATTENTION_ARGUMENTS, node.args, strict=False))
     given |= node.kwargs
@@ -68,18 +56,18 @@ def _attention(node: torch.fx.Node, importer: Importer) -> Any:
     return emit(relax.op.matmul(emit(relax.op.nn.softmax(scores, axis=-1)), value))
 
 
-def _linear(node: torch.fx.Node, importer: Importer) -> Any:
+def _linear(node: torch.fx.Node, importer: IndexImporter) -> Any:
     x, weight = importer.env[node.args[0]], importer.env[node.args[1]]
     product = importer.builder.emit(relax.op.matmul(x, importer.builder.emit(relax.op.permute_dims(weight))))
     bias = importer.env.get(node.args[2]) if len(node.args) > 2 else None
     return product if bias is None else importer.builder.emit(relax.op.add(product, bias))
 
 
-def _matmul(node: torch.fx.Node, importer: Importer) -> Any:
+def _matmul(node: torch.fx.Node, importer: IndexImporter) -> Any:
     return importer.builder.emit(relax.op.matmul(importer.env[node.args[0]], importer.env[node.args[1]]))
 
 
-def _cross_entropy(node: torch.fx.Node, importer: Importer) -> Any:
+def _cross_entropy(node: torch.fx.Node, importer: IndexImporter) -> Any:
     given: dict[str, Any] = dict(zip(_CROSS_ENTROPY_ARGUMENTS, node.args, strict=False))
     given |= node.kwargs
     logits, target = importer.env[given["input"]], importer.env[given["target"]]
@@ -99,7 +87,7 @@ def _cross_entropy(node: torch.fx.Node, importer: Importer) -> Any:
     )
 
 
-def _additive_mask(node: torch.fx.Node, importer: Importer, dtype: str) -> Any:
+def _additive_mask(node: torch.fx.Node, importer: IndexImporter, dtype: str) -> Any:
     mask = importer.env[node]
     if str(mask.ty.dtype.dtype) != "bool":
         return mask
@@ -107,7 +95,7 @@ def _additive_mask(node: torch.fx.Node, importer: Importer, dtype: str) -> Any:
     return importer.builder.emit(relax.op.where(mask, kept, masked))
 
 
-def _rows(node: torch.fx.Node, importer: Importer) -> Any:
+def _rows(node: torch.fx.Node, importer: IndexImporter) -> Any:
     """Emit a look-up of rows; TVM's own reads out of bounds where an index is."""
     table, indices = importer.env[node.args[0]], importer.env[node.args[1]]
     shape = list(indices.ty.shape)
@@ -119,7 +107,18 @@ def _rows(node: torch.fx.Node, importer: Importer) -> Any:
     return importer.builder.emit(relax.op.reshape(rows, [*shape, table.ty.shape[1]]))
 
 
-CONVERTERS: Mapping[str, Callable[[torch.fx.Node, Importer], Any]] = {
+def _dropout(node: torch.fx.Node, importer: IndexImporter) -> Any:
+    """Pass values on, as dropout does for inference; TVM's converter would do so while training, too."""
+    probability, trains = node.args[1:3]
+    if trains and probability:
+        raise ValueError(
+            f"it drops values at random (p={probability}) in this program; export the module after "
+            "module.eval(), or give its dropout `training=False`"
+        )
+    return importer.env[node.args[0]]
+
+
+CONVERTERS: Mapping[str, Callable[[torch.fx.Node, IndexImporter], Any]] = {
     "scaled_dot_product_attention.default": _attention,
     "embedding.default": _rows,
     "linear.default": _linear,
@@ -127,5 +126,8 @@ CONVERTERS: Mapping[str, Callable[[torch.fx.Node, Importer], Any]] = {
     "mm.default": _matmul,
     "bmm.default": _matmul,
     "cross_entropy_loss.default": _cross_entropy,
+    "dropout.default": _dropout,
+    "native_dropout.default": lambda node, importer: [_dropout(node, importer)],
+    **INDEXING,
 }
 """Converter by name of operator and overload."""

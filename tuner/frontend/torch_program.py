@@ -1,7 +1,8 @@
 """Find a torch program: an exported file, or a module that a function of one's own returns.
 
-Modules are exported for inference and for the shapes of their example inputs. What torch says while it
-exports is kept back: what went wrong comes as an error. Checked in
+Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own
+is code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs.
+What torch says while it exports is kept back: what went wrong comes as an error. Checked in
 tests/tuner/frontend/test_torch_program.py.
 """
 
@@ -22,34 +23,72 @@ from types import ModuleType
 import torch
 
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
+from tuner.frontend.exported_program import load_program
 from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
+from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch_importer import decompose, import_program
+from tuner.frontend.torch_reference import TorchReference
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
 
 
-def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-    """Return the model of a file that `torch.export.save` wrote.
+def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
+    """Return the model of a file that `torch.export.save` wrote. No code that stands in it is run.
+
+    Args:
+        path: of the file.
+        shapes: static shapes by name of input.
+        guarded: whether it is first tried in a child process with limits.
 
     Raises:
-        ModelFileError: the file is missing, or holds no exported program.
+        ModelFileError: the file is missing, or holds no exported program, or breaks a limit.
         UnsupportedOperatorError: the importer has no such operator.
     """
     try:
-        content = io.BytesIO(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+    if guarded:
+        try_import(f"{__name__}:import_exported", content, path, shapes=dict(shapes))
+    return import_exported(content, path, shapes=shapes)
+
+
+def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of bytes that `torch.export.save` wrote; arguments and errors of `load_exported`."""
     try:
         with quiet_export():
-            program = torch.export.load(content)
+            program = load_program(content)
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(f"{path}: {error}") from error
     except Exception as error:  # torch raises what the archive and its parts happen to raise
         raise ModelFileError(
             f"{path} is not an exported torch program ({_first_line(error)}); write it with "
             "torch.export.save, with this version of torch"
         ) from error
-    return import_program(_decomposed(program), path.name, shapes=shapes)
+    try:
+        decomposed = _decomposed(program)
+    except Exception as error:  # torch traces the program again
+        raise UnsupportedOperatorError(
+            f"torch cannot take {path} apart into the operators that TVM imports ({_first_line(error)}); "
+            "export it again, for fixed shapes"
+        ) from error
+    return _with_reference(
+        import_program(decomposed, path.name, shapes=shapes),
+        TorchReference(
+            module=program.module(check_guards=False),
+            examples=tuple(program.example_inputs[0]) if program.example_inputs else (),
+            program=decomposed,
+            shapes=shapes,
+            mode="export",
+        ),
+    )
+
+
+def warm_up() -> None:
+    """Import what torch imports only when it first exports a program: for the server of `sandbox`."""
+    import_module(torch.nn.Linear(1, 1), (torch.zeros(1, 1),), "warm-up")
 
 
 def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
@@ -70,10 +109,12 @@ def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[in
     return import_module(module, inputs, f"{location}:{function}", shapes=shapes)
 
 
-def build_torch_module(location: str, function: str) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
+def build_torch_module(
+    location: str, function: str, *, seed: int = 0
+) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
     """Return the torch module and the example inputs that a user's function makes.
 
-    This runs the user's own code; arguments are those of `load_function`.
+    This runs the user's own code; arguments are those of `load_function`. The seed is torch's while it runs.
 
     Raises:
         ModelFileError: the function fails, or does not return a torch module and a sequence of tensors.
@@ -86,7 +127,10 @@ def build_torch_module(location: str, function: str) -> tuple[torch.nn.Module, S
             f"{location} has no function {function!r}; name one that returns (module, inputs)"
         )
     try:
-        built = build()
+        # Weights that the function draws are the same in every process and on every day.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            built = build()
     except Exception as error:  # foreign code: the user's own function
         raise ModelFileError(
             f"{name} failed ({_first_line(error)}); it must take nothing and return a torch module and a "
@@ -126,8 +170,17 @@ def import_module(
         ) from error
     finally:
         module.train(was_training)
-    model = import_program(_decomposed(program), name, shapes=shapes or {})
+    program = _decomposed(program)
+    model = _with_reference(
+        import_program(program, name, shapes=shapes or {}),
+        TorchReference(module=module, examples=tuple(inputs), program=program, shapes=shapes or {}),
+    )
     return replace(model, cuts=marked_cuts(module))
+
+
+def _with_reference(model: Model, reference: TorchReference) -> Model:
+    """Return the model with what it is compared with; whole numbers reach as far as in the examples."""
+    return replace(model, inputs=reference.with_ranges(model.inputs), reference=reference)
 
 
 def _decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -88,8 +88,3 @@ class IndexSet:
         if not self.bits:
             raise ValueError("an empty index set has no last number; check that it holds something")
         return self.bits.bit_length() - 1
-
-    def next_after(self, index: int) -> int | None:
-        """Return the smallest number in the set that is larger than `index`, or None if there is none."""
-        rest = self.bits >> (index + 1)
-        return None if not rest else index + (rest & -rest).bit_length()

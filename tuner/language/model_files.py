@@ -117,9 +117,10 @@ def load_manifest(folder: Path) -> Manifest:
             f"{folder} holds no language model ({error.strerror or error}); make one with "
             "`tessel language train`"
         ) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFileError(
-            f"{path} is not a language model's manifest: {error}; make one with `tessel language train`"
+            f"{path} is not a language model's manifest: {str(error)[:300]}; make one with "
+            "`tessel language train`"
         ) from error
 
 
@@ -148,9 +149,20 @@ def load_network(folder: Path, target: Target) -> tuple[Network, Manifest]:
         raise ModelFileError(
             f"{path} is not the file that its manifest names, by its digest; copy the whole folder again"
         )
+    _check_size(manifest.shape, len(content), path)
     network = Network(manifest.shape)
     _fill(network, tensors, path)
     return network, manifest
+
+
+def _check_size(shape: NetworkShape, num_bytes: int, path: Path) -> None:
+    """Refuse a shape that the weights cannot be of, before a network of that shape is made."""
+    least = 4 * 12 * shape.layers * shape.width**2  # of a transformer's matrices alone, in 32-bit floats
+    if least > num_bytes:
+        raise ModelFileError(
+            f"{path} has {num_bytes} bytes, and a network of {shape.layers} layers of width {shape.width} "
+            f"has at least {least}; train the model again with `tessel language train`"
+        )
 
 
 def _fill(network: Network, tensors: dict[str, torch.Tensor], path: Path) -> None:

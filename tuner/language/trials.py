@@ -135,7 +135,10 @@ def new_samples(
 
 
 def _space_of(trial: Trial, tuned_for: Any) -> KernelSpace | None:
-    module = meta_schedule.database.Workload.from_json([trial.task, trial.module]).mod
+    try:
+        module = meta_schedule.database.Workload.from_json([trial.task, trial.module]).mod
+    except Exception:  # TVM raises whatever its readers raise, and records may come from a stranger
+        return None
     try:
         space = KernelSpace(trial.task, module, tuned_for)
         return space if space.has_decisions else None

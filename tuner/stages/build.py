@@ -121,7 +121,11 @@ def _build_stage(
     recomputable: frozenset[Var],
 ) -> Stage:
     input_targets = tuple(value for value in part.received_and_read if is_differentiable(value))
-    weight_targets = tuple(value for value in part.parameters if is_differentiable(value))
+    weight_targets = tuple(
+        value
+        for value in part.parameters
+        if is_differentiable(value) and program.names[value] not in program.untrained
+    )
     adjoint = differentiate(part.bindings, seeds=seeds, wanted=(*input_targets, *weight_targets))
     writer = _Writer(program, part, name, adjoint, seeds, recomputable)
     slices = writer.slices(input_targets, weight_targets)

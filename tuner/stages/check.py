@@ -1,56 +1,76 @@
 """Run stages one after another, as a pipeline would, and compare with the uncut model.
 
-The uncut model's gradient is that of the model as a single stage, so a mistake in an operator's gradient
-would be in both: operators are checked apart, against finite differences. What this checks is the cutting:
-liveness, relays, what is saved, the split of the backward, and the sums over tied weights. Checked itself,
-by breaking stages, in tests/tuner/stages/test_check.py.
+A model that was imported is compared with the program that it comes from, under its own framework: its
+outputs or its loss, and every gradient. For models that were written here the uncut model is that of a single
+stage, so a mistake in an operator's gradient would be in both: operators are checked apart, against finite
+differences. What is checked either way is the cutting: liveness, relays, what is saved, the split of the
+backward, and the sums over tied weights. Checked itself, by breaking stages, in
+tests/tuner/stages/test_check.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from tuner.errors import TunerError
-from tuner.frontend.model import IRModule, Model
+from tuner.frontend.model import Model, Reference, Run
+from tuner.numerical_error import Deviation, compare_gradients, compare_outputs, worst
 from tuner.stages.build import build_stages
 from tuner.stages.interface import Stage, StageFunction, gradient_name, is_gradient
 from tuner.stages.program import read_program, tensor_info
-
-Run: TypeAlias = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
-"""Runs a module's `main` on inputs, in order, and gives its outputs, in order."""
-
-NEGLIGIBLE = 1e-3
-"""A gradient this much smaller than the largest one is compared with that share of it: the gradient of a bias
-that softmax cancels (of attention's keys) is nothing but rounding errors of large terms."""
 
 _WEIGHT_SCALE = 0.05
 """Standard deviation of random weights: small enough that activations of a deep model stay finite."""
 
 
-def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Run) -> float:
-    """Find the largest relative error of the chained stages against the uncut model.
+def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Run) -> Deviation:
+    """Find what the chained stages have most wrong, against the model's own program or else the uncut model.
 
     Outputs are compared, and for training every weight's gradient, once by the joint backward and once by
-    the two halves. The error of a tensor is its largest absolute difference over the largest absolute value
-    in it, or over a thousandth of the largest in any gradient where that is more.
+    the two halves (`tuner.numerical_error` says how). The tensor is named with the stages that make it.
 
     Args:
+        model: what was cut; its reference is what it is compared with, where it has one.
+        stages: what it was cut into.
         seed: draws the inputs, and the weights that the model does not hold.
         run: executes a module.
 
     Raises:
-        TunerError: the stages do not make what the model makes.
+        TunerError: a stage reads what no stage before it makes.
     """
     tensors = draw_tensors(model, rng=np.random.default_rng(seed))
-    whole = build_stages(model, ())
-    expected = run_stages(whole, tensors, split=False, run=run)
+    if model.reference is None:
+        expected = run_stages(build_stages(model, ()), tensors, split=False, run=run)
+    else:
+        tensors, expected = _from_reference(model, model.reference, tensors, seed)
     found = [run_stages(stages, tensors, split=False, run=run)]
     if model.training:
         found.append(run_stages(stages, tensors, split=True, run=run))
-    return max(_relative_error(expected, results) for results in found)
+    halves = ("the joint backward", "the split backward")
+    deviations = [
+        msgspec.structs.replace(each, tensor=_described(each.tensor, stages, halves[index]))
+        for index, results in enumerate(found)
+        for each in _compare(results, expected)
+    ]
+    return worst(deviations) or Deviation(tensor="nothing", relative_error=0.0)
+
+
+def _from_reference(
+    model: Model, reference: Reference, tensors: Mapping[str, np.ndarray], seed: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the tensors with inputs that the model's own program takes, and what it makes of them."""
+    inputs, outputs = reference.draw(model.inputs, seed)
+    program = read_program(model)
+    names = [program.names[output] for output in program.outputs]
+    tensors = {**tensors, **inputs}
+    if not model.training:
+        return tensors, dict(zip(names, outputs, strict=True))
+    loss, gradients = reference.gradients(model, inputs)
+    by_name = {gradient_name(name): gradient for name, gradient in gradients.items()}
+    return tensors, {names[0]: loss} | by_name
 
 
 def draw_tensors(model: Model, *, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -127,17 +147,24 @@ def _receive_gradients(known: dict[str, np.ndarray], made: Mapping[str, np.ndarr
         known[name] = known[name] + value if name in relayed and name in known else value
 
 
-def _relative_error(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> float:
-    if expected.keys() != found.keys():
-        different = sorted(expected.keys() ^ found.keys())
-        raise TunerError(f"the stages and the uncut model differ in {different}; cut the model again")
-    largest = {name: float(np.max(np.abs(tensor), initial=0.0)) for name, tensor in expected.items()}
-    least = NEGLIGIBLE * max((largest[name] for name in expected if is_gradient(name)), default=0.0)
-    return max(
-        _difference(expected[name], found[name]) / (max(largest[name], least * is_gradient(name)) or 1.0)
-        for name in expected
+def _compare(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[Deviation, ...]:
+    def outputs(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: tensor for name, tensor in tensors.items() if not is_gradient(name)}
+
+    def gradients(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: tensor for name, tensor in tensors.items() if is_gradient(name)}
+
+    # A gradient of nothing but zeros need not be made.
+    needed = {name: value for name, value in gradients(expected).items() if name in found or value.any()}
+    return compare_outputs(outputs(found), outputs(expected)) + compare_gradients(gradients(found), needed)
+
+
+def _described(name: str, stages: Sequence[Stage], half: str) -> str:
+    """Name an output or a gradient with the stages that make it."""
+    if not is_gradient(name):
+        return f"output {name}"
+    makers = [stage.name for stage in stages if name in map(gradient_name, stage.parameters)]
+    weight = next(
+        (each for stage in stages for each in stage.parameters if gradient_name(each) == name), name
     )
-
-
-def _difference(expected: np.ndarray, found: np.ndarray) -> float:
-    return float(np.max(np.abs(expected.astype(np.float64) - found.astype(np.float64)), initial=0.0))
+    return f"the gradient of {weight} ({' + '.join(makers) or 'no stage'}, {half})"

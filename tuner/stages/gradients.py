@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.stages.gradient_rule import Gradient
@@ -45,4 +46,9 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
             f"{' for these attributes' if own else ''}, so the model cannot be trained in stages; tune it "
             "for inference, or write its gradient beside those in tuner/stages/gradients.py"
         )
-    return tuple(rule(result, call, gradient, builder))
+    return tuple(None if _is_no_gradient(part) else part for part in rule(result, call, gradient, builder))
+
+
+def _is_no_gradient(part: Expr) -> bool:
+    """Say whether TVM's rule marks an argument as one without a gradient; run, the mark is the argument."""
+    return isinstance(part, relax.Call) and operator_name(part) == "grad.no_grad"

@@ -62,6 +62,7 @@ class Program:
         outputs: what the function returns, in order.
         names: a name for each input, parameter and bound value; no two are equal.
         functions: functions that bindings call, by name (kernels that an importer wrote).
+        untrained: names of parameters whose gradients nobody wants.
     """
 
     inputs: tuple[Var, ...]
@@ -70,6 +71,7 @@ class Program:
     outputs: tuple[Var, ...]
     names: Mapping[Var, str]
     functions: Mapping[str, Any]
+    untrained: frozenset[str] = frozenset()
 
 
 def read_program(model: Model) -> Program:
@@ -110,6 +112,7 @@ def read_program(model: Model) -> Program:
         outputs=fields,
         names=names,
         functions={variable.name_hint: body for variable, body in model.module.functions_items()},
+        untrained=model.untrained,
     )
 
 

@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from tuner.errors import TunerError
 from tuner.frontend.torch_program import quiet_export
+from tuner.frontend.torch_training import find_own_backwards
 
 _STATE = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 """Kinds of inputs of an exported program that are tensors of the module."""
@@ -80,9 +81,17 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
     """Export a module for example inputs, in the mode (training or not) that it is in.
 
     Raises:
-        TunerError: the module cannot be exported, changes an input, or returns what it does not compute.
+        TunerError: the module cannot be exported, changes an input, returns what it does not compute, or has
+            a backward of its own.
     """
     exported = _export(module, inputs)
+    own_backwards = find_own_backwards(module, inputs)
+    if own_backwards:
+        raise TunerError(
+            f"the module has a backward of its own ({'; '.join(own_backwards)}), which an export loses, so "
+            "that its stages' gradients would be wrong; write its forward in operators that autograd "
+            "differentiates, or register it as a torch.library.custom_op with its gradient"
+        )
     signature = exported.graph_signature
     state = _state(module, exported)
     # A tensor of several names goes by the first, as in `named_parameters`.

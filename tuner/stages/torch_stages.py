@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from tuner.errors import TunerError
 from tuner.frontend.pipeline_marks import marked_cuts
-from tuner.plan import TensorInfo, TiedParameter
+from tuner.plan import Borders, TensorInfo, TiedParameter
 from tuner.stages.cut_points import layer_spans, names_within, positions_after
 from tuner.stages.liveness import Part, find_flow
 from tuner.stages.torch_graph import TorchProgram, TorchStep, read_module
@@ -103,6 +103,9 @@ def split_module(
 
     The module is exported in the mode that it is in, so dropout and batch normalisation train where it does.
 
+    Each stage's module says in `meta["borders"]` what a pipeline has to hand it (`Borders`), for
+    `tessel.engine.build_schedule`.
+
     Args:
         module: must stay alive and keep its weights, which the stages share.
         inputs: example inputs of one micro-batch; shapes are fixed to theirs.
@@ -123,13 +126,39 @@ def split_module(
     for index, part in enumerate(find_flow(program, positions).parts):
         layers = names_within(paths, spans, borders[index], borders[index + 1])
         stages.append(_build_stage(program, part, f"stage{index}", layers, differentiable))
-    return TorchPipeline(
+    pipeline = TorchPipeline(
         stages=tuple(stages),
         tied=_tied(stages),
         input_names=tuple(node.name for node in program.inputs),
         output_names=tuple(node.name for node in program.results),
         output_spec=program.output_spec,
     )
+    for stage, borders_of_stage in zip(stages, _borders(pipeline), strict=True):
+        stage.module.meta["borders"] = borders_of_stage
+    return pipeline
+
+
+def _borders(pipeline: TorchPipeline) -> list[Borders]:
+    """Return what crosses the borders of each stage when the user's inputs are given to the first alone."""
+    stages = pipeline.stages
+    crossing: list[tuple[str, ...]] = [pipeline.input_names]
+    for number, stage in enumerate(stages[:-1], start=1):
+        later = {info.name for each in stages[number:] for info in each.inputs}
+        # What the user gave or gets may have to pass stages that have nothing to do with it.
+        passing = [name for name in crossing[-1] if name in later or name in pipeline.output_names]
+        results = [info.name for info in stage.outputs if info.name in pipeline.output_names]
+        crossing.append(tuple(dict.fromkeys((*(info.name for info in stage.sent), *passing, *results))))
+    crossing.append(pipeline.output_names)
+    return [
+        Borders(
+            takes=crossing[number],
+            reads=tuple(info.name for info in stage.inputs),
+            makes=tuple(info.name for info in stage.outputs),
+            gives=crossing[number + 1],
+            tied=pipeline.tied,
+        )
+        for number, stage in enumerate(stages)
+    ]
 
 
 def _differentiable(program: TorchProgram) -> frozenset[fx.Node]:

@@ -21,7 +21,7 @@ from pipeline_programs import ChainSpec
 from tessel.engine import EngineError, actions_from_csv, schedule_of_actions
 from tessel.engine.actions import actions_of
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
-from tessel.engine.launch import launch
+from tessel.engine.launch import _require_running, _watch, launch
 from tessel.engine.progress import Progress, read_standing
 from tessel.shapes import make_shape
 
@@ -133,13 +133,13 @@ def test_a_run_that_takes_too_long_is_ended(processes: Callable[[], list[int]]) 
 
 
 def test_progress_is_read_while_it_is_written(tmp_path: Path) -> None:
-    assert read_standing(tmp_path, 0) == (False, "starting", False)
+    assert read_standing(tmp_path, 0) == (False, "starting", False, 0.0)
     progress = Progress(tmp_path, 0)
-    assert read_standing(tmp_path, 0) == (False, "starting", False)
+    assert read_standing(tmp_path, 0) == (False, "starting", False, 0.0)
     progress.wait("waiting for what 0F1 needs")
-    assert read_standing(tmp_path, 0) == (True, "waiting for what 0F1 needs", False)
+    assert read_standing(tmp_path, 0) == (True, "waiting for what 0F1 needs", False, 0.0)
     progress.work("running 0F1")
-    assert read_standing(tmp_path, 0) == (False, "running 0F1", False)
+    assert read_standing(tmp_path, 0) == (False, "running 0F1", False, 0.0)
     progress.work("ü" * 1000)
     assert not read_standing(tmp_path, 0).is_waiting
 
@@ -153,10 +153,53 @@ def test_a_rank_that_is_stopped_is_known_even_where_it_was_waiting(tmp_path: Pat
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     try:
-        _wait_until(lambda: read_standing(tmp_path, 3) == (True, "waiting for others", True), seconds=60)
+        _wait_until(lambda: read_standing(tmp_path, 3) == (True, "waiting for others", True, 0.0), seconds=60)
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_rank_that_is_stopped_is_named_long_before_the_time_out(
+    processes: Callable[[], list[int]],
+) -> None:
+    """Without a heartbeat only the time-out, of ten minutes here, would end the run."""
+    match = (
+        r"rank 1 has not answered for \d+ s because its process was stopped while running 1F1.* about to fail"
+    )
+    with pytest.raises(EngineError, match=match):
+        launch(failing_job("stop"), timeout_s=600, silence_s=1.0)
+    assert processes() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mishap", "silence_s"), [("stop briefly", 30.0), ("hold the interpreter", 0.1)])
+def test_a_rank_that_goes_on_is_not_taken_for_stopped(
+    mishap: str, silence_s: float, processes: Callable[[], list[int]]
+) -> None:
+    results = launch(failing_job(mishap), timeout_s=240, silence_s=silence_s)
+    assert [result.rank for result in results] == [0, 1]
+    assert processes() == []
+
+
+def test_silence_alone_is_no_failure(tmp_path: Path) -> None:
+    """A rank that computes for long, or waits on a busy machine, may be silent: it is left alone."""
+    progress = Progress(tmp_path, 0)
+    progress.start_heartbeat()
+    _wait_until(lambda: read_standing(tmp_path, 0).silent_s > 0, seconds=60)
+    _require_running(tmp_path, 0, silence_s=0.0)
+
+
+def test_a_process_that_starts_ranks_and_is_stopped_is_named(tmp_path: Path) -> None:
+    stopped = subprocess.Popen(["sleep", "600"])
+    try:
+        stopped.send_signal(signal.SIGSTOP)
+        with pytest.raises(
+            EngineError, match=f"process {stopped.pid} that started the ranks has been stopped"
+        ):
+            _watch(failing_job(""), tmp_path, stopped, timeout_s=600, silence_s=0.1)
+    finally:
+        stopped.kill()
+        stopped.wait()
 
 
 def test_more_stage_runs_than_transfers_can_be_told_apart_are_refused() -> None:

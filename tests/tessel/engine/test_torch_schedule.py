@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.distributed as dist
+from planned_models import WORDS, encoder_decoder
 from random_schedules import draw_schedule
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
@@ -22,6 +23,8 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from tessel.engine import EngineError, actions_of, actions_to_csv, build_schedule, renumbered
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
+from tuner.plan import TiedParameter
+from tuner.stages.torch_stages import split_module
 
 pytestmark = pytest.mark.torch
 
@@ -127,3 +130,87 @@ def test_what_torch_cannot_hold_is_refused_with_the_reason(group: None) -> None:
     wrong = [PipelineStage(stages[i], i, 4, torch.device("cpu")) for i in range(3)]
     with pytest.raises(EngineError, match="made for 4 stages"):
         build_schedule(one_rank_schedule(0), wrong, loss_of)
+
+
+class Branch(nn.Module):
+    """Also returns what depends on a weight of its own alone: no received tensor leads to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.places = nn.Parameter(torch.randn(ROWS, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tanh(self.linear(x)), torch.sin(self.places)
+
+
+class Product(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+
+def test_a_split_backward_reaches_weights_behind_no_received_tensor(group: None) -> None:
+    stages = {0: make_stages(1)[0], 1: Branch(), 2: Product()}
+    x, target = draw_batch()
+    build_schedule(one_rank_schedule(1, split_backward=True), stages, loss_of).step(x, target=target)
+    whole = nn.ModuleList([make_stages(1)[0], Branch()])
+    for rows, true in zip(x.chunk(MICRO_BATCHES), target.chunk(MICRO_BATCHES), strict=True):
+        left, right = whole[1](whole[0](rows))
+        (loss_of(left * right, true) / MICRO_BATCHES).backward()
+    assert_gradients_equal(nn.ModuleList([stages[0], stages[1]]), whole)
+
+
+def test_steps_may_be_accumulated(group: None) -> None:
+    stages = make_stages(3)
+    x, target = draw_batch()
+    runtime = build_schedule(one_rank_schedule(2), stages, loss_of)
+    for _ in range(2):
+        runtime.step(x, target=target)
+    whole = nn.Sequential(*make_stages(3).values())
+    (2 * loss_of(whole(x), target)).backward()
+    assert_gradients_equal(nn.Sequential(*stages.values()), whole)
+
+
+def test_a_weight_that_two_stages_share_is_divided_once(group: None) -> None:
+    stages, copies = make_stages(3), make_stages(3)
+    for each in (stages, copies):
+        each[2][0].weight = each[0][0].weight
+    x, target = draw_batch()
+    build_schedule(one_rank_schedule(2), stages, loss_of).step(x, target=target)
+    whole = nn.Sequential(*copies.values())
+    loss_of(whole(x), target).backward()
+    assert_gradients_equal(nn.Sequential(*stages.values()), whole)
+
+
+@pytest.mark.parametrize("options", [{}, {"split_backward": True}], ids=["joint", "split"])
+def test_stages_of_a_module_that_was_cut_are_exact(group: None, options: dict[str, bool]) -> None:
+    """What bypasses a stage is relayed, the words that only the second stage reads among it."""
+    module, example = encoder_decoder()
+    pipeline = split_module(module, example, ["encoder", "decoder.0"])
+    words = torch.randint(0, WORDS, (2, MICRO_BATCHES * 2, 3), generator=torch.Generator().manual_seed(0))
+    source, target = words
+    stages = {number: stage.module for number, stage in enumerate(pipeline.stages)}
+    runtime = build_schedule(one_rank_schedule(3, **options), stages, word_loss)
+    output = runtime.step(source, target, target=target)
+    whole, _ = encoder_decoder()
+    torch.testing.assert_close(output, whole(source, target))
+    word_loss(whole(source, target), target).backward()
+    assert_gradients_equal(module, whole)
+
+
+def test_a_tied_weight_that_a_stage_lacks_is_refused(group: None) -> None:
+    tied = [(TiedParameter("0.weight", 0), TiedParameter("nothing", 2))]
+    with pytest.raises(EngineError, match="weight nothing of stage 2 is tied, but the stage's module has no"):
+        build_schedule(one_rank_schedule(0), make_stages(3), loss_of, tied=tied)
+
+
+def word_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def assert_gradients_equal(found: nn.Module, expected: nn.Module) -> None:
+    true = dict(expected.named_parameters())
+    for name, weight in found.named_parameters():
+        gradient = true[name].grad
+        torch.testing.assert_close(weight.grad, gradient, msg=lambda text, name=name: f"{name}: {text}")

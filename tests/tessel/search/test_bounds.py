@@ -14,6 +14,7 @@ from tessel.placement import Block, Edge, Placement
 from tessel.search import find_repetend, memory_need
 from tessel.search.assignments import relaxed_bound
 from tessel.search.bounds import device_bounds, rate_bound
+from tessel.search.budget import SearchBudget
 from tessel.search.memory_need import least_memory
 from tessel.search.problem import Problem, make_problem, options
 from tessel.shapes import make_shape
@@ -72,7 +73,7 @@ def test_with_many_blocks_the_least_memory_is_a_bound(placement: Placement) -> N
 def test_no_repetend_beats_the_bound(placement: Placement, memory: int, copies: int) -> None:
     bound = rate_bound(make_problem(placement, memory=memory))
     try:
-        found = find_repetend(placement, memory=memory, max_copies=copies, time_limit_s=2)
+        found = find_repetend(placement, memory=memory, max_copies=copies, budget=SearchBudget(2))
     except InfeasibleError:
         return
     assert bound <= found.rate
@@ -145,6 +146,6 @@ def test_a_device_of_one_choice_is_bound_by_its_own_options() -> None:
     placement = make_shape(
         "vshape", 12, choose_backward=True, backward_span=4, backward_input_span=3, backward_weight_span=2
     )
-    found = find_repetend(placement, memory=12, max_copies=1, time_limit_s=5)
+    found = find_repetend(placement, memory=12, max_copies=1, budget=SearchBudget(5))
     assert found.rate_lower_bound == 5
     assert found.rate_optimal

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from tessel.placement import Block, Placement
 from tessel.search import find_schedule
+from tessel.search.budget import SearchBudget
 from tessel.search.device_diagram import DeviceDiagram, device_diagram
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.problem import make_problem
 from tessel.shapes import make_shape, vshape, zbv
 from tessel.validation import check_schedule
 from tests.makespan_oracle import least_makespan_by_cpsat
-from tests.schedule_samples import Case, least_makespan, ticking_clock, tiny_cases
+from tests.schedule_samples import Case, least_makespan, tiny_cases
 
 FAR = 1 << 40
 
@@ -90,9 +91,7 @@ def test_the_search_finds_what_the_general_solver_finds(case: Case) -> None:
     truth = least_makespan_by_cpsat(*case)
     if truth is None:
         return
-    found = find_schedule(
-        placement, micro_batches=micro_batches, memory=memory, time_limit_s=500, clock=ticking_clock()
-    )
+    found = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(3))
     check_schedule(found)
     assert found.lower_bound <= truth == found.makespan
     assert not found.optimal or found.lower_bound == truth
@@ -115,7 +114,7 @@ def test_a_known_makespan_only_helps(case: Case) -> None:
     [(1, 128), (2, 68), (3, 52), (4, 44)],
 )
 def test_four_device_chain_is_proven_under_every_limit(memory: int, makespan: int) -> None:
-    found = find_schedule(vshape(4), micro_batches=8, memory=memory, time_limit_s=500, clock=ticking_clock())
+    found = find_schedule(vshape(4), micro_batches=8, memory=memory, budget=SearchBudget(3))
     assert (found.makespan, found.optimal) == (makespan, True)
 
 
@@ -125,7 +124,7 @@ def test_four_device_chain_is_proven_under_every_limit(memory: int, makespan: in
 )
 def test_known_totals_are_proven_least(shape: str, memory: int, makespan: int) -> None:
     placement = make_shape(shape, 4)
-    found = find_schedule(placement, micro_batches=8, memory=memory, time_limit_s=5000, clock=ticking_clock())
+    found = find_schedule(placement, micro_batches=8, memory=memory, budget=SearchBudget(2))
     assert (found.makespan, found.optimal) == (makespan, True)
 
 

@@ -10,11 +10,12 @@ import pytest
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Placement
 from tessel.search import FrontierPoint, find_frontier, find_repetend
+from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape
 
 
 def test_a_chain_gets_faster_up_to_four_units() -> None:
-    points = find_frontier(make_shape("vshape", 4), time_limit_s=60)
+    points = find_frontier(make_shape("vshape", 4), budget=SearchBudget(60))
     assert [(point.memory[0], point.rate) for point in points] == [
         (1, Fraction(16)),
         (2, Fraction(8)),
@@ -28,7 +29,7 @@ def test_a_chain_gets_faster_up_to_four_units() -> None:
 @pytest.mark.parametrize("shape", ["kshape", "interleaved", "mshape"])
 def test_every_limit_is_answered_as_by_itself(shape: str) -> None:
     placement = make_shape(shape, 3, lag=1)
-    points = find_frontier(placement, max_copies=1, time_limit_s=60)
+    points = find_frontier(placement, max_copies=1, budget=SearchBudget(60))
     assert all(later.rate < point.rate for point, later in pairwise(points))
     for limit in range(1, points[-1].memory[0] + 2):
         worth = [point.rate for point in points if point.memory[0] <= limit]
@@ -43,12 +44,12 @@ def test_every_limit_is_answered_as_by_itself(shape: str) -> None:
 def test_large_units_need_no_more_points() -> None:
     unit = 1_500_000_007
     placement = make_shape("vshape", 4, forward_memory=unit, backward_memory=-unit)
-    limits = [point.memory[0] for point in find_frontier(placement, time_limit_s=60)]
+    limits = [point.memory[0] for point in find_frontier(placement, budget=SearchBudget(60))]
     assert limits == [unit, 2 * unit, 3 * unit, 4 * unit]
 
 
 def test_without_memory_there_is_one_point() -> None:
-    points = find_frontier(make_shape("vshape", 3, infer=True), time_limit_s=60)
+    points = find_frontier(make_shape("vshape", 3, infer=True), budget=SearchBudget(60))
     assert points == [FrontierPoint(memory=(0, 0, 0), period=1, copies=1, lower_bound=1, optimal=True)]
 
 

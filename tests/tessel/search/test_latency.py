@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.schedule.schedule import Schedule
+from tessel.search.budget import SearchBudget
 from tessel.search.cyclic_orders import OrderSearch
 from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.cyclic_starts import close_up
@@ -37,7 +38,7 @@ def test_latency_never_grows_and_all_rules_are_kept(
     if search.starts is None:
         return
     before = close_up(cyclic, search.starts, period)
-    after = shorten_latency(problem, before, period, lambda: False)
+    after = shorten_latency(problem, before, period, SearchBudget())
     assert latency(problem, after) <= latency(problem, before)
     schedule = Schedule.of(
         placement,
@@ -64,7 +65,7 @@ def test_known_shapes_have_the_latency_of_one_micro_batch_alone(
     search = OrderSearch(cyclic, period)
     search.run(10**7)
     assert search.starts is not None
-    found = shorten_latency(problem, close_up(cyclic, search.starts, period), period, lambda: False)
+    found = shorten_latency(problem, close_up(cyclic, search.starts, period), period, SearchBudget())
     assert latency(problem, found) == longest
 
 

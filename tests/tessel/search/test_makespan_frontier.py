@@ -9,9 +9,10 @@ from hypothesis import given, settings
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.search import MakespanPoint, find_makespan_frontier, find_schedule
+from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape, zbv
 from tessel.validation import check_schedule
-from tests.schedule_samples import Case, least_makespan, ticking_clock, tiny_cases
+from tests.schedule_samples import Case, least_makespan, tiny_cases
 
 
 def check_points(points: list[MakespanPoint], micro_batches: int) -> None:
@@ -32,9 +33,7 @@ def check_points(points: list[MakespanPoint], micro_batches: int) -> None:
 @given(case=tiny_cases())
 def test_points_lie_between_bound_and_truth(case: Case) -> None:
     placement, micro_batches, _ = case
-    points = find_makespan_frontier(
-        placement, micro_batches=micro_batches, time_limit_s=300, clock=ticking_clock()
-    )
+    points = find_makespan_frontier(placement, micro_batches=micro_batches, budget=SearchBudget(0.1))
     check_points(points, micro_batches)
     for point in points:
         truth = least_makespan(placement, micro_batches, point.memory)
@@ -45,7 +44,7 @@ def test_points_lie_between_bound_and_truth(case: Case) -> None:
 @pytest.mark.parametrize("shape", ["vshape", "kshape", "zbv"])
 def test_no_limit_is_answered_worse_than_by_a_rule_that_fits(shape: str) -> None:
     placement = make_shape(shape, 4)
-    points = find_makespan_frontier(placement, micro_batches=6, time_limit_s=3000, clock=ticking_clock())
+    points = find_makespan_frontier(placement, micro_batches=6, budget=SearchBudget(0.3))
     check_points(points, 6)
     for limit in range(1, max(points[-1].memory) + 1):
         fitting = [point.makespan for point in points if max(point.memory) <= limit]
@@ -63,7 +62,7 @@ def test_an_interrupt_ends_all_searches_and_keeps_what_was_found() -> None:
         if count == 2:
             raise KeyboardInterrupt
 
-    points = find_makespan_frontier(zbv(3), micro_batches=6, time_limit_s=5, on_search=interrupt)
+    points = find_makespan_frontier(zbv(3), micro_batches=6, budget=SearchBudget(5), on_search=interrupt)
     assert searched == [1, 2]
     assert points
     check_points(points, 6)
@@ -71,10 +70,8 @@ def test_an_interrupt_ends_all_searches_and_keeps_what_was_found() -> None:
 
 def test_a_search_starts_from_a_schedule_that_is_given() -> None:
     placement = zbv(3, split_backward=True, lag=1)
-    known = find_schedule(placement, micro_batches=6, memory=8, time_limit_s=0.3)
-    again = find_schedule(
-        placement, micro_batches=6, memory=9, time_limit_s=1, start_from=known, clock=ticking_clock()
-    )
+    known = find_schedule(placement, micro_batches=6, memory=8, budget=SearchBudget(0.3))
+    again = find_schedule(placement, micro_batches=6, memory=9, budget=SearchBudget(0.3), start_from=known)
     assert again.makespan <= known.makespan
     with pytest.raises(ValueError, match="more than the limits"):
         find_schedule(placement, micro_batches=6, memory=min(known.peak_memory) - 1, start_from=known)

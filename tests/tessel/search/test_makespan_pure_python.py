@@ -10,17 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
-import itertools
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan import find_schedule
 from tessel.shapes import make_shape
 
 for options in ({"split_backward": True}, {"choose_backward": True, "lag": 1}):
     placement = make_shape("zbv", 2, forward_span=2, **options)
-    ticks = itertools.count()
-    found = find_schedule(
-        placement, micro_batches=3, memory=5, time_limit_s=34, seed=5, clock=lambda: float(next(ticks))
-    )
-    print(found.makespan, found.found_by, [start.start for start in found.starts])
+    budget = SearchBudget(0.05)
+    found = find_schedule(placement, micro_batches=3, memory=5, budget=budget, seed=5)
+    print(budget.operations, found.makespan, found.found_by, [start.start for start in found.starts])
 """
 
 

@@ -37,7 +37,7 @@ def test_wherever_the_search_stands_the_schedule_is_valid(
     priority = np.random.default_rng(seed).integers(0, 1000, len(start))
     before = list_schedule(instance, priority, options, True, start)
     orders = orders_of(instance, start)
-    makespan, _ = search_neighbourhood(instance, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
+    makespan, _, _ = search_neighbourhood(instance, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
     best = as_schedule(placement, instance, orders.best, memory)
     check_schedule(best)
     assert best.makespan == makespan <= before
@@ -68,5 +68,7 @@ def test_zero_bubble_v_is_improved_to_the_proven_optimum(seed: int) -> None:
     start = np.empty(instance.num_blocks * 8, dtype=np.int64)
     for (block, micro_batch), when in built.start_by_block().items():
         start[micro_batch * instance.num_blocks + block] = when
-    makespan, _ = search_neighbourhood(instance, orders_of(instance, start), NEVER, 0, 20_000, 0, 531, seed)
+    makespan, _, _ = search_neighbourhood(
+        instance, orders_of(instance, start), NEVER, 0, 20_000, 0, 531, seed
+    )
     assert makespan == 531

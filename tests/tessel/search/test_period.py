@@ -15,6 +15,7 @@ from tessel.errors import InfeasibleError
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search import Progress, RepetendResult, find_repetend
+from tessel.search.budget import SearchBudget
 from tessel.search.problem import NO_LIMIT, Problem, make_problem, options
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
@@ -157,11 +158,11 @@ def test_more_memory_is_never_slower_and_numbering_does_not_matter(data: st.Data
     placement = data.draw(placements(max_stages=3))
     memory = data.draw(st.integers(1, 4))
     try:
-        tight = find_repetend(placement, memory=memory, max_copies=2, time_limit_s=LONG_S)
+        tight = find_repetend(placement, memory=memory, max_copies=2, budget=SearchBudget(LONG_S))
     except InfeasibleError:
         return
     assume(tight.search_seconds < SHORT_S)
-    loose = find_repetend(placement, memory=memory + 1, max_copies=2, time_limit_s=LONG_S)
+    loose = find_repetend(placement, memory=memory + 1, max_copies=2, budget=SearchBudget(LONG_S))
     assert loose.rate <= tight.rate
     new_number = data.draw(st.permutations(range(placement.devices)))
     mirrored = Placement(
@@ -177,7 +178,7 @@ def test_more_memory_is_never_slower_and_numbering_does_not_matter(data: st.Data
         ),
         edges=placement.edges,
     )
-    other = find_repetend(mirrored, memory=memory, max_copies=2, time_limit_s=LONG_S)
+    other = find_repetend(mirrored, memory=memory, max_copies=2, budget=SearchBudget(LONG_S))
     assert other.rate <= tight.rate or other.search_seconds >= SHORT_S
     assert other.rate >= tight.rate
 
@@ -429,19 +430,13 @@ def test_an_interrupt_of_compiled_code_returns_the_best_so_far() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    interrupts: list[bool] = []
+    budget = SearchBudget(None, 600, on_progress=arm)
     try:
-        found = find_repetend(
-            make_shape("nnshape", 8),
-            memory=5,
-            time_limit_s=600,
-            on_progress=arm,
-            on_interrupt=lambda: interrupts.append(True),
-        )
+        found = find_repetend(make_shape("nnshape", 8), memory=5, budget=budget)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert interrupts == [True]
+    assert budget.is_interrupted
     assert find_violations(unrolled(found)) == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
 from tessel.search.incumbent import makespan_of
 from tessel.search.instance import build_instance
 from tessel.search.makespan import find_schedule
@@ -58,5 +59,5 @@ def test_whole_schedules_reach_the_known_totals(
     placement: Placement, memory: int, makespans: tuple[int, int]
 ) -> None:
     for micro_batches, makespan in zip((8, 16), makespans, strict=True):
-        found = find_schedule(placement, micro_batches=micro_batches, memory=memory, time_limit_s=1.5)
+        found = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(1.5))
         assert found.makespan <= makespan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessel.search.budget import SearchBudget
 from tessel.search.instance import build_instance
 from tessel.search.makespan import find_schedule
 from tessel.search.repeating import find_repeating_part
@@ -31,5 +32,5 @@ def test_all_forwards_then_all_backwards_does_not_repeat() -> None:
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_repetends_of_found_schedules_are_what_they_say(shape: str) -> None:
-    found = find_schedule(make_shape(shape, 4), micro_batches=16, memory=8, time_limit_s=0.1)
+    found = find_schedule(make_shape(shape, 4), micro_batches=16, memory=8, budget=SearchBudget(0.1))
     assert not find_violations(found)

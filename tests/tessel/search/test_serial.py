@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.search import serial
+from tessel.search.budget import SearchBudget
 from tessel.search.instance import build_instance
 from tessel.search.memory_need import least_memory
 from tessel.search.problem import make_problem
@@ -59,13 +60,15 @@ def test_most_urgent_step_goes_first(is_active: bool) -> None:
     assert start.tolist() == [0, 3, 1, 6, 2, 9]
 
 
-def test_a_listing_ends_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_ends_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = build_instance(vshape(2), micro_batches=8, memory=None)
     priority = np.arange(instance.num_blocks * 8, dtype=np.int64)
     options = np.empty((0, 8), dtype=np.int64)
     whole, cut = np.empty((2, len(priority)), dtype=np.int64)
     makespan = list_schedule(instance, priority, options, True, whole)
     monkeypatch.setattr(serial, "MOST_LOOKS", 1)
-    assert list_schedule(instance, priority, options, True, cut, lambda: False) == makespan
+    budget = SearchBudget(1.0)
+    assert list_schedule(instance, priority, options, True, cut, budget) == makespan
     assert (cut == whole).all()
-    assert list_schedule(instance, priority, options, True, cut, lambda: True) == -1
+    assert budget.operations == len(whole) * instance.num_blocks * serial.OPERATIONS_A_LOOK
+    assert list_schedule(instance, priority, options, True, cut, SearchBudget(0.0)) == -1

@@ -11,9 +11,10 @@ from scipy.special import softmax
 from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.attention import Attention
 from tuner.graph.dataflow import DataflowGraph
-from tuner.lower import build_module, lower_module, run_module
+from tuner.lower import build_module, lower_module
 from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, part_of, partition_module
 from tests.random_stretches import random_stretch
+from tests.run_module import run_module
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph
-from tuner.lower import build_module, build_reference, lower_module, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference, lower_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.rules.spec import gather_specs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target

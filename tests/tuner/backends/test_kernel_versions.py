@@ -22,11 +22,10 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("1", "7ffe00ec13d83974"),
-    "blas": ("1", "564fedaf0557b65f"),
+    "tvm": ("2", "7ffe00ec13d83974"),
+    "blas": ("2", "564fedaf0557b65f"),
     "products": ("1", "4a962e272bbd4bb9"),
     "attention": ("1", "67c7b0356e240db1"),
-    "winograd": ("1", "e1c8530ce1dd5820"),
     "channels_last": ("1", "7ea4359513a350f5"),
 }
 """The version of each backend's kernels, and the digest of the kernels that it has for `PROGRAMS`."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.protocol import TuningBackend
 from tuner.backends.registry import make_backend
-from tuner.lower import build_module, build_reference, lower_module, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference, lower_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.protocol import (
     NUM_INPUTS_ATTRIBUTE,
     WEIGHTS_ATTRIBUTE,
@@ -16,8 +18,8 @@ from tuner.backends.protocol import (
 )
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
-from tuner.lower import build_module, build_reference, lower_module, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference, lower_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.rewrite import extract_function, extract_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import bound_arguments

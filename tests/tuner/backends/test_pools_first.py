@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module
+from tests.run_module import run_module
 from tuner.backends.pools_first import with_pools_first
-from tuner.lower import build_reference, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_reference
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
@@ -17,14 +18,15 @@ from cost_model.schedule_model import MIN_TRIALS, Trials
 from records import Status, open_store
 from records.metaschedule import Trial, trial_of, write_database
 from tests.partition_samples import part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.metaschedule import MetaSchedule, tuning_target, tuning_tasks
 from tuner.backends.protocol import IRModule
 from tuner.backends.registry import make_backend
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import load_trials, task_name
 from tuner.backends.tvm_native import fuse_function
-from tuner.lower import build_module, build_reference, lower_module, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference, lower_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import environment_of, resolve_target
 

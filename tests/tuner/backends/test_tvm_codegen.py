@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import tvm
+from numerics import relative_error
 from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import is_op, wildcard
 
 from tests.partition_samples import part_of, partition_module
+from tests.run_module import run_module
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm_codegen import TvmCodegen
-from tuner.lower import build_module, build_reference, lower_module, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference, lower_module
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.language_texts import read_decisions
 from tuner.language.choices import Choice, LocationChoice, OptionChoice, TileChoice
 from tuner.language.text import (
     Argument,
@@ -15,7 +16,6 @@ from tuner.language.text import (
     KernelText,
     SketchText,
     Text,
-    read_decisions,
     write_text,
 )
 from tuner.language.vocabulary import DECISIONS, TOKENS

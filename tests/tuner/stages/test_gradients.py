@@ -117,6 +117,11 @@ CASES = {
         [(2, 3, 2)],
     ),
     "take of one index": (lambda x: op.take(x, relax.const(1, "int64"), axis=1), [(2, 3, 2)]),
+    "full_like within where": (
+        lambda x: op.where(relax.const([True, False]), op.full_like(x, const(-2.0)), x),
+        [(3, 2)],
+    ),
+    "zeros_like within maximum": (lambda x: op.maximum(x, op.zeros_like(x)), [(3, 4)]),
     "where": (lambda x, y: op.where(relax.const([True, False]), x, y), [(3, 2), (3, 2)]),
     "variance": (lambda x: op.variance(x, axis=[-1], keepdims=True), [(3, 4)]),
 }

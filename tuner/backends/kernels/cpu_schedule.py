@@ -18,11 +18,11 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
+from cost_model.register_tile import largest_divisor
 from tuner.backends.kernels.register_tile import (
     Tile,
     choose_tile,
     is_contiguous,
-    largest_divisor,
     result_axes,
 )
 from tuner.backends.protocol import PrimFunc
@@ -167,8 +167,15 @@ def _move_last(position: int, rank: int) -> tirx.IndexMap:
 
 
 def _fuse_epilogue(schedule: Schedule, results: BlockHandle) -> None:
-    """Let the copy out of the registers compute what follows the product, where that is elementwise."""
+    """Let the copy out of the registers compute what follows the product, where that is elementwise.
+
+    What reads only some of the results, such as a slice, stays a nest of its own: inlined, it is guarded by a
+    predicate, which TVM drops when the copy is moved into the tile's loops. The kernel would then write what
+    the slice leaves out, beyond the rows it belongs to and beyond the end of the result.
+    """
     for consumer in schedule.get_consumers(results):
+        if _num_points(schedule, consumer) != _num_points(schedule, results):
+            continue
         attempt = schedule.copy()
         try:
             attempt.reverse_compute_inline(consumer)
@@ -269,8 +276,7 @@ def _vectorise_innermost(schedule: Schedule, block: BlockHandle) -> int:
 
 def _parallelise(schedule: Schedule, block: BlockHandle, loops: Sequence[Any]) -> None:
     """Fuse the loops and share them out among threads, where there is enough to do."""
-    points = math.prod(int(axis.dom.extent) for axis in schedule.get(block).iter_vars)
-    if not loops or points < _MIN_PARALLEL_POINTS:
+    if not loops or _num_points(schedule, block) < _MIN_PARALLEL_POINTS:
         return
     fused = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     if _extent(schedule, fused) > 1:
@@ -295,12 +301,16 @@ def _is_injective(schedule: Schedule, block: BlockHandle) -> bool:
 def _reuses_inputs(schedule: Schedule, block: BlockHandle) -> bool:
     """Say whether the nest is a sum of products whose operands are each read many times."""
     kinds = _axis_kinds(schedule, block)
-    statement = schedule.get(block)
     if "R" not in kinds or "S" not in kinds:
         return False
-    points = math.prod(int(axis.dom.extent) for axis in statement.iter_vars)
-    operands = [math.prod(int(extent) for extent in region.source.shape) for region in statement.reads]
-    return len(operands) >= 2 and points > 4 * max(operands)
+    reads = schedule.get(block).reads
+    operands = [math.prod(int(extent) for extent in region.source.shape) for region in reads]
+    return len(operands) >= 2 and _num_points(schedule, block) > 4 * max(operands)
+
+
+def _num_points(schedule: Schedule, block: BlockHandle) -> int:
+    """Return how often the nest's block runs."""
+    return math.prod(int(axis.dom.extent) for axis in schedule.get(block).iter_vars)
 
 
 def _only_moves(schedule: Schedule, block: BlockHandle) -> bool:

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.kernels import joined_data
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.joined_data import JoinedShape
 from tuner.backends.kernels.memory import Operands, flat, prefetch
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.sums import Sums, tile_rows
 from tuner.backends.protocol import PrimFunc
 

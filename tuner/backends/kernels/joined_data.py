@@ -19,9 +19,9 @@ from typing import Any
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.memory import flat
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.protocol import PrimFunc
 
 _RUN = 8

@@ -1,9 +1,7 @@
-"""Which tile of a reduction's results to keep in vector registers, and which operand to pack for it.
+"""How a block's loops read its operands, and the register tile that follows from that.
 
-The model: a vector step covers `lanes` neighbouring results, a tile is some rows of several vectors, and all
-of its partial results stay in registers while the reduction runs. A vector is cheap to load where the
-operand holds its axis last and steps by one; an operand that holds it elsewhere can be packed. Tiles divide
-their axes: nothing is left over. Latencies and cache sizes are left out. Checked in
+The choice of the tile is `cost_model.register_tile`, from extents and strides alone; here these are read off
+a block, and the tile names its loops and the operand to pack. Checked in
 tests/tuner/backends/kernels/test_register_tile.py.
 """
 
@@ -17,20 +15,11 @@ import tvm
 import tvm_ffi
 from tvm import sym
 
+from cost_model import register_tile
+from cost_model.register_tile import OperandStep, TileAxis
+
 Block: TypeAlias = Any
 """A `tvm.tirx` block statement; TVM ships no types."""
-
-NUM_ACCUMULATORS = 24
-"""Vector registers for partial results; AVX-512 has 32, and operands need some."""
-
-_MAX_ROWS = 7
-"""Rows of a tile: 7 divides the extents of many convolutions, and 4 those of most products."""
-
-_LANES = (16, 8, 4)
-"""Elements of a vector step, the best first: one AVX-512 register of float32, two of AVX2, and less."""
-
-_MAX_VECTORS = 16
-"""Vectors along one row of a tile, where rows are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,38 +102,30 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
         axes: the axes of the results.
         packs: whether the operands' elements are read often enough to pay for packing.
     """
-    choices = []
-    for index, axis in enumerate(axes):
-        lanes = lanes_of(axis.extent)
-        to_pack = [access for access in axis.accesses if access.step and not is_contiguous(access)]
-        if not lanes or axis.position is None or len(to_pack) > int(packs):
-            continue
-        if not any(access.step for access in axis.accesses):
-            continue
-        if any(access.step != 1 or access.position is None for access in to_pack):
-            continue
-        choices.append((lanes, -len(to_pack), index))
-    if not choices:
+    chosen = register_tile.choose_tile([_as_tile_axis(axis) for axis in axes], packs=packs)
+    if chosen is None:
         return None
-    lanes, packing, vector = max(choices)
-    return _tile(axes, vector, lanes, packs_operand=packing < 0)
-
-
-def _tile(axes: Sequence[ResultAxis], vector: int, lanes: int, *, packs_operand: bool) -> Tile:
-    rows = _row_axis(axes, vector)
-    row_tile = largest_divisor(axes[rows].extent, _MAX_ROWS) if rows is not None else 1
-    most_vectors = min(_MAX_VECTORS, NUM_ACCUMULATORS // row_tile)
-    result_position = axes[vector].position
+    result_position = axes[chosen.vector_axis].position
     assert result_position is not None, "only an axis that the result holds is chosen"
     tile = Tile(
-        vector=vector,
-        lanes=lanes,
-        vector_tile=lanes * largest_divisor(axes[vector].extent // lanes, most_vectors),
+        vector=chosen.vector_axis,
+        lanes=chosen.lanes,
+        vector_tile=chosen.lanes * chosen.vectors,
         result_position=result_position,
-        rows=rows,
-        row_tile=row_tile,
+        rows=chosen.row_axis,
+        row_tile=chosen.rows,
     )
-    return _packing(tile, axes) if packs_operand else tile
+    return _packing(tile, axes) if chosen.packs else tile
+
+
+def _as_tile_axis(axis: ResultAxis) -> TileAxis:
+    """Return what the choice asks of an axis; an operand whose position is unknown cannot be packed."""
+    steps = (
+        OperandStep(access.read, access.step if access.position is not None else 0, is_contiguous(access))
+        for access in axis.accesses
+        if access.step
+    )
+    return TileAxis(axis.extent, tuple(steps), takes_vectors=axis.position is not None)
 
 
 def _packing(tile: Tile, axes: Sequence[ResultAxis]) -> Tile:
@@ -159,27 +140,6 @@ def _packing(tile: Tile, axes: Sequence[ResultAxis]) -> Tile:
         and any(access.read == packed.read and access.step for access in axis.accesses)
     )
     return replace(tile, packed_read=packed.read, packed_position=packed.position, shared=shared)
-
-
-def _row_axis(axes: Sequence[ResultAxis], vector: int) -> int | None:
-    """Return the last axis along which the operand that vectors are loaded from stays the same."""
-    vector_reads = {access.read for access in axes[vector].accesses if access.step}
-    for index in reversed(range(len(axes))):
-        if index != vector and axes[index].extent > 1:
-            moved = {access.read for access in axes[index].accesses if access.step}
-            if moved and not moved & vector_reads:
-                return index
-    return None
-
-
-def lanes_of(extent: int) -> int:
-    """Return the widest vector that divides the extent; 0 where none does."""
-    return next((lanes for lanes in _LANES if extent % lanes == 0), 0)
-
-
-def largest_divisor(extent: int, limit: int) -> int:
-    """Return the largest divisor of the extent up to the limit."""
-    return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
 
 
 def is_contiguous(access: Access) -> bool:

@@ -15,7 +15,7 @@ from tuner.backends.protocol import IRModule, PrimFunc
 from tuner.target import Target
 from tuner.target_resolution import tvm_target
 
-SCHEDULES_VERSION = 1
+SCHEDULES_VERSION = 2
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.cpu_kernels`."""
 
 OPAQUE = 8

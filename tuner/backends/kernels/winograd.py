@@ -4,12 +4,12 @@ F(m x m, 3 x 3) computes a tile of m x m results from a patch of (m + 2) x (m + 
 of 9 m^2 multiplications for each pair of channels: 4 times fewer for m = 4, 2.25 times for m = 2. One kernel
 transforms the weights. The other works on a block of tiles at a time, so that all stays in the cache: it
 transforms patches, multiplies one matrix for each of the (m + 2)^2 points with a tile of results in vector
-registers, transforms back, and adds bias and activation. Data with channels last is read, and results are
-written, where they lie; data with channels first is copied within zero padding before, results after.
+registers, transforms back, and adds bias and activation. Data and results are NHWC, read and written where
+they lie.
 
 `tuner.backends.kernels.winograd_shape` chooses m and the blocks; `tuner.backends.kernels.winograd_transforms`
 has the matrices. Results differ from those of a direct convolution by some 1e-5 (m = 4) or 1e-6 (m = 2) of
-the largest. Checked in tests/tuner/backends/test_winograd.py.
+the largest. Checked in tests/tuner/backends/kernels/test_winograd.py.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,9 +26,9 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.memory import Vector, flat, prefetch
-from tuner.backends.kernels.register_tile import lanes_of
 from tuner.backends.kernels.sums import Sums
 from tuner.backends.kernels.winograd_shape import WinogradShape
 from tuner.backends.kernels.winograd_transforms import TRANSFORMS, transformed
@@ -68,24 +67,17 @@ def _loaded_filters(source: Any, first: Any, stride: int, lanes: int, y: int, x:
 
 
 def convolution_kernel(
-    shape: WinogradShape,
-    bias_shape: Sequence[int] | None,
-    activation: Bounds,
-    *,
-    channels_last: bool = False,
+    shape: WinogradShape, bias_shape: Sequence[int] | None, activation: Bounds
 ) -> PrimFunc:
-    """Return the kernel of data, transformed weights, the bias where there is one, and the result.
+    """Return the kernel of NHWC data, transformed weights, the bias where there is one, and the NHWC result.
 
     Args:
         shape: the convolution and how it is cut.
         bias_shape: of a bias with one element a filter, or None.
         activation: what is done to the results.
-        channels_last: whether data and result are NHWC in memory, not NCHW.
     """
-    data_shape = (shape.batch, shape.channels, shape.height, shape.width)
-    result_shape = (shape.batch, shape.filters, shape.result_height, shape.result_width)
-    if channels_last:
-        data_shape, result_shape = _moved_last(data_shape), _moved_last(result_shape)
+    data_shape = (shape.batch, shape.height, shape.width, shape.channels)
+    result_shape = (shape.batch, shape.result_height, shape.result_width, shape.filters)
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("winograd_convolution")
         data = script.arg("data", script.buffer(data_shape, "float32"))
@@ -100,94 +92,29 @@ def convolution_kernel(
             target = flat(result, math.prod(result_shape))
             weights = flat(packed, shape.points * shape.filters * shape.channels)
             bias = None if added is None else flat(added, shape.filters)
-            images = _images(shape, within_zeros=not channels_last)
-            if not channels_last:
-                source = script.alloc_buffer((math.prod(images.data) * shape.channels,), "float32")
-                _emit_padding(shape, flat(data, math.prod(data_shape)), source)
-                target = script.alloc_buffer((math.prod(images.result) * shape.filters,), "float32")
             with script.parallel(shape.num_blocks) as block:
                 patches = script.alloc_buffer((shape.points * shape.block * shape.channels,), "float32")
                 products = script.alloc_buffer((shape.points * shape.block * shape.filters,), "float32")
-                _emit_data_transform(shape, images, block, source, patches)
+                _emit_data_transform(shape, block, source, patches)
                 _emit_products(shape, patches, weights, products)
-                _emit_result_transform(shape, images, block, products, bias, target, activation)
-            if not channels_last:
-                _emit_channels_first(shape, target, flat(result, math.prod(result_shape)))
+                _emit_result_transform(shape, block, products, bias, target, activation)
     return builder.get()
 
 
-@dataclass(frozen=True, slots=True)
-class _Images:
-    """The images that patches are read from and tiles are written to, channels last.
-
-    Attributes:
-        data: images, rows, columns of the data.
-        result: images, rows, columns of the result.
-        padding: rows above and columns left of the data, that are zeros and not in memory.
-    """
-
-    data: tuple[int, int, int]
-    result: tuple[int, int, int]
-    padding: tuple[int, int]
-
-
-def _images(shape: WinogradShape, *, within_zeros: bool) -> _Images:
-    """Return data and result as they are, or copies with all that patches and tiles meet."""
-    if not within_zeros:
-        data = (shape.batch, shape.height, shape.width)
-        return _Images(data, (shape.batch, shape.result_height, shape.result_width), shape.padding)
-    rows, columns = shape.tile_rows * shape.tile, shape.tile_columns * shape.tile
-    return _Images((shape.batch, rows + 2, columns + 2), (shape.batch, rows, columns), (0, 0))
-
-
-def _moved_last(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    return (shape[0], shape[2], shape[3], shape[1])
-
-
-def _emit_padding(shape: WinogradShape, source: Any, padded: Any) -> None:
-    """Copy images with channels first to channels last, within zeros."""
-    channels, height, width = shape.channels, shape.height, shape.width
-    above, left = shape.padding
-    lanes = lanes_of(channels)
-    rows, columns = shape.tile_rows * shape.tile + 2, shape.tile_columns * shape.tile + 2
-    # The last rows and columns of an image may be in no tile: without padding that is so.
-    last_row, last_column = min(height, rows - above), min(width, columns - left)
-    zeros = script.Broadcast(script.float32(0), lanes)
-    with script.parallel(shape.batch * rows) as row:
-        y = script.Bind(row % rows)
-        start = script.Bind(row * columns * channels)
-        with script.If(tirx.any(y < above, y >= last_row + above)):
-            with script.Then(), script.serial(columns * channels // lanes) as step:
-                script.buffer_store(padded, zeros, [script.Ramp(start + step * lanes, 1, lanes)])
-            with script.Else():
-                for column in (*range(left), *range(left + last_column, columns)):
-                    with script.serial(channels // lanes) as step:
-                        at = start + column * channels + step * lanes
-                        script.buffer_store(padded, zeros, [script.Ramp(at, 1, lanes)])
-                with script.serial(channels // lanes) as step, script.serial(last_column) as x:
-                    image = row // rows * channels + step * lanes
-                    first = image * height * width + (y - above) * width + x
-                    value = source[script.Ramp(first, height * width, lanes)]
-                    at = start + (left + x) * channels + step * lanes
-                    script.buffer_store(padded, value, [script.Ramp(at, 1, lanes)])
-
-
-def _emit_data_transform(
-    shape: WinogradShape, images: _Images, block: Any, source: Any, patches: Any
-) -> None:
+def _emit_data_transform(shape: WinogradShape, block: Any, source: Any, patches: Any) -> None:
     """Write points x tiles x channels."""
-    _, height, width = images.data
+    height, width = shape.height, shape.width
     side = shape.side
     with script.serial(shape.block) as member:
         # What fills the last block up is its last tile again.
         index = script.Bind(script.min(block * shape.block + member, shape.num_tiles - 1))
         image, row, column = _place(shape, index)
-        top = script.Bind(row - images.padding[0])
-        left = script.Bind(column - images.padding[1])
+        top = script.Bind(row - shape.padding[0])
+        left = script.Bind(column - shape.padding[1])
         first = script.Bind(((image * height + top) * width + left) * shape.channels)
         emit = partial(_emit_patch, shape, width, source, first, patches, member)
         last_row, last_column = shape.tile_rows * shape.tile + 2, shape.tile_columns * shape.tile + 2
-        if images.padding == (0, 0) and last_row <= height and last_column <= width:
+        if shape.padding == (0, 0) and last_row <= height and last_column <= width:
             emit(None)
             return
         whole = tirx.all(top >= 0, top + side <= height, left >= 0, left + side <= width)
@@ -256,7 +183,6 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
 
 def _emit_result_transform(
     shape: WinogradShape,
-    images: _Images,
     block: Any,
     products: Any,
     bias: Any,
@@ -264,7 +190,7 @@ def _emit_result_transform(
     activation: Bounds,
 ) -> None:
     """Write tiles of results, channels last, as far as they are in the image."""
-    _, height, width = images.result
+    height, width = shape.result_height, shape.result_width
     tile = shape.tile
     with script.serial(shape.block) as member:
         index = script.Bind(block * shape.block + member)
@@ -316,26 +242,3 @@ def _emit_tile(
             else:
                 with script.If(is_inside[y][x]), script.Then():
                     script.buffer_store(target, value, [at])
-
-
-def _emit_channels_first(shape: WinogradShape, found: Any, target: Any) -> None:
-    """Copy results to NCHW without what filled images up."""
-    filters, height, width = shape.filters, shape.result_height, shape.result_width
-    rows, columns = shape.tile_rows * shape.tile, shape.tile_columns * shape.tile
-    lanes = lanes_of(filters)
-    run = max(extent for extent in range(1, 17) if width % extent == 0)
-    with script.parallel(shape.batch * height) as row:
-        image, y = row // height, row % height
-        with (
-            script.serial(filters // lanes) as step,
-            script.serial(width // run) as part,
-            script.serial(lanes) as lane,
-        ):
-            channel = step * lanes + lane
-            first = ((image * rows + y) * columns + part * run) * filters + channel
-            at = ((image * filters + channel) * height + y) * width + part * run
-            if run == 1:
-                script.buffer_store(target, found[first], [at])
-            else:
-                value = found[script.Ramp(first, filters, run)]
-                script.buffer_store(target, value, [script.Ramp(at, 1, run)])

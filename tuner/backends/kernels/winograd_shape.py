@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.backends.kernels.register_tile import lanes_of
+from cost_model.register_tile import lanes_of
 
 TILES = (2, 4)
 """Sides of a tile of results, for which `tuner.backends.kernels.winograd_transforms` has matrices."""

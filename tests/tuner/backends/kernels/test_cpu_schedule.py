@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numerics import relative_error
 from tvm import relax
 
 from tests.partition_samples import Body, function_module, kernels_of
+from tests.run_module import run_module
 from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.tvm_native import fuse_function
-from tuner.lower import build_module, build_reference, run_module
-from tuner.measure_worker import input_specs, random_inputs, relative_error
+from tuner.lower import build_module, build_reference
+from tuner.measure_worker import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 
@@ -108,6 +112,39 @@ def test_a_product_with_its_epilogue_is_one_nest_of_vectors_in_registers() -> No
     assert 'scope="local"' in text
     assert "T_multiply" in text
     assert text.count("matmul_intermediate =") == 0, "the product itself never goes to memory"
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    axis=st.integers(1, 2),
+    kept=st.tuples(st.integers(0, 31), st.integers(1, 32)).filter(lambda ends: ends[0] < ends[1]),
+    step=st.integers(1, 3),
+    biased=st.booleans(),
+)
+def test_a_product_of_which_a_slice_is_kept_writes_the_slice_and_nothing_else(
+    batch: int, axis: int, kept: tuple[int, int], step: int, biased: bool
+) -> None:
+    def body(x: Any, w: Any, b: Any) -> Any:
+        product = op.matmul(x, w)
+        wanted = op.add(product, b) if biased else op.multiply(b, product)
+        return op.strided_slice(wanted, [axis], [kept[0]], [kept[1]], [step])
+
+    fused = fuse_function(function_module([(batch, 32, 8), (8, 32), (32,)], body)["main"])
+    (kernel,) = kernels_of(fused)
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(shape, np.float32) for shape in ((batch, 32, 8), (8, 32), (32,)))
+    full = x @ w + b if biased else b * (x @ w)
+    lines = slice(*kept, step)
+    expected = full[:, lines] if axis == 1 else full[:, :, lines]
+    # As much room before and behind the result as the whole product takes.
+    memory = np.from_dlpack(tvm.runtime.tensor(np.full((3, full.size), 7.0, np.float32)))
+    result = memory[1, : expected.size].reshape(expected.shape)
+    built = tvm.compile(schedule_for_cpu(kernel).with_attr("global_symbol", "main"), target="llvm")
+    built["main"](*map(tvm.runtime.tensor, (x, w, b)), tvm.runtime.from_dlpack(result))
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    memory[1, : expected.size] = 7.0
+    assert np.all(memory == 7.0), "the kernel wrote outside of its result"
 
 
 def test_a_large_kernel_is_shared_out_and_a_small_one_is_not() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_model.register_tile import NUM_ACCUMULATORS
 from tuner.backends.kernels.register_tile import (
-    NUM_ACCUMULATORS,
     Access,
     ResultAxis,
     choose_tile,
-    largest_divisor,
 )
 
 ABSENT = Access(0, None, 0, False)
@@ -67,10 +66,3 @@ def test_a_tile_divides_its_axes_and_fits_the_registers(rows: int, columns: int,
     assert tile.vector_tile % tile.lanes == 0
     assert tile.rows is None or axes[tile.rows].extent % tile.row_tile == 0
     assert tile.row_tile * (tile.vector_tile // tile.lanes) <= NUM_ACCUMULATORS
-
-
-@given(st.integers(1, 10_000), st.integers(1, 64))
-def test_the_largest_divisor_divides_and_none_between_does(extent: int, limit: int) -> None:
-    found = largest_divisor(extent, limit)
-    assert extent % found == 0
-    assert not any(extent % size == 0 for size in range(found + 1, min(extent, limit) + 1))

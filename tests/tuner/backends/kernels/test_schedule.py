@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
+from tests.run_module import run_module
 from tuner.backends.kernels.schedule import OPAQUE, schedule_kernels
-from tuner.lower import build_module, build_reference, run_module
+from tuner.lower import build_module, build_reference
 from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

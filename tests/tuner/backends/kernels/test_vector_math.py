@@ -10,9 +10,10 @@ import scipy.special
 from tvm import relax
 
 from tests.partition_samples import function_module, kernels_of
+from tests.run_module import run_module
 from tuner.backends.kernels.vector_math import vectorise_math
 from tuner.backends.tvm_native import fuse_function
-from tuner.lower import build_module, run_module
+from tuner.lower import build_module
 from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -1,0 +1,248 @@
+"""Whether real ranks computed what the whole model computes: each loss and gradient beside a reference's.
+
+The reference is whatever the caller has: losses by micro-batch and mean gradients by weight, with a name that
+says what made them. A weight that several stages hold has the sum of their gradients. A stage on several
+ranks gives the same on each, and that is checked as well. Checked by injected
+faults in tests/tessel/engine/test_faults.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from tessel.engine.job import RankResult
+from tuner.numerical_error import (
+    LOSS_SHARE,
+    Deviation,
+    compare_gradients,
+    compare_tensor,
+    tolerance_of,
+    worst,
+)
+from tuner.plan import TiedParameter
+
+Reference = tuple[dict[int, float], Mapping[str, np.ndarray]]
+"""Loss by micro-batch and mean gradient by weight of the whole model."""
+
+RankGradients = Mapping[tuple[str, int], Sequence[tuple[int, np.ndarray]]]
+"""By weight and stage: each rank that holds the stage, and the gradient there."""
+
+_SHOWN = 3
+"""Wrong tensors that a message names; it counts the others."""
+
+
+class TensorCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One gradient or one loss of a run beside the reference's.
+
+    Attributes:
+        schedule: which schedule made it.
+        kind: what it is.
+        tensor: the weight's name; `loss` for a loss.
+        stages: stages that hold the weight, or that make the loss.
+        micro_batch: of a loss; None of a gradient, which is the mean over all of them.
+        relative_error: see `tuner.numerical_error.Deviation`.
+        fault: likewise.
+        tolerance: largest relative error that passes.
+    """
+
+    schedule: str
+    kind: Literal["gradient", "loss"]
+    tensor: str
+    stages: tuple[int, ...]
+    micro_batch: int | None = None
+    relative_error: float | None = None
+    fault: str = ""
+    tolerance: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is the reference's within the tolerance."""
+        return self._deviation.is_within(self.tolerance)
+
+    @property
+    def place(self) -> str:
+        """Which tensor of which stage it is, in words."""
+        if self.kind == "loss":
+            return f"the loss of micro-batch {self.micro_batch} (stage {self.stages[-1]}, {self.schedule})"
+        stages = " + ".join(map(str, self.stages)) or "unknown"
+        plural = "s" if len(self.stages) > 1 else ""
+        return f"the gradient of {self.tensor} (stage{plural} {stages}, {self.schedule})"
+
+    def describe(self) -> str:
+        """Return a sentence without its stop: what is wrong with it."""
+        return f"{self.place} {self._deviation.describe(self.tolerance)}"
+
+    @property
+    def _deviation(self) -> Deviation:
+        return Deviation(tensor=self.tensor, relative_error=self.relative_error, fault=self.fault)
+
+
+class ResultsCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What comparing a run's results showed.
+
+    Attributes:
+        reference_name: what they were compared with; empty where nothing was compared.
+        num_gradients: gradients compared, over all schedules.
+        num_losses: losses compared, likewise.
+        worst_gradient: the gradient furthest from the reference's; None where none was compared.
+        worst_loss: likewise.
+        failures: all that are wrong, the worst first.
+    """
+
+    reference_name: str = ""
+    num_gradients: int = 0
+    num_losses: int = 0
+    worst_gradient: TensorCheck | None = None
+    worst_loss: TensorCheck | None = None
+    failures: tuple[TensorCheck, ...] = ()
+
+    def describe_failures(self) -> str:
+        """Return one line that names the worst tensors; empty where all are right."""
+        if not self.failures:
+            return ""
+        shown = "; ".join(each.describe() for each in self.failures[:_SHOWN])
+        rest = len(self.failures) - _SHOWN
+        more = f"; and {rest} more tensor{'s' if rest > 1 else ''}" if rest > 0 else ""
+        return f"the results are not those of {self.reference_name}: {shown}{more}"
+
+
+def check_results(
+    found: Mapping[str, tuple[Sequence[RankResult], RankGradients]],
+    reference: Reference,
+    *,
+    reference_name: str,
+    last_stage: int,
+    is_trained: bool,
+    tied: Sequence[Sequence[TiedParameter]] = (),
+    parameters: Sequence[Sequence[str]] = (),
+) -> ResultsCheck:
+    """Compare what ranks computed with the reference.
+
+    Args:
+        found: by schedule, what the ranks reported and the gradients that they wrote.
+        reference: losses and mean gradients of the whole model. Losses are compared if it has any.
+        reference_name: what made them, in words.
+        last_stage: the stage that makes losses.
+        is_trained: whether gradients are compared.
+        tied: groups of weights that are one and the same; equal names in several stages are one anyway.
+        parameters: weights of each stage, where they are known, to say whose gradient is missing.
+    """
+    losses, gradients = reference
+    checks = [
+        check
+        for name, (results, by_rank) in found.items()
+        for check in (
+            *(_check_gradients(name, by_rank, gradients, tied, parameters) if is_trained else ()),
+            *(_check_losses(name, results, losses, last_stage, gradients.values()) if losses else ()),
+        )
+    ]
+    of_gradients = [check for check in checks if check.kind == "gradient"]
+    of_losses = [check for check in checks if check.kind == "loss"]
+    failures = sorted((check for check in checks if not check.is_right), key=_severity, reverse=True)
+    return ResultsCheck(
+        reference_name=reference_name if checks else "",
+        num_gradients=len(of_gradients),
+        num_losses=len(of_losses),
+        worst_gradient=max(of_gradients, key=_severity, default=None),
+        worst_loss=max(of_losses, key=_severity, default=None),
+        failures=tuple(failures),
+    )
+
+
+def _severity(check: TensorCheck) -> float:
+    """Order checks: what no number can say before what one can, which counts in tolerances."""
+    return float("inf") if check.relative_error is None else check.relative_error / check.tolerance
+
+
+def _check_gradients(
+    schedule: str,
+    by_rank: RankGradients,
+    expected: Mapping[str, np.ndarray],
+    tied: Sequence[Sequence[TiedParameter]],
+    parameters: Sequence[Sequence[str]],
+) -> Iterable[TensorCheck]:
+    known_as = {(member.name, member.stage): group[0].name for group in tied for member in group}
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for (weight, stage), copies in by_rank.items():
+        parts.setdefault(known_as.get((weight, stage), weight), {})[stage] = copies[0][1]
+    holders = {name: tuple(sorted(by_stage)) for name, by_stage in parts.items()}
+    for stage, names in enumerate(parameters):
+        for name in names:
+            leader = known_as.get((name, stage), name)
+            holders[leader] = tuple(sorted({*holders.get(leader, ()), stage}))
+    tolerance = tolerance_of(str(each.dtype) for each in (*expected.values(), *_all(by_rank)))
+    with np.errstate(invalid="ignore", over="ignore"):  # What is not finite is found below, and named.
+        totals = {name: _sum(by_stage) for name, by_stage in parts.items()}
+    for deviation in (*compare_gradients(totals, expected), *_odd_copies(by_rank, known_as, tolerance)):
+        name = deviation.tensor
+        odd = tuple(stage for stage, part in parts.get(name, {}).items() if not np.isfinite(part).all())
+        yield TensorCheck(
+            schedule=schedule,
+            kind="gradient",
+            tensor=name,
+            stages=odd or holders.get(name, ()),
+            relative_error=deviation.relative_error,
+            fault=deviation.fault,
+            tolerance=tolerance,
+        )
+
+
+def _odd_copies(
+    by_rank: RankGradients, known_as: Mapping[tuple[str, int], str], tolerance: float
+) -> Iterable[Deviation]:
+    """Yield each weight whose gradient is not the same on all ranks of its stage."""
+    for place, ((first, mine), *others) in by_rank.items():
+        for rank, other in others:
+            found = compare_tensor(known_as.get(place, place[0]), other, mine)
+            if not found.is_within(tolerance) and np.isfinite(mine).all():
+                fault = f"differs between ranks {first} and {rank} of its stage: on the second it "
+                yield Deviation(tensor=found.tensor, fault=fault + found.describe(tolerance))
+
+
+def _check_losses(
+    schedule: str,
+    results: Sequence[RankResult],
+    expected: Mapping[int, float],
+    last_stage: int,
+    gradients: Iterable[np.ndarray],
+) -> Iterable[TensorCheck]:
+    tolerance = LOSS_SHARE * tolerance_of(str(gradient.dtype) for gradient in gradients)
+    found: dict[int, list[float]] = {}
+    for result in results:
+        for micro_batch, loss in result.losses[schedule].items():
+            found.setdefault(micro_batch, []).append(loss)
+    for micro_batch in sorted({*expected, *found}):
+        deviation = _loss_deviation(found.get(micro_batch, ()), expected.get(micro_batch))
+        yield TensorCheck(
+            schedule=schedule,
+            kind="loss",
+            tensor="loss",
+            stages=(last_stage,),
+            micro_batch=micro_batch,
+            relative_error=deviation.relative_error,
+            fault=deviation.fault,
+            tolerance=tolerance,
+        )
+
+
+def _loss_deviation(found: Sequence[float], expected: float | None) -> Deviation:
+    """Compare every rank's value of one loss with the reference's."""
+    if expected is None:
+        return Deviation(tensor="loss", fault="was made, but the reference has none")
+    deviations = (compare_tensor("loss", np.array([loss]), np.array([expected]), least=0.0) for loss in found)
+    return worst(deviations) or Deviation(tensor="loss", fault="is missing")
+
+
+def _all(by_rank: RankGradients) -> Iterable[np.ndarray]:
+    return (gradient for copies in by_rank.values() for _, gradient in copies)
+
+
+def _sum(by_stage: Mapping[int, np.ndarray]) -> np.ndarray:
+    first, *others = by_stage.values()
+    for other in others:
+        first = first + other
+    return first

@@ -1,0 +1,52 @@
+"""The strongest schedule that a hand-written rule allows: the shortest over all that it leaves free.
+
+A comparison with a rule is fair only if whoever follows the rule could not do better. What each rule leaves
+free is said in its module; what it fixes, such as 1F1B's warm-up, stays. Of the ways that fit the memory
+limit the shortest is taken, or of all where none fits.
+Checked in tests/tessel/handwritten/test_strongest.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessel.handwritten.rule import Rule, as_schedule, find_excess
+from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule
+
+MOST_STEPS = 20_000
+"""Steps of a schedule above which a rule is followed as published only: each way takes tenths of a second."""
+
+
+def build_strongest(
+    rule: Rule, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
+) -> Schedule:
+    """Return the shortest schedule that follows a rule; of those that fit the limit, where any does.
+
+    Args:
+        rule: it applies to the placement.
+        placement: blocks of one micro-batch.
+        micro_batches: how many are run, >= 1.
+        memory: limit in units, one a device; None for none.
+
+    Raises:
+        InfeasibleError: the rule needs a limit, and one micro-batch in flight does not keep it.
+        ScheduleError: the rule does not apply; the message says why.
+    """
+    needed = memory if rule.needs_limit else None
+    published = rule.build(placement, micro_batches=micro_batches, memory=needed)
+    if len(placement.blocks) * micro_batches > MOST_STEPS:
+        return published
+    best = (_breaks(published, memory), published.makespan), published
+    for orders in list(rule.every_orders(placement, micro_batches=micro_batches, memory=memory))[1:]:
+        starts = rule.timed(placement, orders)
+        found = as_schedule(rule.name, placement, starts, micro_batches=micro_batches, memory=None)
+        best = min(best, ((_breaks(found, memory), found.makespan), found), key=lambda pair: pair[0])
+    return best[1]
+
+
+def _breaks(schedule: Schedule, memory: Sequence[int] | None) -> bool:
+    if memory is None:
+        return False
+    starts = schedule.start_by_block()
+    return find_excess(schedule.placement, starts, memory) is not None

@@ -1,0 +1,27 @@
+"""Run a built module once, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.lower import flat_arrays
+from tuner.target import Target
+from tuner.target_resolution import tvm_device
+from tuner.weight_binding import bound_arguments
+
+
+def run_module(
+    executable: Any, arguments: Sequence[np.ndarray], target: Target, function: str = "main"
+) -> tuple[np.ndarray, ...]:
+    """Run a function once and return its results, flattened, as arrays of their own."""
+    device = tvm_device(target)
+    machine = relax.VirtualMachine(executable, device)
+    tensors = [tvm.runtime.tensor(argument, device) for argument in arguments]
+    if function == "main":
+        tensors = bound_arguments(machine, tensors)
+    return flat_arrays(machine[function](*tensors))
