@@ -393,7 +393,9 @@ def _draw_frontier(points: AnyFrontier, picture: Path | None) -> None:
 
 def _show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> None:
     if as_json:
-        console.print_json({**json_of(found), "stopped_by": budget.stopped_by})
+        # What is proven is printed as it is saved; `optimal` says it.
+        cut = {} if budget.is_proven else {"stopped_by": budget.stopped_by}
+        console.print_json({**json_of(found), **cut})
         return
     proof = "proven least" if found.optimal else f"gap {found.gap:.1%}"
     console.print_line(
