@@ -126,12 +126,16 @@ def _placements() -> list[Any]:
 
 
 def _schedules() -> list[Any]:
-    from tessel.search import find_schedule
+    from tessel.handwritten.greedy import read_flow, run_greedily
+    from tessel.schedule import Schedule
 
-    return [
-        find_schedule(placement, micro_batches=3, memory=memory, time_limit_s=2)
-        for placement, memory in zip(_placements(), ((4, 4, 4), None, None), strict=True)
-    ]
+    found = []
+    for placement in _placements()[:2]:  # the third leaves choices open, which no rule takes
+        flow = read_flow(placement)
+        starts = run_greedily(flow, micro_batches=3, in_flight=flow.depth)
+        limits = (8,) * placement.devices
+        found.append(Schedule.of(placement, starts, micro_batches=3, memory=limits, found_by="a rule"))
+    return found
 
 
 def _placement() -> Format:
