@@ -4,8 +4,8 @@
 
 Each run is a new `tessel schedule … --save FILE` with the default budget of work. Compared are all bytes of
 the file except `search_seconds`, which is a measurement of time. A load is a number of processes that do
-nothing but count. With `--time-limit` the same is done with a limit on time, to see how much luck there is in
-that.
+nothing but count; with `--at-once`, so many runs are under way together and load each other. With
+`--time-limit` the same is done with a limit on time, to see how much luck there is in that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100, help="processes of each case under each load")
     parser.add_argument("--loads", type=int, nargs="+", default=[0, 20], help="busy loops beside them")
+    parser.add_argument("--at-once", type=int, default=1, help="runs under way together")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--work", help="work of each search; the default of the command if left out")
     parser.add_argument("--time-limit", help="a limit on time in place of work, such as 1s")
@@ -82,8 +84,8 @@ def main() -> int:
         known: set[str] = set()
         for load in options.loads:
             began = time.monotonic()
-            with busy(load):
-                found = [run((*CASES[case], *more)) for _ in range(options.runs)]
+            with busy(load), ThreadPoolExecutor(options.at_once) as pool:
+                found = list(pool.map(run, [(*CASES[case], *more)] * options.runs))
             seconds = (time.monotonic() - began) / options.runs
             known |= {digest for digest, _ in found}
             answers = collections.Counter(answer for _, answer in found)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tessel.comparison import compare_schedules
 from tessel.documents import save_document
 from tessel.placement import Block, BlockKind, Edge, Placement
-from tessel.search import find_schedule
+from tessel.search import SearchBudget, find_schedule
 
 FORWARDS = {"image": ((0,), 2), "text": ((1,), 1), "fuse": ((0, 1), 1), "decode": ((2,), 3)}
 """Devices and span of each stage; `fuse` holds two devices at once."""
@@ -44,7 +44,7 @@ def placement() -> Placement:
 def main(path: str = "placement.json") -> None:
     own = placement()
     save_document(Path(path), own.to_json())
-    searched = find_schedule(own, micro_batches=16, memory=6, time_limit_s=2.0)
+    searched = find_schedule(own, micro_batches=16, memory=6, budget=SearchBudget(2.0))
     for row in compare_schedules(searched).rows:
         fits = "" if row.fits else "  (more than the limit)"
         idle = f"{row.bubble_ratio:5.1%} idle"

@@ -228,3 +228,16 @@ def test_interrupted_search_leaves_with_130_and_no_file(
     assert outcome.status == 130
     assert "interrupted" in outcome.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_that_was_cut_says_by_what_and_is_read_again(tessel: Run, tmp_path: Path) -> None:
+    shape = ("schedule", "nnshape", "--devices", 8, "--micro-batches", 16, "--memory", 8)
+    outcome = tessel(*shape, "--work", "0.05", "--json")
+    assert document(outcome)["stopped_by"] == "work"
+    (tmp_path / "printed.json").write_text(outcome.stdout)
+    assert tessel("draw", tmp_path / "printed.json").status == 0
+    assert document(tessel(*shape, "--time-limit", "50ms", "--json"))["stopped_by"] == "time"
+    assert "stopped by    work: the work was used up" in tessel(*shape, "--work", "0.05").stdout
+    refused = tessel(*shape, "--work", "0")
+    assert refused.status == 2
+    assert "--work is 0" in refused.stderr

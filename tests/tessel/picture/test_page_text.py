@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from tessel.comparison import compare_schedules
 from tessel.errors import ScheduleError
-from tessel.picture import page_document
+from tessel.picture import comparison_figure, page_document, save_figure, schedule_figure
 from tessel.picture.page import PageTable
 from tessel.placement import Block, Placement
 from tessel.schedule import Schedule
@@ -32,3 +34,13 @@ def test_schedule_of_more_steps_than_a_page_can_count_is_refused() -> None:
     schedule = Schedule.of(placement, starts, micro_batches=3)
     with pytest.raises(ScheduleError, match="a page shows at most 2147483647"):
         page_document(compare_schedules(schedule), title="long")
+
+
+def test_title_of_a_picture_is_text_and_no_formula(tmp_path: Path) -> None:
+    placement = Placement(devices=1, blocks=(Block(name="f0", devices=(0,)),))
+    schedule = Schedule.of(placement, {(0, 0): 0}, micro_batches=1)
+    title = r"$\frac{$ <!--<script>"
+    save_figure(schedule_figure(schedule, title=title), tmp_path / "picture.svg")
+    save_figure(comparison_figure(compare_schedules(schedule), title=title), tmp_path / "comparison.svg")
+    for path in tmp_path.iterdir():
+        ElementTree.parse(path)
