@@ -238,6 +238,7 @@ _SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--frontier": (),
+    "--work": (),
     "--time-limit": (),
     "--seed": (_NOTHING_RANDOM,),
     "--save": (
@@ -371,6 +372,7 @@ _TUNE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--hop-us": (Rule(excludes=(_valued("--devices", 1),), why="one device has no hops"),),
+    "--work": (),
     "--time-limit": (),
     "--second-level": (_MEASURED,),
     "--json": (),
@@ -517,6 +519,7 @@ def _runs_model(line: CommandLine) -> bool:
 _ONLY_WRITES = Rule(
     excludes=_given("--csv"), why="that writes the orders and runs nothing", remedy="leave --csv out"
 )
+_OF_PLAN_S_MODEL = Condition("the stages of a plan's model", _runs_model)
 _RUN: Mapping[str, tuple[Rule, ...]] = {
     "--stages": (_ONLY_WRITES,),
     "--step": (_ONLY_WRITES,),
@@ -528,6 +531,12 @@ _RUN: Mapping[str, tuple[Rule, ...]] = {
     "--csv": (),
     "--orders": (),
     "--overheads": (_ONLY_WRITES,),
+    "--model": (_ONLY_WRITES,),
+    "--trust-model": (
+        _ONLY_WRITES,
+        Rule(excludes=_given("--model"), why="naming the model trusts it already"),
+        Rule(needs=(_OF_PLAN_S_MODEL,), why="no code is run that a plan names"),
+    ),
     "--records": (
         _ONLY_WRITES,
         Rule(
@@ -539,7 +548,7 @@ _RUN: Mapping[str, tuple[Rule, ...]] = {
     "--seed": (
         _ONLY_WRITES,
         Rule(
-            needs=(Condition("the stages of a plan's model", _runs_model),),
+            needs=(_OF_PLAN_S_MODEL,),
             why="only their weights and inputs are drawn at random",
         ),
     ),
@@ -624,8 +633,8 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "records merge": _free("--records", "--tolerance"),
     "records prune": _free("--keep", "--apply", "--records"),
     "records collect": _COLLECT,
-    "cost-model train": _free("--records", "--out", "--seed"),
-    "cost-model evaluate": _free("--records", "--networks", "--min-latency-us", "--seed"),
+    "cost-model train": _free("--records", "--out", "--seed", "--threads"),
+    "cost-model evaluate": _free("--records", "--networks", "--min-latency-us", "--seed", "--threads"),
     "cost-model predict": _free("--model", "--records"),
     "language train": _LANGUAGE_TRAIN,
     "language generate": _LANGUAGE_GENERATE,

@@ -31,7 +31,7 @@ from scripts.option_rules import OPTION_RULES, CommandLine, Condition, Rule, hel
 from tessel.documents import load_schedule
 from tessel.pipeline import build_plan
 from tessel.plan import load_plan, save_plan
-from tessel.search import find_repetend
+from tessel.search import Frontier, find_repetend
 from tessel.shapes import SHAPES, make_shape
 from tests.records.strategies import make_environment, make_measurement, make_workload
 
@@ -147,6 +147,7 @@ CHEAP: dict[str, Case] = {
             "--lag": "2",
             "--period-only": "",
             "--frontier": "",
+            "--work": "2",
             "--time-limit": "3s",
             "--seed": "5",
             "--save": "{folder}/out/saved.svg",
@@ -161,8 +162,8 @@ CHEAP: dict[str, Case] = {
         spies={
             "tessel.search.find_schedule": "{schedule}",
             "tessel.search.find_repetend": "{repetend}",
-            "tessel.search.find_frontier": (),
-            "tessel.search.find_makespan_frontier": (),
+            "tessel.search.find_frontier": Frontier(),
+            "tessel.search.find_makespan_frontier": Frontier(),
             "scripts.schedule_command._draw_frontier": None,
         },
     ),
@@ -184,9 +185,9 @@ CHEAP: dict[str, Case] = {
             "--schedules": "--compare --out {folder}/out/drawn.svg",
         },
         spies={
-            "tessel.picture.schedule_figure": "figure",
-            "tessel.picture.comparison_figure": "figure",
-            "tessel.picture.save_figure": "{file}",
+            "tessel.picture.files.schedule_figure": "figure",
+            "tessel.picture.files.comparison_figure": "figure",
+            "tessel.picture.files.save_figure": "{file}",
         },
     ),
     "records list": Case(
@@ -258,6 +259,7 @@ CHEAP: dict[str, Case] = {
             "--records": "{folder}/other.db",
             "--out": "{folder}/out/model",
             "--seed": "4",
+            "--threads": "2",
             "--json": "",
         },
         spies={
@@ -273,6 +275,7 @@ CHEAP: dict[str, Case] = {
             "--networks": "{folder}/networks.json",
             "--min-latency-us": "3",
             "--seed": "4",
+            "--threads": "2",
             "--json": "",
         },
         spies={
@@ -304,6 +307,7 @@ OF_TVM: dict[str, Case] = {
             "--cut": "layer:0",
             "--optimizer": "adam",
             "--hop-us": "3",
+            "--work": "2",
             "--time-limit": "3s",
             "--second-level": "4",
             "--json": "",
@@ -354,7 +358,9 @@ OF_TVM: dict[str, Case] = {
         context=TUNING_CONTEXT,
         spies={
             **SESSION,
-            "tuner.stage_costs.measure_stages": SimpleNamespace(stages=(), tied=()),
+            "tuner.stage_costs.measure_stages": SimpleNamespace(
+                stages=(), tied=(), max_error=None, import_error=None
+            ),
             "scripts.stages_command._print": None,
         },
     ),
@@ -385,6 +391,7 @@ OF_TVM: dict[str, Case] = {
         samples={"--target": "cuda", "--own": "module:object", "--json": ""},
         spies={
             "tuner.target_resolution.resolve_target": "target",
+            "tuner.target_resolution.measuring_obstacle": "nothing is here",
             "tuner.backends.availability.find_availability": (),
         },
     ),
@@ -756,9 +763,7 @@ def _variants() -> list[dict[str, Any]]:
     return [{**backward, **more} for backward in backwards for more in ({}, {"recompute": True})]
 
 
-@pytest.mark.parametrize(
-    "option", sorted(options_of(COMMANDS["run"]) - {"--csv", "--orders", "--json", "--trust-model"})
-)
+@pytest.mark.parametrize("option", sorted(options_of(COMMANDS["run"]) - {"--csv", "--orders", "--json"}))
 def test_what_runs_something_is_refused_where_orders_are_only_written(folder: Path, option: str) -> None:
     if not OPTION_RULES["run"][option]:
         pytest.skip(f"{option} has an effect on the orders that are written")
@@ -775,6 +780,9 @@ def test_what_runs_something_is_refused_where_orders_are_only_written(folder: Pa
         ("--seed", {"--stages": None, "plan": "plan.json"}, False),
         ("--seed", {"--stages": "torch", "plan": "plan.json"}, False),
         ("--seed", {"--stages": None, "plan": "missing.json"}, False),  # which the command says itself
+        ("--trust-model", {"--stages": "sleep", "plan": "plan.json"}, True),
+        ("--trust-model", {"--stages": None, "plan": "schedule.json"}, True),
+        ("--trust-model", {"--stages": None, "plan": "plan.json"}, False),
         ("--records", {"--overheads": "none"}, True),
         ("--records", {"--overheads": "known"}, False),
     ],
