@@ -105,7 +105,7 @@ TUNING_CONTEXT = {
     "--schedule-cost-model": "--trials 4",
 }
 SESSION = {
-    "tuner.frontend.load_model": SimpleNamespace(cuts=()),
+    "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
     "tuner.session.start_session": contextmanager(lambda: iter(["session"])),
     "cost_model.load_kernel_model": "kernel model",
 }
