@@ -112,14 +112,15 @@ def test_the_version_is_one_line(tessel: Callable[..., Any]) -> None:
 def test_names_from_files_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     console.print_line(EVIL)
     console.print_note(EVIL)
-    console.print_table(EVIL, ["name", "other"], [[EVIL, EVIL]])
+    console.print_table(EVIL, ["name", "other"], [[EVIL, "1"]])
+    console.print_table("", ["name", "other"], [["2", EVIL]])
     captured = capsys.readouterr()
     assert captured.err == SHOWN + "\n"
     lines = captured.out.splitlines()
     assert lines[0] == SHOWN
     assert lines[1].rstrip() == SHOWN  # the table's title
-    assert lines[2].split() == ["name", "other"]
-    assert "".join("".join(lines[3:]).split()) == "".join(f"{SHOWN}{SHOWN}".split())
+    assert [lines[2].split(), lines[4].split()] == [["name", "other"]] * 2
+    assert [lines[3].split(), lines[5].split()] == [[*SHOWN.split(), "1"], ["2", *SHOWN.split()]]
     assert not set(captured.out + captured.err) & set("\x1b\x9b\r\u202e\u2028")
 
 
