@@ -20,10 +20,11 @@ from scripts.doctor_command import _distribution, _quota_cores
 ROOT = Path(__file__).parents[2]
 
 
-def doctor(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Run the command in a process with these variables; return its status and its findings by name."""
+def doctor(folder: Path = ROOT, **environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run the command in a folder with these variables; return its status and its findings by name."""
     done = subprocess.run(
         [sys.executable, "-m", "scripts", "doctor", "--json"],
+        cwd=folder,  # whose packages come before those of PYTHONPATH
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -117,7 +118,7 @@ def test_advice_to_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     for name in ("apache-tvm-ffi", "numpy", "torch", "onnx"):
         pretend(fakes, name, "0.0.1")
     (fakes / "tvm.py").write_text("raise ImportError('nothing')\n")
-    status, findings = doctor(PYTHONPATH=f"{fakes}{os.pathsep}{site}")
+    status, findings = doctor(tmp_path, PYTHONPATH=f"{fakes}{os.pathsep}{site}")
     assert status == 1
     fixes = [finding["fix"] for finding in findings.values() if finding["fix"]]
     assert len(fixes) >= 5

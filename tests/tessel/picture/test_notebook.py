@@ -82,6 +82,7 @@ def test_reprs_are_one_short_line() -> None:
         block_indices=tuple(range(8)),
         starts=((0, 1, 2, 3, 4, 7, 10, 13),),
         lower_bound=4,
+        least_rate=Fraction(4),
         optimal=True,
         rate_lower_bound=Fraction(4),
         rate_optimal=True,
