@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tessel.placement import Block, Edge, Placement
     from tessel.plan import Plan, load_plan
     from tessel.schedule import Schedule
-    from tessel.search import find_frontier, find_repetend, find_schedule
+    from tessel.search import SearchBudget, find_frontier, find_repetend, find_schedule
     from tessel.validation import check_schedule
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Plan",
     "Schedule",
     "ScheduleError",
+    "SearchBudget",
     "check_schedule",
     "compare_schedules",
     "draw",
@@ -61,6 +62,7 @@ _MODULE_BY_NAME = {
     "Plan": "tessel.plan",
     "Schedule": "tessel.schedule",
     "ScheduleError": "tessel.errors",
+    "SearchBudget": "tessel.search",
     "check_schedule": "tessel.validation",
     "compare_schedules": "tessel.comparison",
     "draw": "tessel.picture.files",
