@@ -98,7 +98,7 @@ def finish_model(
         name=name,
         module=module,
         inputs=tuple(inputs),
-        parameter_names=tuple(parameter.name for parameter in module["main"].params[len(inputs) :]),
+        parameter_names=tuple(str(parameter.name) for parameter in module["main"].params[len(inputs) :]),
         module_paths=tuple(reversed(module_paths)),
         tied=tied,
         parameters=parameters or {},
