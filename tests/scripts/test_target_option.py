@@ -20,7 +20,7 @@ COMMANDS = {
     "best": ("records", "best", "mlp"),
     "backends": ("backends",),
     "train": ("language", "train"),
-    "generate": ("language", "generate", "dense:8x8x8"),
+    "generate": ("language", "generate", "dense:8x8x8", "--measure"),
     "evaluate": ("language", "evaluate"),
 }
 READS_ONLY = ("best", "backends")

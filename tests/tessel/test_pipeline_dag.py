@@ -188,7 +188,7 @@ def test_refusals_say_what_to_do() -> None:
         with pytest.raises(ScheduleError, match=reason):
             dag_of_pipeline(pipeline)
     dag = dag_of_pipeline(Incomplete(num_stages=1, num_micro_batches=2))
-    with pytest.raises(ScheduleError, match="f0 of micro-batch 1 never starts"):
+    with pytest.raises(ScheduleError, match="it has 1 starts, and 2 micro-batches of 1 blocks need 2"):
         dag.to_schedule()
     with pytest.raises(ValueError, match='"eager" or "lazy"'):
         dag.to_schedule("soon")  # type: ignore[arg-type]  # the mistake that is tested

@@ -19,8 +19,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.exported_program import load_program
@@ -29,6 +32,8 @@ from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch_importer import decompose, import_program
 from tuner.frontend.torch_reference import TorchReference
+
+_UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
@@ -74,16 +79,39 @@ def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[in
             f"torch cannot take {path} apart into the operators that TVM imports ({_first_line(error)}); "
             "export it again, for fixed shapes"
         ) from error
+    model = import_program(decomposed, path.name, shapes=shapes)
+    arguments, keywords = _example_inputs(program)
+    if keywords:
+        return replace(model, notes=(*model.notes, _UNCOMPARED))
     return _with_reference(
-        import_program(decomposed, path.name, shapes=shapes),
+        model,
         TorchReference(
             module=program.module(check_guards=False),
-            examples=tuple(program.example_inputs[0]) if program.example_inputs else (),
+            examples=arguments,
             program=decomposed,
             shapes=shapes,
             mode="export",
         ),
     )
+
+
+def _example_inputs(program: torch.export.ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return inputs of the program's shapes, all zeros: those that a file holds are not read."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    leaves = [
+        torch.zeros([_extent(extent) for extent in value.shape], dtype=value.dtype)
+        if isinstance(value := nodes[spec.arg.name].meta.get("val"), torch.Tensor)
+        else getattr(spec.arg, "value", value)
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    arguments, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(arguments), dict(keywords)
+
+
+def _extent(extent: int | torch.SymInt) -> int:
+    """Return a number for an extent; any number for an open one."""
+    return extent if isinstance(extent, int) else 2
 
 
 def warm_up() -> None:

@@ -67,13 +67,13 @@ def plan() -> ModelPlan:
 def subject(request: pytest.FixtureRequest, plan: ModelPlan) -> Subject:
     numbers = range(len(plan.stages))
     if request.param == "compiled":
-        spec = compiled_stages.ProgramSpec(plan=plan)
+        spec = compiled_stages.ProgramSpec(plan=plan, trust_model=True)
         return Subject(
             plan,
             compiled_stages.load_programs(spec, numbers),
             compiled_stages.reference_step(spec, MICRO_BATCHES),
         )
-    of_torch = torch_programs.TorchProgramSpec(plan=plan)
+    of_torch = torch_programs.TorchProgramSpec(plan=plan, trust_model=True)
     return Subject(
         plan,
         torch_programs.provide_programs(msgspec.json.encode(of_torch).decode(), numbers),
