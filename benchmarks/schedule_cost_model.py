@@ -42,12 +42,13 @@ from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
 from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target
-from tuner.backends.protocol import IRModule
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
+from tuner.environment import environment_of
+from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.target import Target
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.target_resolution import resolve_target
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1

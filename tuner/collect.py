@@ -21,13 +21,13 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from cost_model.dataset import GENERIC_PREFIX
-from tuner.backends.protocol import IRModule
 from tuner.candidate import HOST
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.random_convolutions import random_convolutions
 from tuner.frontend.random_products import random_products
 from tuner.graph import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
 from tuner.price_measured import workload_of_candidate

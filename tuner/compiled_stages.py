@@ -24,7 +24,7 @@ from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
 from tuner.autograd_stage import StageAction, Tensors
-from tuner.backends.protocol import Backend, IRModule
+from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
 from tuner.describe import describe_function
@@ -32,6 +32,7 @@ from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.model import Model, Reference
 from tuner.graph import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.lower import build_module, lower_module
 from tuner.partition import find_candidates, find_partition
 from tuner.plan import Figure, ModelPlan, TensorInfo

@@ -29,10 +29,11 @@ import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import VARIANCES_ATTRIBUTE, Backend, IRModule, num_inputs_of, weights_of
+from tuner.backends.protocol import Backend
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.graph.relax_types import VARIANCES_ATTRIBUTE, IRModule, num_inputs_of, weights_of
 from tuner.lower import (
     Executable,
     build_module,

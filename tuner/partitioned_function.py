@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
-from tuner.backends.protocol import IRModule, num_inputs_of
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function, describe_graph
 from tuner.graph import DataflowGraph, IndexSet
+from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition, usable_offers
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price

@@ -16,11 +16,12 @@ from records import Match, Measurement, RecordStore, Status, Workload, open_stor
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
+from tuner.environment import environment_of
 from tuner.measure import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
 from tuner.pricing import Pricing
 from tuner.target import Target
-from tuner.target_resolution import check_measurable, environment_of, resolve_target
+from tuner.target_resolution import check_measurable, resolve_target
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, IRModule, StretchBackend
+from tuner.backends.protocol import StretchBackend
 from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import CandidatePartition
 from tuner.coalesce import coalesce
@@ -25,6 +25,7 @@ from tuner.errors import TunerError, UnpriceableError
 from tuner.evolution import EvolutionProgress, EvolutionSettings
 from tuner.explanation import Explanation, explain_partition
 from tuner.frontend.model import Model
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, IRModule
 from tuner.import_check import check_import
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import (

@@ -11,7 +11,7 @@ from tvm import relax
 
 from records import Status
 from tests.partition_samples import partition_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
 from tuner.measure_messages import (
     Build,
     Done,

@@ -17,9 +17,9 @@ from cost_model import load_dataset, train_kernel_model
 from tests.dataflow_samples import graph_of
 from tests.known_speed import keep_made_up_speed
 from tests.partition_samples import function_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.candidate import CandidatePartition
 from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price

@@ -27,16 +27,17 @@ from tvm.s_tir import meta_schedule
 
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.kernels.vector_math import vectorise_math
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm_native import fuse_function, replace_function
+from tuner.environment import environment_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.kinds import PatternKind
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target
-from tuner.target_resolution import environment_of, tvm_target
+from tuner.target_resolution import tvm_target
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from tests.partition_samples import Body, function_module, part_of, partition_mo
 from tests.random_stretches import random_stretch
 from tests.run_module import run_module
 from tuner.backends.channels_last import ChannelsLast
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lower import build_module, build_reference, lower_module
 from tuner.measure_worker import input_specs, random_inputs
 from tuner.rules.spec import gather_specs
