@@ -161,10 +161,9 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
 
 def threads_of_device(devices: int) -> int:
     """Return the threads each of so many pipeline devices can have on this machine, at least one."""
-    import os
+    from records.cores import num_usable_cores
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
+    return max(1, num_usable_cores() // devices)
 
 
 @dataclass(frozen=True, kw_only=True)

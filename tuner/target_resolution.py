@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import os
 import platform
 import re
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ import threadpoolctl
 import tvm
 from tvm.target import detect_target
 
+from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
 from tuner.target import Target
 
@@ -163,7 +163,7 @@ def gpu_difference(name: str, wanted: Mapping[str, Any], here: Mapping[str, Any]
 
 def num_physical_cores() -> int:
     """Count the cores that this process may use, hyper-threads not counted twice."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = num_usable_cores()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
 
 
