@@ -21,6 +21,7 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from cost_model.dataset import GENERIC_PREFIX
+from tuner.backend_specs import gather_specs
 from tuner.candidate import HOST
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
@@ -32,7 +33,6 @@ from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
 from tuner.price_measured import workload_of_candidate
 from tuner.rewrite import extract_module
-from tuner.rules import gather_specs
 from tuner.session import Session, TuningProgress
 from tuner.stages import build_stages
 

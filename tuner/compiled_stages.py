@@ -24,6 +24,7 @@ from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
 from tuner.autograd_stage import StageAction, Tensors
+from tuner.backend_specs import gather_specs
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
@@ -38,7 +39,6 @@ from tuner.partition import find_candidates, find_partition
 from tuner.plan import Figure, ModelPlan, TensorInfo
 from tuner.price import Invalid, Price
 from tuner.rewrite import extract_function, outline_partitions
-from tuner.rules import gather_specs
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
 from tuner.target import Target

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
+from tuner.backend_specs import gather_specs
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function, describe_graph
 from tuner.graph import DataflowGraph, IndexSet
@@ -24,7 +25,6 @@ from tuner.price import Invalid, Price
 from tuner.pricing import price_candidates
 from tuner.pruning import prune_candidates
 from tuner.rewrite import extract_function, outline_partitions
-from tuner.rules import gather_specs
 from tuner.runner_up import OfferIndex
 from tuner.session import Session, TuningProgress
 
