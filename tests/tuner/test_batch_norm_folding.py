@@ -19,7 +19,7 @@ from tuner.graph.index_set import IndexSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, PREPARE_NAME
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import POSITIVE, input_specs, own_intervals, random_inputs
+from tuner.measure_inputs import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.rewrite import outline_partitions
 from tuner.target_resolution import resolve_target
 

@@ -18,7 +18,7 @@ from tuner.backends.channels_last import ChannelsLast
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

@@ -20,7 +20,7 @@ from tuner.graph.index_set import IndexSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.rewrite import extract_function, outline_partitions
 from tuner.target import Target
 from tuner.target_resolution import resolve_target

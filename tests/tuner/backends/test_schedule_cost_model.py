@@ -27,7 +27,7 @@ from tuner.backends.tvm_native import fuse_function
 from tuner.environment import environment_of
 from tuner.graph.relax_types import IRModule
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 
