@@ -22,7 +22,7 @@ from records import open_store
 from tuner.frontend import load_model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
-from tuner.pricing import PriceMode, Pricing
+from tuner.pricing_protocol import PriceMode, Pricing
 from tuner.session import Session, start_session
 from tuner.whole_model import measure_partitioned
 

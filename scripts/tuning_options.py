@@ -20,7 +20,7 @@ from scripts.arguments import check_choice, check_target, parse_names, parse_sha
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
-    from tuner.pricing import PriceMode, Pricing
+    from tuner.pricing_protocol import PriceMode, Pricing
     from tuner.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
@@ -259,7 +259,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
 
 def _pricing(options: TuningOptions) -> Pricing:
     from cost_model import load_kernel_model
-    from tuner.pricing import Pricing
+    from tuner.pricing_protocol import Pricing
 
     if not 0 <= options.regret < 1 or (options.budget is not None and options.budget < 0):
         raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")

@@ -19,7 +19,7 @@ from tuner.device_probe import ensure_probed
 from tuner.environment import environment_of
 from tuner.measure import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
-from tuner.pricing import Pricing
+from tuner.pricing_protocol import Pricing
 from tuner.target import Target
 from tuner.target_resolution import check_measurable, resolve_target
 

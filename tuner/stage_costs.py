@@ -26,7 +26,7 @@ from tuner.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
-from tuner.pricing import is_spent
+from tuner.pricing_protocol import is_spent
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.stage_pricing import predict_stage, price_stage
 from tuner.stages import (

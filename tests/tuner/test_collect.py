@@ -16,7 +16,7 @@ from records import open_store
 from tests.known_speed import keep_made_up_speed
 from tuner.collect import _round_robin, collect
 from tuner.collect_stages import collect_stages
-from tuner.pricing import Pricing
+from tuner.pricing_protocol import Pricing
 from tuner.session import start_session
 
 pytestmark = pytest.mark.tvm

@@ -24,7 +24,8 @@ from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.price_measured import workload_of_candidate
-from tuner.pricing import Pricing, _corrected, _estimates, _price_actively, is_predicted
+from tuner.pricing import _corrected, _estimates, _price_actively
+from tuner.pricing_protocol import Pricing, is_predicted
 from tuner.session import start_session
 
 pytestmark = pytest.mark.tvm

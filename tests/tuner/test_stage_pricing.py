@@ -11,7 +11,7 @@ import pytest
 from cost_model.stage_model import load_stages, parts_of, train_stage_model
 from tuner.frontend import load_model
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
-from tuner.pricing import Pricing
+from tuner.pricing_protocol import Pricing
 from tuner.session import Session, start_session
 from tuner.stage_costs import measure_stages
 from tuner.stage_pricing import predict_stage, price_stage
