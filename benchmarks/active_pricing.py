@@ -24,7 +24,7 @@ from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
 from tuner.pricing_protocol import PriceMode, Pricing
 from tuner.session import Session, start_session
-from tuner.whole_model import measure_partitioned
+from tuner.whole_measurement import measure_partitioned
 
 
 def copy_without(source: str, target: Path, left_out: frozenset[str]) -> int:
