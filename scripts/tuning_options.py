@@ -230,7 +230,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
-    from tuner.session import start_session
+    from tuner.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else TuningOptions(**asdict(options))
     for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
@@ -241,15 +241,17 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         console.progress_bar("starting") as update,
         start_session(
             tuning.target,
+            SessionSettings(
+                backend_names=parse_names(tuning.backends),
+                trials=tuning.trials,
+                database=None if tuning.database is None else str(tuning.database),
+                schedule_cost_model=tuning.schedule_cost_model,
+                num_threads=tuning.threads,
+                jobs=tuning.jobs,
+                seed=tuning.seed,
+                match=Match(tuning.match),
+            ),
             records_url=tuning.records,
-            backend_names=parse_names(tuning.backends),
-            trials=tuning.trials,
-            database=None if tuning.database is None else str(tuning.database),
-            schedule_cost_model=tuning.schedule_cost_model,
-            num_threads=tuning.threads,
-            jobs=tuning.jobs,
-            seed=tuning.seed,
-            match=Match(tuning.match),
             pricing=_pricing(tuning),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
         ) as session,
