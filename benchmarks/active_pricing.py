@@ -22,9 +22,9 @@ from records import open_store
 from tuner.frontend import load_model
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
-from tuner.pricing import PriceMode, Pricing
-from tuner.session import Session, start_session
-from tuner.whole_model import measure_partitioned
+from tuner.pricing_protocol import PriceMode, Pricing
+from tuner.session import Session, SessionSettings, start_session
+from tuner.whole_measurement import measure_partitioned
 
 
 def copy_without(source: str, target: Path, left_out: frozenset[str]) -> int:
@@ -41,9 +41,8 @@ def copy_without(source: str, target: Path, left_out: frozenset[str]) -> int:
 def session_of(path: Path, mode: PriceMode, arguments: argparse.Namespace) -> AbstractContextManager[Session]:
     return start_session(
         "cpu",
+        SessionSettings(backend_names=arguments.backends, num_threads=arguments.threads),
         records_url=str(path),
-        backend_names=arguments.backends,
-        num_threads=arguments.threads,
         pricing=Pricing(mode=mode),
     )
 

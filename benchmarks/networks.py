@@ -40,7 +40,7 @@ from tuner.frontend.torch_program import import_module
 from tuner.lower import build_module, lower_module
 from tuner.partitioned_function import PartitionedFunction, choose_partition
 from tuner.race import paired_ratio
-from tuner.session import Session, TuningProgress, start_session
+from tuner.session import Session, SessionSettings, TuningProgress, start_session
 from tuner.weight_binding import bound_arguments
 from tuner.whole_model import PartitionedModel, partition_model
 
@@ -115,9 +115,8 @@ def _partitioned(
 ) -> tuple[Session, PartitionedModel]:
     with start_session(
         "cpu",
+        SessionSettings(backend_names=backends, num_threads=1),
         records_url=arguments.records,
-        backend_names=backends,
-        num_threads=1,
         on_progress=_progress(model.name),
     ) as session:
         result = partition_model(

@@ -24,8 +24,9 @@ import numpy as np
 from tuner.frontend.loading import load_model
 from tuner.graph import DataflowGraph, Node, PatternKind
 from tuner.partition import DEFAULT_MAX_STATES, find_candidates, find_partition
+from tuner.partition_spec import PartitionSpec
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, OperatorByPredicate, PartitionSpec, horizontal_rule, tvm_native_rule
+from tuner.rules import OperatorByKind, OperatorByPredicate, horizontal_rule, tvm_native_rule
 
 Layout = list[tuple[tuple[int, ...], PatternKind, str]]
 

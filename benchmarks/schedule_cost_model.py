@@ -41,13 +41,14 @@ from benchmarks.schedule_replay import merged, replay_table
 from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
-from tuner.backends.metaschedule import MetaSchedule, tune_kernel, tuning_target
-from tuner.backends.protocol import IRModule
+from tuner.backends.metaschedule import MetaSchedule, TrialSettings, tune_kernel, tuning_target
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
+from tuner.environment import environment_of
+from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.target import Target
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.target_resolution import resolve_target
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1
@@ -97,14 +98,10 @@ def run(folder: Path, name: str, contestant: str, seed: int, trials: int, target
     tune_kernel(
         task,
         tuned_for,
-        trials=trials,
-        work_dir=folder / "logs",
+        TrialSettings(trials=trials, work_dir=folder / "logs", builder=builder, runner=runner, seed=seed),
         database=meta_schedule.database.MemoryDatabase(),
         cost_model=model_of(folder, name, contestant, seed, task, tuned_for, target),
         callbacks=[KeepTrials(url, task, tuned_for, target, environment)],
-        builder=builder,
-        runner=runner,
-        seed=seed,
     )
 
 

@@ -41,7 +41,8 @@ from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search import find_schedule
 from tessel.shapes import make_shape
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.environment import environment_of
+from tuner.target_resolution import resolve_target
 
 STEPS_PER_MS = 4
 STEP_US = 1000 / STEPS_PER_MS

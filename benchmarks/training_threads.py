@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 from cost_model import load_dataset, train_kernel_model
 from records import open_store
+from records.cores import num_usable_cores
 
 WAYS = {
     "one thread": ("1", {}),
@@ -66,7 +67,7 @@ def _train(url: str, threads: str) -> float:
     with open_store(url) as store:
         dataset = load_dataset(store.iterate())
     start = time.perf_counter()
-    numbers = {"1": 1, "all": len(os.sched_getaffinity(0)), "idle": None}
+    numbers = {"1": 1, "all": num_usable_cores(), "idle": None}
     train_kernel_model(dataset, num_threads=numbers[threads])
     return time.perf_counter() - start
 

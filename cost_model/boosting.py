@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from records.cores import num_usable_cores
+
 __all__ = ["idle_cores", "num_idle_cores", "train_forest", "waiting_passively", "xgboost"]
 
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "passive"}
@@ -69,7 +71,7 @@ def train_forest(
 
 def num_idle_cores() -> int:
     """Return how many cores this process may use that nobody else does at the moment; at least one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = num_usable_cores()
     if usable == 1:
         return 1
     others = []

@@ -19,8 +19,8 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule

@@ -46,7 +46,7 @@ def collect(
     import msgspec
 
     from tessel.documents import save_document
-    from tuner.collect import DEFAULT_NETWORKS, collect
+    from tuner.collect import DEFAULT_NETWORKS, CollectionSettings, collect
     from tuner.collect_stages import collect_stages
 
     names = parse_names(networks) or DEFAULT_NETWORKS
@@ -58,11 +58,9 @@ def collect(
     with tuning_options.open_session(options) as session:
         found = collect(
             session,
-            networks=names,
-            batches=sizes,
-            lengths=tokens,
-            num_chains=chains,
-            max_gflops=max_gflops,
+            CollectionSettings(
+                networks=names, batches=sizes, lengths=tokens, num_chains=chains, max_gflops=max_gflops
+            ),
             max_samples=max_samples,
             time_limit_s=limit_s,
         )

@@ -226,6 +226,7 @@ def _processor() -> Finding:
 
 
 def _usable_cores() -> int:
+    """Count as `records.cores` does; this module runs where that package is broken or another's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -346,8 +346,9 @@ def evaluate(
 
 def _machine(text: str, threads: int) -> Machine:
     from tuner.backends.metaschedule import MetaSchedule, tuning_target
+    from tuner.environment import environment_of
     from tuner.language.model_training import Machine
-    from tuner.target_resolution import check_measurable, environment_of, resolve_target
+    from tuner.target_resolution import check_measurable, resolve_target
 
     with console.progress_bar("starting"):
         target = resolve_target(text, num_threads=threads)

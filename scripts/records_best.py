@@ -81,7 +81,8 @@ def _find_best(
     """Return the fastest record of each workload, in the order wanted, or the slowest first for all."""
     from records import Match
     from tuner.backends.registry import available_backends
-    from tuner.target_resolution import environment_of, resolve_target
+    from tuner.environment import environment_of
+    from tuner.target_resolution import resolve_target
 
     resolved = resolve_target(target, num_threads=threads)
     backends = available_backends(resolved)

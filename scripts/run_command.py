@@ -267,7 +267,8 @@ def _overheads(
         return None
     from records import open_store
     from tessel.engine.overheads import known_overheads
-    from tuner.target_resolution import environment_of, resolve_target
+    from tuner.environment import environment_of
+    from tuner.target_resolution import resolve_target
 
     num_ranks = subject.schedule.placement.devices
     target = resolve_target(devices.kind, num_threads=1)

@@ -90,7 +90,7 @@ def tune(
 
     from tessel.pipeline import build_plan
     from tessel.plan import save_plan
-    from tuner.tune import tune_model
+    from tuner.tune import TuningSettings, tune_model
 
     if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.
@@ -100,11 +100,13 @@ def tune(
         tuned = tune_model(
             loaded,
             session,
-            num_stages=devices,
-            cuts=tuple(cut) if cut else None,
-            memory_limit_bytes=memory_bytes,
-            hop_us=hop_us,
-            second_level=second_level,
+            TuningSettings(
+                num_stages=devices,
+                cuts=tuple(cut) if cut else None,
+                memory_limit_bytes=memory_bytes,
+                hop_us=hop_us,
+                second_level=second_level,
+            ),
             shapes=parse_shapes(shape or []),
             batch=batch,
         )

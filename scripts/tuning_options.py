@@ -20,7 +20,7 @@ from scripts.arguments import check_choice, check_target, parse_names, parse_sha
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
-    from tuner.pricing import PriceMode, Pricing
+    from tuner.pricing_protocol import PriceMode, Pricing
     from tuner.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
@@ -161,10 +161,9 @@ def load_model(name: str, *, shapes: list[str] | None, batch: int, training: boo
 
 def threads_of_device(devices: int) -> int:
     """Return the threads each of so many pipeline devices can have on this machine, at least one."""
-    import os
+    from records.cores import num_usable_cores
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
+    return max(1, num_usable_cores() // devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +230,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
-    from tuner.session import start_session
+    from tuner.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else TuningOptions(**asdict(options))
     for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
@@ -242,15 +241,17 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         console.progress_bar("starting") as update,
         start_session(
             tuning.target,
+            SessionSettings(
+                backend_names=parse_names(tuning.backends),
+                trials=tuning.trials,
+                database=None if tuning.database is None else str(tuning.database),
+                schedule_cost_model=tuning.schedule_cost_model,
+                num_threads=tuning.threads,
+                jobs=tuning.jobs,
+                seed=tuning.seed,
+                match=Match(tuning.match),
+            ),
             records_url=tuning.records,
-            backend_names=parse_names(tuning.backends),
-            trials=tuning.trials,
-            database=None if tuning.database is None else str(tuning.database),
-            schedule_cost_model=tuning.schedule_cost_model,
-            num_threads=tuning.threads,
-            jobs=tuning.jobs,
-            seed=tuning.seed,
-            match=Match(tuning.match),
             pricing=_pricing(tuning),
             on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
         ) as session,
@@ -260,7 +261,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
 
 def _pricing(options: TuningOptions) -> Pricing:
     from cost_model import load_kernel_model
-    from tuner.pricing import Pricing
+    from tuner.pricing_protocol import Pricing
 
     if not 0 <= options.regret < 1 or (options.budget is not None and options.budget < 0):
         raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")

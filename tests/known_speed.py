@@ -7,7 +7,8 @@ from kernel_physics import probes
 
 from records import open_store
 from tuner.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.environment import environment_of
+from tuner.target_resolution import resolve_target
 
 
 def keep_made_up_speed(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import PARTITION_ATTRIBUTE
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 
 Body = Callable[..., Any]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from tuner.backend_specs import gather_specs
 from tuner.backends.registry import available_backends
 from tuner.describe import describe_function
 from tuner.frontend import load_model
@@ -14,7 +15,6 @@ from tuner.graph import DataflowGraph
 from tuner.partition import find_candidates
 from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
 from tuner.rewrite import extract_function
-from tuner.rules import gather_specs
 from tuner.stages import Stage, build_stages, cut_after, tied_groups
 from tuner.target_resolution import resolve_target
 

@@ -19,14 +19,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import (
-    PREPARE_NAME,
-    VARIANCES_ATTRIBUTE,
-    IRModule,
-    RelaxFunction,
-    num_inputs_of,
-)
 from tuner.graph.relax_source import replace_variables
+from tuner.graph.relax_types import PREPARE_NAME, VARIANCES_ATTRIBUTE, IRModule, RelaxFunction, num_inputs_of
 
 op = relax.op
 

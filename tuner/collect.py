@@ -21,18 +21,18 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 
 from cost_model.dataset import GENERIC_PREFIX
-from tuner.backends.protocol import IRModule
+from tuner.backend_specs import gather_specs
 from tuner.candidate import HOST
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.random_convolutions import random_convolutions
 from tuner.frontend.random_products import random_products
 from tuner.graph import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.measure import MeasureRequest
 from tuner.partition import find_candidates
 from tuner.price_measured import workload_of_candidate
 from tuner.rewrite import extract_module
-from tuner.rules import gather_specs
 from tuner.session import Session, TuningProgress
 from tuner.stages import build_stages
 
@@ -76,14 +76,30 @@ class Collected:
     networks: dict[str, tuple[str, ...]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionSettings:
+    """Which programs a collection is made of.
+
+    Attributes:
+        networks: models as `load_model` names them.
+        batches: batch sizes at which each is loaded.
+        lengths: tokens of a text, for networks that read text; each network's own if empty.
+        num_chains: random chains of each kind beside the networks; see `random_convolutions`.
+        max_gflops: programs of more than so many 10⁹ operations are left out; None for no limit. Without
+            tuning, TVM's kernels run at a few GFLOP/s.
+    """
+
+    networks: Sequence[str] = DEFAULT_NETWORKS
+    batches: Sequence[int] = DEFAULT_BATCHES
+    lengths: Sequence[int] = ()
+    num_chains: int = 0
+    max_gflops: float | None = None
+
+
 def collect(
     session: Session,
+    settings: CollectionSettings = CollectionSettings(),
     *,
-    networks: Sequence[str] = DEFAULT_NETWORKS,
-    batches: Sequence[int] = DEFAULT_BATCHES,
-    lengths: Sequence[int] = (),
-    num_chains: int = 0,
-    max_gflops: float | None = None,
     max_samples: int | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -92,12 +108,7 @@ def collect(
 
     Args:
         session: what measures.
-        networks: models as `load_model` names them.
-        batches: batch sizes at which each is loaded.
-        lengths: tokens of a text, for networks that read text; each network's own if empty.
-        num_chains: random chains of each kind beside the networks; see `random_convolutions`.
-        max_gflops: programs of more than so many 10⁹ operations are left out; None for no limit. Without
-            tuning, TVM's kernels run at a few GFLOP/s.
+        settings: which programs.
         max_samples: most programs to measure in this run; None for all.
         time_limit_s: longest to go on; None for no limit.
         clock: seconds, monotonic.
@@ -106,24 +117,24 @@ def collect(
         UnknownNameError: there is no such model.
     """
     deadline = None if time_limit_s is None else clock() + time_limit_s
-    members: dict[str, dict[str, None]] = {name: {} for name in networks}
+    members: dict[str, dict[str, None]] = {name: {} for name in settings.networks}
     seen: set[_Key] = set()
     turns: list[list[list[MeasureRequest]]] = []
     rng = np.random.default_rng(session.seed)
-    for name, batch in itertools.product(networks, batches):
+    for name, batch in itertools.product(settings.networks, settings.batches):
         session.on_progress(TuningProgress(text=f"listing kernels of {name} at batch {batch}"))
-        for length in _lengths_of(name, lengths):
+        for length in _lengths_of(name, settings.lengths):
             found = _requests(session, _modules(name, batch, length), seen, members[name])
             turns.append(_in_turn(list(found), rng))
-    if num_chains:
+    if settings.num_chains:
         session.on_progress(TuningProgress(text="listing kernels of random chains"))
-        found = _requests(session, _chains(num_chains), seen, members.setdefault(CHAINS, {}))
+        found = _requests(session, _chains(settings.num_chains), seen, members.setdefault(CHAINS, {}))
         turns.append(_in_turn(list(found), rng))
     order = [
         request
         for group in _round_robin(turns)
         for request in group
-        if max_gflops is None or request.workload.flops <= max_gflops * 1e9
+        if settings.max_gflops is None or request.workload.flops <= settings.max_gflops * 1e9
     ]
     num_new, num_done = _measure(session, order, max_samples=max_samples, deadline=deadline, clock=clock)
     return Collected(

@@ -24,7 +24,8 @@ from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
 from tuner.autograd_stage import StageAction, Tensors
-from tuner.backends.protocol import Backend, IRModule
+from tuner.backend_specs import gather_specs
+from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.candidate import HOST
 from tuner.describe import describe_function
@@ -32,12 +33,12 @@ from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.model import Model, Reference
 from tuner.graph import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.lower import build_module, lower_module
 from tuner.partition import find_candidates, find_partition
 from tuner.plan import Figure, ModelPlan, TensorInfo
 from tuner.price import Invalid, Price
 from tuner.rewrite import extract_function, outline_partitions
-from tuner.rules import gather_specs
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
 from tuner.target import Target

@@ -11,8 +11,8 @@ from tvm import relax
 
 from records import Record, Tensor, Workload
 from records.workload import Operator, describe
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule
 from tuner.errors import TunerError
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.measure import Measurer, MeasureRequest
 from tuner.plan import Figure
 

@@ -18,8 +18,9 @@ from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
 from tuner.backends.kernels.schedule import schedule_kernels
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, Backend, IRModule
+from tuner.backends.protocol import Backend
 from tuner.errors import UnknownNameError
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.target import Target
 from tuner.target_resolution import tvm_target
 from tuner.weight_binding import lift_weights

@@ -23,8 +23,10 @@ import numpy as np
 import tvm
 
 from records import Environment, Match, Measurement, Record, RecordStore, Status, Workload
-from tuner.backends.protocol import Backend, IRModule, TuningBackend
+from tuner.backends.protocol import Backend, TuningBackend
+from tuner.environment import environment_of
 from tuner.errors import TunerError
+from tuner.graph.relax_types import IRModule
 from tuner.lower import partitions_by_backend
 from tuner.measure_messages import (
     DEFAULT_TIMING,
@@ -46,7 +48,7 @@ from tuner.measure_messages import (
 from tuner.numerical_error import Deviation
 from tuner.race import LOOKS, RaceResult, race
 from tuner.target import Target
-from tuner.target_resolution import check_measurable, environment_of
+from tuner.target_resolution import check_measurable
 from tuner.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)

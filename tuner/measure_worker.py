@@ -1,38 +1,37 @@
 """The process that builds and times programs, so that one that crashes or hangs costs only itself.
 
 It is started as `python -m tuner.measure_worker DESCRIPTOR` with one end of a socket pair, and serves one
-request at a time until the other end closes. Inputs are made here from a seed: uniform numbers in [-1, 1] and
-integers 0 or 1 (valid as indices of anything); for checks, smaller or positive numbers where these give
-results that are not finite. Python errors become replies; a crash, a hang or a kill is the other side's to
-notice (`tuner.worker_process`). Checked in tests/tuner/test_measure_worker.py.
+request at a time until the other end closes. Inputs are made here (`tuner.measure_inputs`); checks draw
+smaller or positive numbers where the usual ones give results that are not finite. Python errors become
+replies; a crash, a hang or a kill is the other side's to notice (`tuner.worker_process`). Checked in
+tests/tuner/test_measure_worker.py.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import resource
 import signal
 import socket
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from records import Status
-from tuner.backends.protocol import VARIANCES_ATTRIBUTE, Backend, IRModule, num_inputs_of, weights_of
+from tuner.backends.protocol import Backend
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm_native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.graph.relax_types import IRModule
 from tuner.lower import (
     Executable,
     build_module,
@@ -42,6 +41,8 @@ from tuner.lower import (
     flat_arrays,
     lower_module,
 )
+from tuner.measure_comparison import compare_results
+from tuner.measure_inputs import INTERVALS, SIGNED, Interval, input_specs, own_intervals, random_inputs
 from tuner.measure_messages import (
     WRONG_NUMBERS,
     ArrayInfo,
@@ -59,27 +60,16 @@ from tuner.measure_messages import (
     Start,
     Time,
     Timed,
-    Timing,
     receive_bytes,
     receive_request,
     send,
     send_bytes,
 )
-from tuner.numerical_error import Deviation, compare_outputs, tolerance_of, worst
+from tuner.measure_sampling import Sample, num_executions, take_samples
+from tuner.numerical_error import tolerance_of
 from tuner.target import Target
 from tuner.target_resolution import tvm_device
 from tuner.weight_binding import bound_arguments
-
-Interval: TypeAlias = tuple[float, float]
-"""Least and largest of random floats."""
-
-SIGNED: Interval = (-1.0, 1.0)
-
-POSITIVE: Interval = (0.1, 1.0)
-
-_INTERVALS: tuple[Interval, ...] = (SIGNED, POSITIVE, (0.001, 0.05))
-"""Tried in turn until results are finite: roots and logarithms want positive numbers, products in a deep
-network without normalised weights small ones."""
 
 _MESSAGE_CHARACTERS = 400
 
@@ -88,17 +78,6 @@ _WATCH_PERIOD_S = 1.0
 
 _LEAST_US = 1e-3
 """What a program takes that is shorter than the clock can tell."""
-
-
-class Sample(NamedTuple):
-    """Mean latency of some executions in a row, and whether another program took the processor meanwhile.
-
-    If one did, and one thread does all the work, the latency is what this process had of the processor: a
-    program that takes longer than the system's turns is never left alone on a busy one.
-    """
-
-    latency_us: float
-    is_disturbed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +97,7 @@ class _Racer:
 
     @classmethod
     def of(cls, run: Callable[[int], Sample], *, sample_s: float) -> _Racer:
-        return cls(run, _executions(run(1), sample_s))
+        return cls(run, num_executions(run(1), sample_s))
 
     def sample_us(self) -> float:
         """Return the mean latency of one sample."""
@@ -232,7 +211,7 @@ class Worker:
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Return what a module and its reference make of the same inputs, finite numbers where some do."""
         specs = input_specs(module)
-        for interval in _INTERVALS:
+        for interval in INTERVALS:
             inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
@@ -267,145 +246,6 @@ class Worker:
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
-
-
-def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Return shape and data type of each parameter of `main`."""
-    return tuple(
-        (tuple(int(extent) for extent in parameter.ty.shape), str(parameter.ty.dtype))
-        for parameter in module["main"].params
-    )
-
-
-def own_intervals(module: IRModule) -> dict[int, Interval]:
-    """Return intervals for parameters of `main`, by position, that must not be drawn from the general one.
-
-    What batch normalisation takes for a variance is positive: below 0 its results are no numbers, which a
-    later clip hides. Weights of a model are as small as their number of inputs asks: larger ones make a deep
-    network chaotic, so that rounding alone decides its results.
-    """
-    main = module["main"]
-    position = {parameter: index for index, parameter in enumerate(main.params)}
-    found = {position[weight]: interval for weight, interval in _weight_intervals(main).items()}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if isinstance(call, relax.Call):
-                own = _weights_read(call, module) | dict.fromkeys(_variances_read(call, module), POSITIVE)
-                found.update({position[variable]: own[variable] for variable in own if variable in position})
-    return found
-
-
-def _weight_intervals(function: Any) -> dict[Any, Interval]:
-    """Return intervals of a model's or partition's weights, by parameter."""
-    weights = [function.params[position] for position in weights_of(function)]
-    num_inputs = num_inputs_of(function)
-    if num_inputs is not None:
-        weights = list(function.params[num_inputs:])
-    intervals = {}
-    for weight in weights:
-        shape = [int(extent) for extent in weight.ty.shape]
-        if len(shape) > 1:
-            # Convolutions have their outputs first; matrices may lie either way, so the larger side counts.
-            num_inputs = max(shape) if len(shape) == 2 else math.prod(shape[1:])
-            bound = math.sqrt(3 / num_inputs)
-            intervals[weight] = (-bound, bound)
-    return intervals
-
-
-def _weights_read(call: Any, module: IRModule) -> dict[Any, Interval]:
-    """Return intervals of the arguments that a call of a partition takes for weights."""
-    callee = module[call.op] if isinstance(call.op, tvm.ir.GlobalVar) else None
-    if not isinstance(callee, relax.Function):
-        return {}
-    argument = dict(zip(callee.params, call.args, strict=True))
-    return {argument[weight]: interval for weight, interval in _weight_intervals(callee).items()}
-
-
-def _variances_read(call: Any, module: IRModule) -> list[Any]:
-    """Return the arguments that a call, of an operator or of a partition, takes for variances."""
-    if not isinstance(call.op, tvm.ir.GlobalVar):
-        return [_variance_of(call)]
-    callee = module[call.op]
-    if not isinstance(callee, relax.Function):
-        return []
-    inner = _variances_of(callee)
-    return [call.args[index] for index, each in enumerate(callee.params) if each in inner]
-
-
-def _variances_of(function: Any) -> set[Any]:
-    if function.attrs is not None and VARIANCES_ATTRIBUTE in function.attrs.keys():  # noqa: SIM118 - TVM's maps
-        return {function.params[int(position)] for position in function.attrs[VARIANCES_ATTRIBUTE]}
-    bindings = [binding for block in function.body.blocks for binding in block.bindings]
-    return {_variance_of(each.value) for each in bindings if isinstance(each.value, relax.Call)} - {None}
-
-
-def _variance_of(call: Any) -> Any:
-    return call.args[4] if getattr(call.op, "name", "") == "relax.nn.batch_norm" else None
-
-
-def random_inputs(
-    specs: Sequence[tuple[tuple[int, ...], str]],
-    seed: int,
-    interval: Interval = SIGNED,
-    *,
-    own: Mapping[int, Interval] = MappingProxyType({}),
-) -> tuple[np.ndarray, ...]:
-    """Return random arrays: floats in the interval, integers and booleans 0 or 1; same seed, same arrays.
-
-    Args:
-        specs: shapes and data types.
-        seed: of the random numbers.
-        interval: least and largest float.
-        own: intervals by position, where an array has one of its own.
-    """
-    rng = np.random.default_rng(seed)
-    return tuple(
-        _random_array(rng, shape, dtype, own.get(index, interval))
-        for index, (shape, dtype) in enumerate(specs)
-    )
-
-
-def compare_results(
-    results: Sequence[np.ndarray], expected: Sequence[np.ndarray], *, nan_agrees: bool = False
-) -> Deviation:
-    """Return the result that is furthest from the reference's, named by its position.
-
-    Args:
-        results: what a program returned.
-        expected: what the reference returned.
-        nan_agrees: whether results without a number in equal places are equal.
-    """
-    found = worst(compare_outputs(_numbered(results), _numbered(expected), nan_agrees=nan_agrees))
-    return found or Deviation(tensor="nothing", relative_error=0.0)
-
-
-def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
-    """Return samples in microseconds, until their spread is small or the budget ends.
-
-    Samples during which the program lost the processor are left out where enough others are left.
-
-    Args:
-        run: executes the program so many times and says how that went.
-        timing: when to stop.
-    """
-    first = run(1)
-    number = _executions(first, timing.sample_s)
-    if number > 1:
-        run(number)
-    samples = [first] if number == 1 else []
-    spent_s = sum(sample.latency_us for sample in samples) * 1e-6
-    while len(samples) < timing.max_samples and not _is_enough(samples, spent_s, timing):
-        sample = run(number)
-        samples.append(sample)
-        spent_s += sample.latency_us * number * 1e-6
-    quiet = _quiet(samples)
-    return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
-
-
-def _executions(first: Sample, sample_s: float) -> int:
-    """Return how often a program is executed in a sample of so many seconds, by its first execution."""
-    return max(1, min(1000, int(sample_s * 1e6 / max(first.latency_us, 0.1))))
 
 
 def serve(connection: socket.socket) -> None:
@@ -468,37 +308,6 @@ def _send_results(connection: socket.socket, results: Sequence[np.ndarray]) -> N
 
 def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
     return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
-
-
-def _random_array(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, interval: Interval
-) -> np.ndarray:
-    if dtype.startswith(("int", "uint", "bool")):
-        return rng.integers(0, 2, size=shape).astype(dtype)
-    low, high = (np.float32(bound) for bound in interval)
-    return (rng.random(shape, dtype=np.float32) * (high - low) + low).astype(dtype)
-
-
-def _numbered(results: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"output {position}": array for position, array in enumerate(results)}
-
-
-def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:
-    """Say whether more samples would tell little, or cost too much."""
-    quiet = _quiet(samples)
-    if len(quiet) >= timing.min_samples:
-        return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread
-    patience = 3 if len(samples) >= timing.min_samples else timing.min_samples
-    return spent_s >= timing.budget_s * patience
-
-
-def _quiet(samples: Sequence[Sample]) -> tuple[float, ...]:
-    return tuple(sample.latency_us for sample in samples if not sample.is_disturbed)
-
-
-def _spread(samples: Sequence[float]) -> float:
-    first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
-    return (third - first) / median
 
 
 def _limit_memory(limit_bytes: int | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from records import Workload
+from tuner.backend_specs import gather_specs
 from tuner.backends.protocol import Backend
 from tuner.candidate import HOST
 from tuner.describe import describe_function, describe_graph
@@ -17,7 +18,6 @@ from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
 from tuner.partition import find_candidates
 from tuner.rewrite import extract_function
-from tuner.rules import gather_specs
 from tuner.structure import Structure
 from tuner.target import Target
 

@@ -23,9 +23,9 @@ from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.subgraph import SubGraphLimits
+from tuner.partition_spec import PartitionSpec
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
-from tuner.rules.spec import PartitionSpec
 from tuner.runner_up import Offer, OfferIndex, RunnerUp
 
 UNITS_PER_US = 1_000_000

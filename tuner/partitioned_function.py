@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
-from tuner.backends.protocol import IRModule, num_inputs_of
+from tuner.backend_specs import gather_specs
 from tuner.candidate import HOST, CandidatePartition
 from tuner.describe import describe_function, describe_graph
 from tuner.graph import DataflowGraph, IndexSet
+from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.partition import Partition, RefusedCandidate, find_candidates, find_partition, usable_offers
 from tuner.plan import Figure, PartitionPlan
 from tuner.price import Invalid, Price
 from tuner.pricing import price_candidates
 from tuner.pruning import prune_candidates
 from tuner.rewrite import extract_function, outline_partitions
-from tuner.rules import gather_specs
 from tuner.runner_up import OfferIndex
 from tuner.session import Session, TuningProgress
 

@@ -1,17 +1,15 @@
-"""How candidates get their prices: all measured, all predicted, or measured only where the decision needs it.
+"""Prices of candidates by the session's mode; in `active`, only what the decision needs is measured.
 
-`measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
-predicted with an interval. `active` measures what matters. It solves the partition problem optimistically
-(each unmeasured candidate towards the low end of its interval) and measures the unmeasured candidates of that
-answer, until the optimistic cost is within `regret` of the best fully measured partition or the budget is
-spent. What is chosen for its prediction takes longer than predicted more often than not, because a search
-prefers what was predicted too fast; by as much as the measured ones did, all other predictions are raised.
-Where intervals hold and errors of different programs do not depend on each other, no unmeasured candidates
-are then likely to improve the answer by more than the regret. The parts of the answer are always measured.
-What is out of the range that the model was trained on is measured before anything is decided. A backend that
-the model was trained without is hoped to compute at the device's peak until some of its
-programs are measured; its others are then expected to take as many times their bounds as those did.
-Checked in tests/tuner/test_pricing.py.
+Active pricing solves the partition problem optimistically (each unmeasured candidate towards the low end of
+its interval) and measures the unmeasured candidates of that answer, until the optimistic cost is within
+`regret` of the best fully measured partition or the budget is spent. What is chosen for its prediction takes
+longer than predicted more often than not, because a search prefers what was predicted too fast; by as much as
+the measured ones did, all other predictions are raised. Where intervals hold and errors of different programs
+do not depend on each other, no unmeasured candidates are then likely to improve the answer by more than the
+regret. The parts of the answer are always measured. What is out of the range that the model was trained on is
+measured before anything is decided. A backend that the model was trained without is assumed, optimistically,
+to run at the device's peak until some of its programs are measured; its others are then expected to take as
+many times their bounds as those did. Checked in tests/tuner/test_pricing.py.
 
 Source: the principle is optimism under uncertainty for combinatorial choices (Chen et al., "Combinatorial
 multi-armed bandit", ICML 2013, section 3), with calibrated intervals of a regression in place of counts.
@@ -23,8 +21,7 @@ import functools
 import logging
 import statistics
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeGuard
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,16 +30,12 @@ from cost_model import (
     DeviceSpeed,
     KernelModel,
     Query,
-    load_dataset,
     roofline_us,
-    train_kernel_model,
 )
 from cost_model.roofline import bound_us
-from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_stage_model
 from records import Workload
 from tuner.backends.protocol import settings_for
 from tuner.candidate import HOST, CandidatePartition
-from tuner.device_probe import known_speed
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph
 from tuner.measure import Measurer
@@ -50,91 +43,21 @@ from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.price_measured import MeasuredPricer, price_of, workload_of_candidate
+from tuner.pricing_protocol import Pricing, is_predicted, is_spent
 from tuner.rewrite import extract_function
 
 logger = logging.getLogger(__name__)
-
-PriceMode = Literal["measured", "active", "model"]
 
 _Solve: TypeAlias = Callable[[Sequence[CandidatePartition], Sequence[Price]], Partition]
 
 _ProgramKey: TypeAlias = tuple[str, str, str]
 """Workload, backend and the settings under which its record is kept."""
 
-_RETRAIN_GROWTH = 1.2
-"""The model is trained again when there are this many times the records it was trained on."""
-
 _RESEMBLANCE = 1.25
 """How far beyond the extremes of what was measured of a new backend its other programs may lie."""
 
 _MAX_ROUNDS = 50
 """Rounds of active pricing; each measures at least one candidate, and most functions need fewer than ten."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Pricing:
-    """How a session prices candidates, and the model it has so far.
-
-    Attributes:
-        mode: see the module docstring.
-        budget: most candidates that `active` measures in the session; None for no limit.
-        regret: share of the cost that `active` may leave on the table.
-        prune: whether candidates that larger ones contain are dropped before anything is priced.
-        model: the cost model; trained from the records when first needed.
-        stage_model: the correction from parts to stages; trained likewise.
-        num_threads: threads of training; one for each idle core if None.
-    """
-
-    mode: PriceMode = "measured"
-    budget: int | None = None
-    regret: float = 0.02
-    prune: bool = False
-    model: KernelModel | None = None
-    stage_model: StageModel | None = None
-    num_threads: int | None = None
-    num_measured: int = 0
-    _speed: DeviceSpeed | None = field(default=None, repr=False)
-    _trained_on: int = field(default=0, repr=False)
-    _stages_trained_on: int = field(default=0, repr=False)
-
-    def current_model(self, measurer: Measurer, seed: int) -> KernelModel | None:
-        """Return the model, trained again where enough records came; None while there are too few."""
-        stats = measurer.store.stats().measurements
-        if self.model is None or (self._trained_on and stats > _RETRAIN_GROWTH * self._trained_on):
-            try:
-                dataset = load_dataset(measurer.store.iterate())
-                self.model = train_kernel_model(dataset, seed=seed, num_threads=self.num_threads)
-                self._trained_on = stats
-                self._speed = None  # The model learnt from what the records say of it now.
-            except CostModelError as error:
-                logger.info("no cost model yet: %s", error)
-        return self.model
-
-    def device_speed(self, measurer: Measurer) -> DeviceSpeed:
-        """Return the target's speed, as probes and kernels in the records say; the same until new training.
-
-        Raises:
-            CostModelError: a probe is missing.
-        """
-        if self._speed is None:
-            environment = measurer.environment(measurer.backends[0].name)
-            self._speed = known_speed(measurer.store, target=measurer.target, environment=environment)
-        return self._speed
-
-    def current_stage_model(self, measurer: Measurer, seed: int) -> StageModel | None:
-        """Return the stage model, trained again where enough stages came; None while there are too few."""
-        if self.stage_model is not None and not self._stages_trained_on:
-            return self.stage_model  # It was given.
-        stages = sum(1 for _ in measurer.store.iterate(role="stage", target=measurer.target.text))
-        if stages >= MIN_STAGES and stages > _RETRAIN_GROWTH * self._stages_trained_on:
-            self._stages_trained_on = stages
-            try:
-                stages_now = load_stages(measurer.store.iterate())
-                threads = self.num_threads or 1  # The trees are few and small.
-                self.stage_model = train_stage_model(stages_now, seed=seed, num_threads=threads)
-            except CostModelError as error:
-                logger.info("no stage model yet: %s", error)
-        return self.stage_model
 
 
 def price_candidates(
@@ -182,11 +105,6 @@ def price_candidates(
         unseen={backend.name for backend in measurer.backends} - set(model.manifest.backends),
         far=far,
     )
-
-
-def is_predicted(price: Price) -> TypeGuard[Figure]:
-    """Say whether a price is a prediction."""
-    return isinstance(price, Figure) and price.source == "predicted"
 
 
 def _price_actively(
@@ -294,11 +212,6 @@ def _resembling(estimate: Figure, ratios: Sequence[float]) -> Figure:
 def _scaled(figure: Figure, factor: float) -> Figure:
     interval_us = figure.interval_us and (figure.interval_us[0] * factor, figure.interval_us[1] * factor)
     return msgspec.structs.replace(figure, latency_us=figure.latency_us * factor, interval_us=interval_us)
-
-
-def is_spent(pricing: Pricing) -> bool:
-    """Say whether the budget of measurements is used up."""
-    return pricing.budget is not None and pricing.num_measured >= pricing.budget
 
 
 def _solve_measured(

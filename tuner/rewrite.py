@@ -17,7 +17,11 @@ from typing import Any
 
 from tvm import relax
 
-from tuner.backends.protocol import (
+from tuner.candidate import HOST, CandidatePartition
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
+from tuner.graph.relax_source import replace_variables, variables_of
+from tuner.graph.relax_types import (
     NUM_INPUTS_ATTRIBUTE,
     PARTITION_ATTRIBUTE,
     PREPARE_NAME,
@@ -27,10 +31,6 @@ from tuner.backends.protocol import (
     num_inputs_of,
     weights_of,
 )
-from tuner.candidate import HOST, CandidatePartition
-from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
-from tuner.graph.relax_source import replace_variables, variables_of
 from tuner.graph.subgraph import SubGraph
 
 LABEL_ATTRIBUTE = "tessel.label"

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.backends.protocol import IRModule
 from tuner.candidate import CandidatePartition
 from tuner.describe import describe_function
 from tuner.evolution import EvolutionProgress, EvolutionSettings, Evolved, Genes, evolve
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.partition import Partition, usable_offers
 from tuner.price import Invalid, Price
 from tuner.rewrite import extract_function, order_partitions, outline_partitions

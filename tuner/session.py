@@ -16,11 +16,12 @@ from records import Match, Measurement, RecordStore, Status, Workload, open_stor
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.device_probe import ensure_probed
+from tuner.environment import environment_of
 from tuner.measure import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
-from tuner.pricing import Pricing
+from tuner.pricing_protocol import Pricing
 from tuner.target import Target
-from tuner.target_resolution import check_measurable, environment_of, resolve_target
+from tuner.target_resolution import check_measurable, resolve_target
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""
@@ -58,27 +59,11 @@ class Session:
     on_progress: Callable[[TuningProgress], None]
 
 
-@contextmanager
-def start_session(
-    target_name: str,
-    *,
-    records_url: str,
-    backend_names: Sequence[str] | None = None,
-    trials: int = 0,
-    database: str | None = None,
-    schedule_cost_model: str = "tvm",
-    num_threads: int | None = None,
-    jobs: int = 1,
-    seed: int = 0,
-    match: Match = Match.EXACT,
-    pricing: Pricing | None = None,
-    on_progress: Callable[[TuningProgress], None] = lambda progress: None,
-) -> Iterator[Session]:
-    """Open the records and start the measuring worker; both are given back when the body ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """Who may run sub-graphs, and how measurements are made.
 
-    Args:
-        target_name: as a user writes it, such as `cpu`.
-        records_url: SQLAlchemy URL or path of the records.
+    Attributes:
         backend_names: backends to choose among; every available one if None.
         trials: MetaSchedule trials a kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
@@ -88,6 +73,33 @@ def start_session(
         jobs: programs built at once.
         seed: seed of random inputs.
         match: which records of other environments are used again.
+    """
+
+    backend_names: Sequence[str] | None = None
+    trials: int = 0
+    database: str | None = None
+    schedule_cost_model: str = "tvm"
+    num_threads: int | None = None
+    jobs: int = 1
+    seed: int = 0
+    match: Match = Match.EXACT
+
+
+@contextmanager
+def start_session(
+    target_name: str,
+    settings: SessionSettings = SessionSettings(),
+    *,
+    records_url: str,
+    pricing: Pricing | None = None,
+    on_progress: Callable[[TuningProgress], None] = lambda progress: None,
+) -> Iterator[Session]:
+    """Open the records and start the measuring worker; both are given back when the body ends.
+
+    Args:
+        target_name: as a user writes it, such as `cpu`.
+        settings: who may run sub-graphs, and how measurements are made.
+        records_url: SQLAlchemy URL or path of the records.
         pricing: how candidates get their prices; all measured if None.
         on_progress: told what is going on.
 
@@ -97,9 +109,9 @@ def start_session(
             here; says why.
         RecordError: the records cannot be opened.
     """
-    target = resolve_target(target_name, num_threads=num_threads)
+    target = resolve_target(target_name, num_threads=settings.num_threads)
     check_measurable(target)  # before a file of records is made
-    backends = _backends(backend_names, target, _tuned(trials, database, schedule_cost_model, records_url))
+    backends = _backends(settings.backend_names, target, _tuned(settings, records_url))
 
     def report(progress: MeasureProgress) -> None:
         operators = progress.record.workload.operators
@@ -114,7 +126,15 @@ def start_session(
 
     with (
         open_store(records_url) as store,
-        Measurer(store, target, backends, jobs=jobs, seed=seed, match=match, on_progress=report) as measurer,
+        Measurer(
+            store,
+            target,
+            backends,
+            jobs=settings.jobs,
+            seed=settings.seed,
+            match=settings.match,
+            on_progress=report,
+        ) as measurer,
     ):
         on_progress(TuningProgress(text="probing the device"))
         # No backend takes part in a probe, so that none's versions decide whether it is known.
@@ -124,7 +144,7 @@ def start_session(
             backends=backends,
             store=store,
             measurer=measurer,
-            seed=seed,
+            seed=settings.seed,
             pricing=pricing or Pricing(),
             on_progress=on_progress,
         )
@@ -173,12 +193,17 @@ def checked_error(
     return deviation
 
 
-def _tuned(trials: int, database: str | None, cost_model: str, records_url: str) -> str | None:
+def _tuned(settings: SessionSettings, records_url: str) -> str | None:
     """Return the reference of the tuned backend that was asked for."""
-    if not trials and database is None:
+    if not settings.trials and settings.database is None:
         return None
-    where = {} if database is None else {"database": database}
-    named = {"trials": trials, **where, "cost_model": cost_model, "records": records_url}
+    where = {} if settings.database is None else {"database": settings.database}
+    named = {
+        "trials": settings.trials,
+        **where,
+        "cost_model": settings.schedule_cost_model,
+        "records": records_url,
+    }
     return f"metaschedule?{urlencode(named)}"
 
 

@@ -17,16 +17,16 @@ from typing import TypeAlias
 import numpy as np
 
 from records.workload import describe
-from tuner.backends.protocol import IRModule
 from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.graph.relax_types import IRModule
 from tuner.import_check import check_import, reference_settings
 from tuner.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.plan import Figure, StagePlan, TiedParameter
-from tuner.pricing import is_spent
+from tuner.pricing_protocol import is_spent
 from tuner.session import Session, TuningProgress, checked_error
 from tuner.stage_pricing import predict_stage, price_stage
 from tuner.stages import (

@@ -18,7 +18,7 @@ from tuner.partitioned_function import PartitionedFunction
 from tuner.plan import Figure
 from tuner.price import Invalid
 from tuner.price_measured import price_of, workload_of_candidate
-from tuner.pricing import is_predicted
+from tuner.pricing_protocol import is_predicted
 from tuner.session import Session, TuningProgress
 
 STAGE_BACKEND = "mix"

@@ -1,19 +1,18 @@
-"""Turn what a user writes for a target into a `Target`, TVM's own target object, and an environment.
+"""Turn what a user writes for a target into a `Target` and TVM's own target object.
 
 `cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
 a device that need not be here. Programs can be built for each of them, but are measured only for what is
 here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
 that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
-environment, which every measurement carries. Checked in tests/tuner/test_target_resolution.py.
+environment (tuner/environment.py), which every measurement carries. Checked in
+tests/tuner/test_target_resolution.py.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
-import importlib.metadata
 import json
-import os
 import platform
 import re
 from collections.abc import Mapping
@@ -25,8 +24,7 @@ import threadpoolctl
 import tvm
 from tvm.target import detect_target
 
-from records import Environment
-from tuner.backends.protocol import Backend
+from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
 from tuner.target import Target
 
@@ -163,32 +161,9 @@ def gpu_difference(name: str, wanted: Mapping[str, Any], here: Mapping[str, Any]
     return None if same else f"this machine's GPU is {here['device_name']}"
 
 
-def environment_of(target: Target, *backends: Backend | None) -> Environment:
-    """Return where programs for the target run from here, as their measurements record it.
-
-    Args:
-        target: as resolved on this machine.
-        backends: what lowers the program (None stands for TVM alone); the versions of what each brings along
-            belong to its records only, so that a new release of one library does not put another's
-            measurements aside.
-    """
-    versions = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
-    for backend in backends:
-        versions.update(backend.versions() if backend is not None else ())
-    device_model, num_cores, driver = _gpu() if target.kind == "cuda" else _cpu()
-    return Environment(
-        device_kind=target.kind,
-        device_model=device_model,
-        num_cores=num_cores,
-        num_threads=target.num_threads,
-        driver=driver,
-        versions=tuple(sorted(versions.items())),
-    )
-
-
 def num_physical_cores() -> int:
     """Count the cores that this process may use, hyper-threads not counted twice."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = num_usable_cores()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
 
 
@@ -274,25 +249,3 @@ def _local_gpu_attributes() -> dict[str, Any]:
         "max_threads_per_block": int(device.max_threads_per_block),
         "thread_warp_size": int(device.warp_size),
     }
-
-
-def _cpu() -> tuple[str, int, str]:
-    """Return the processor's name, its cores, and the kernel that schedules them."""
-    return cpu_model(), num_physical_cores(), platform.release()
-
-
-def _gpu() -> tuple[str, int, str]:
-    """Return the GPU's name, its multiprocessors, and its driver's version."""
-    device = tvm.cuda(0)
-    if not device.exist:
-        return "not on this machine", 0, "none"
-    return str(device.device_name), int(device.multi_processor_count), _driver_version()
-
-
-def _driver_version() -> str:
-    """Return the NVIDIA kernel module's version as the kernel lists it."""
-    try:
-        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return "unknown"
-    return next((word for word in first.split() if word[:1].isdigit() and "." in word), first)

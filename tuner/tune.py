@@ -7,6 +7,7 @@ records when it returns, so a second run measures nothing. Checked in tests/tune
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from tuner.frontend.model import Model
@@ -19,15 +20,30 @@ from tuner.transfer import measure_transfers, transfer_workload
 from tuner.whole_model import partition_model
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSettings:
+    """How a model is cut for a pipeline, and how far its partition is searched.
+
+    Attributes:
+        num_stages: pipeline stages, one a device.
+        cuts: names of modules after which a stage ends; found if None.
+        memory_limit_bytes: memory of one device; None for no limit.
+        hop_us: latency of one hop between devices; measured if None.
+        second_level: whole programs that the second level of the partition search may measure.
+    """
+
+    num_stages: int
+    cuts: Sequence[str] | None = None
+    memory_limit_bytes: int | None = None
+    hop_us: float | None = None
+    second_level: int = 0
+
+
 def tune_model(
     model: Model,
     session: Session,
+    settings: TuningSettings,
     *,
-    num_stages: int,
-    cuts: Sequence[str] | None = None,
-    memory_limit_bytes: int | None = None,
-    hop_us: float | None = None,
-    second_level: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
 ) -> ModelPlan:
@@ -36,22 +52,22 @@ def tune_model(
     Args:
         model: what is tuned.
         session: target, backends, records and the measuring process.
-        num_stages: pipeline stages, one a device.
-        cuts: names of modules after which a stage ends; found if None.
-        memory_limit_bytes: memory of one device; None for no limit.
-        hop_us: latency of one hop between devices; measured if None.
-        second_level: whole programs that the second level of the partition search may measure.
+        settings: how it is cut, and how far its partition is searched.
         shapes: what the model was loaded with, for those who load it again from the plan.
         batch: the same.
 
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
-    whole = partition_model(model, session, second_level=second_level)
+    whole = partition_model(model, session, second_level=settings.second_level)
     measured = measure_stages(
-        model, session, num_stages=num_stages, cuts=cuts, memory_limit_bytes=memory_limit_bytes
+        model,
+        session,
+        num_stages=settings.num_stages,
+        cuts=settings.cuts,
+        memory_limit_bytes=settings.memory_limit_bytes,
     )
-    hops, hop_source = _hop_latencies(session, measured.stages, hop_us)
+    hops, hop_source = _hop_latencies(session, measured.stages, settings.hop_us)
     measurer = session.measurer
     environment = measurer.environment(session.backends[0].name)
     return ModelPlan(

@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import relax
 
-from tuner.backends.protocol import IRModule, RelaxFunction, num_inputs_of
+from tuner.graph.relax_types import IRModule, RelaxFunction, num_inputs_of
 
 BIND_NAME = "bind_weights"
 """The function of a built program that turns the arguments as the model has them into those of `main`."""

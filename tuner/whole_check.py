@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from records import Workload
 from records.workload import describe
-from tuner.backends.protocol import IRModule
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.graph.relax_types import IRModule
 from tuner.import_check import compare_with_reference, reference_settings
 from tuner.numerical_error import COMPARISON, Deviation, tolerance_of
 from tuner.partitioned_function import PartitionedFunction, binding

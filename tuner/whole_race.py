@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import TunerError
-from tuner.measure import MeasureRequest
-from tuner.partitioned_function import PartitionedFunction, binding
 from tuner.plan import Figure, PairedRatio
 from tuner.price_measured import price_of
 from tuner.session import Session, TuningProgress
+from tuner.whole_measurement import request_of
+from tuner.whole_strategies import Proposed
 from tuner.whole_variants import Variant, fastest, find_finalists, simplest
 
 logger = logging.getLogger(__name__)
@@ -50,14 +50,39 @@ class Outcome:
         return self.of(variants[order[0]])
 
 
-def request_of(function: PartitionedFunction, label: str) -> MeasureRequest:
-    """Return what measures a whole program, and has it race."""
-    return MeasureRequest(
-        workload=function.priced.workload,
-        module=function.module,
-        backend=label,
-        settings=f"partition={function.fingerprint}{binding(function.priced)}",
-        races=True,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The program that was chosen, and what it was chosen from; see `PartitionedModel`."""
+
+    winner: Variant
+    chosen_by: str
+    alone: dict[str, Variant]
+    ratio_to_mix: dict[str, PairedRatio]
+    is_tie: bool
+
+
+def choose(session: Session, proposed: Proposed) -> Choice:
+    """Let the fastest of the programs that were proposed race, and return the winner."""
+    ours, alone = proposed.mixes, proposed.alone
+    outcome = race_wholes(session, ours, [each for versions in alone.values() for each in versions])
+    # Where programs are equal, the search has found it: its answer is the one that is explained.
+    found_by = {
+        function.fingerprint: (name, (function, figure))
+        for name, versions in reversed([*((name, (each,)) for name, each in ours.items()), *alone.items()])
+        for function, figure in versions
+    }
+    chosen_by, winner = found_by[outcome.winner]
+    single = {name: outcome.better(versions) for name, versions in alone.items()}
+    return Choice(
+        winner=outcome.of(winner),
+        chosen_by=chosen_by,
+        alone=single,
+        ratio_to_mix={
+            name: outcome.ratios[function.fingerprint]
+            for name, (function, _) in single.items()
+            if function.fingerprint in outcome.ratios
+        },
+        is_tie=outcome.is_tie,
     )
 
 

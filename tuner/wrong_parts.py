@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.backends.protocol import IRModule, settings_for
+from tuner.backends.protocol import settings_for
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.measure import Measurer, MeasureRequest
 from tuner.measure_messages import WRONG_NUMBERS
 from tuner.numerical_error import Deviation

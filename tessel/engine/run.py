@@ -8,7 +8,6 @@ ranks share a core. Checked in tests/tessel/engine/test_run.py.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from records.cores import num_usable_cores
 from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
 from tessel.engine.devices import CPUS, Devices
@@ -162,7 +162,7 @@ def run_schedule(
     return RunReport(
         figures=_figures(results, schedules, step_us=step_us, overheads=overheads),
         check=check,
-        ranks_per_core=schedule.placement.devices * num_threads / _num_cores(),
+        ranks_per_core=schedule.placement.devices * num_threads / num_usable_cores(),
         ranks_per_gpu=devices.ranks_per_gpu,
         events={name: _steps(results, name) for name in schedules},
     )
@@ -256,7 +256,3 @@ def _read_gradients(folder: Path, name: str, num_ranks: int) -> RankGradients:
                 stage, _, parameter = key.partition("/")
                 found.setdefault((parameter, int(stage)), []).append((rank, arrays[key]))
     return found
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

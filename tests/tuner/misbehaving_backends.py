@@ -11,8 +11,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules import OperatorByPredicate
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule

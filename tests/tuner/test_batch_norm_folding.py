@@ -11,15 +11,15 @@ from tvm import relax
 
 from tests.partition_samples import function_module
 from tests.run_module import run_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, PREPARE_NAME
 from tuner.backends.registry import make_backend
 from tuner.batch_norm_folding import fold_batch_norms
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, PREPARE_NAME
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import POSITIVE, input_specs, own_intervals, random_inputs
+from tuner.measure_inputs import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.rewrite import outline_partitions
 from tuner.target_resolution import resolve_target
 

@@ -14,10 +14,10 @@ from cost_model.dataset import network_groups
 from cost_model.stage_model import load_stages
 from records import open_store
 from tests.known_speed import keep_made_up_speed
-from tuner.collect import _round_robin, collect
+from tuner.collect import CollectionSettings, _round_robin, collect
 from tuner.collect_stages import collect_stages
-from tuner.pricing import Pricing
-from tuner.session import start_session
+from tuner.pricing_protocol import Pricing
+from tuner.session import SessionSettings, start_session
 
 pytestmark = pytest.mark.tvm
 
@@ -31,10 +31,12 @@ def test_collecting_goes_on_where_it_stopped(tmp_path: Path) -> None:
     # Stages are cut into parts by predictions, whoever's.
     pricing = Pricing(model=train_kernel_model(load_dataset(many_records(40)), calibrated=False))
     with start_session(
-        "cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1, pricing=pricing
+        "cpu", SessionSettings(backend_names=("tvm", "blas"), num_threads=1), records_url=url, pricing=pricing
     ) as session:
         gather = functools.partial(
-            collect, session, networks=("mlp:tiny",), batches=(1, 2), max_gflops=MAX_GFLOPS
+            collect,
+            session,
+            CollectionSettings(networks=("mlp:tiny",), batches=(1, 2), max_gflops=MAX_GFLOPS),
         )
         first = gather(max_samples=1)
         assert 0 < first.num_new < first.num_found

@@ -11,7 +11,7 @@ from tests.run_module import run_module
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.lower import build_module, build_planned, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

@@ -11,7 +11,8 @@ from tvm import relax
 
 from records import Status
 from tests.partition_samples import partition_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
+from tuner.measure_inputs import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.measure_messages import (
     Build,
     Done,
@@ -25,14 +26,7 @@ from tuner.measure_messages import (
     send,
     send_bytes,
 )
-from tuner.measure_worker import (
-    POSITIVE,
-    Sample,
-    input_specs,
-    own_intervals,
-    random_inputs,
-    take_samples,
-)
+from tuner.measure_sampling import Sample, take_samples
 
 pytestmark = pytest.mark.tvm
 

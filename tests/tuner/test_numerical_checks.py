@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from records import Environment, open_store
-from tuner import stage_costs, whole_model
+from tuner import stage_costs
 from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import Model
 from tuner.numerical_error import Deviation
 from tuner.session import checked_error
+from tuner.whole_check import WrongNumbersError, check_whole
 
 pytestmark = pytest.mark.tvm
 
@@ -101,15 +102,18 @@ def test_wrong_stages_and_wrong_partitions_stop_tuning_by_name(
     monkeypatch.setattr(stage_costs, "_stages_error", lambda *arguments: deviation)
     with pytest.raises(TunerError, match=f"the stages of mlp:small differ from the uncut model: {said}"):
         stage_costs._check(model, session, (), {})
-    session.measurer.compare = lambda module, reference: deviation
-    workload = describe_function(model.module["main"], "model", module=model.module)
     mix = SimpleNamespace(
-        priced=SimpleNamespace(workload=workload, binds_weights=False, num_inputs=None, graph=None),
+        priced=SimpleNamespace(
+            workload=describe_function(model.module["main"], "model", module=model.module),
+            graph=SimpleNamespace(source=SimpleNamespace(function=model.module["main"])),
+        ),
         fingerprint="f",
-        module=model.module,
+        module=model.module.clone(),
     )
-    monkeypatch.setattr(whole_model, "_binding", lambda priced: "")
-    with pytest.raises(
-        TunerError, match=f"the partitioned mlp:small differs from the unpartitioned one: {said}"
-    ):
-        whole_model._check(session, model, mix)
+    right = Deviation(tensor="output 0", relative_error=0.0)
+    session.measurer.compare = lambda module, reference, *, unscheduled: (
+        deviation if module is mix.module else right
+    )
+    with pytest.raises(WrongNumbersError) as caught:
+        check_whole(session, model, mix)
+    assert caught.value.deviation == deviation

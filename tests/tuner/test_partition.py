@@ -13,6 +13,7 @@ from tuner.candidate import HOST, CandidatePartition
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.partition import Partition, RefusedCandidate, SearchProgress, find_candidates, find_partition
+from tuner.partition_spec import PartitionSpec
 from tuner.plan import Figure
 from tuner.price import Invalid, Price, Unknown
 from tuner.rewrite import order_partitions
@@ -23,7 +24,6 @@ from tuner.rules import (
     OnlyValid,
     OperatorByKind,
     OperatorByPredicate,
-    PartitionSpec,
     Rule,
     tvm_native_rule,
 )

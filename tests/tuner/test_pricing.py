@@ -17,15 +17,16 @@ from cost_model import load_dataset, train_kernel_model
 from tests.dataflow_samples import graph_of
 from tests.known_speed import keep_made_up_speed
 from tests.partition_samples import function_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.candidate import CandidatePartition
 from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.partition import Partition, find_partition
 from tuner.plan import Figure
 from tuner.price import Invalid, Price
 from tuner.price_measured import workload_of_candidate
-from tuner.pricing import Pricing, _corrected, _estimates, _price_actively, is_predicted
-from tuner.session import start_session
+from tuner.pricing import _corrected, _estimates, _price_actively
+from tuner.pricing_protocol import Pricing, is_predicted
+from tuner.session import SessionSettings, start_session
 
 pytestmark = pytest.mark.tvm
 
@@ -201,7 +202,11 @@ def test_a_program_with_bound_weights_is_priced_by_its_own_record(tmp_path: Path
     graph = DataflowGraph.from_function(module)
     candidate = CandidatePartition(SubGraph.of(graph, graph.all_indices), "blas", "product")
     model = train_kernel_model(load_dataset(many_records(40)), calibrated=False)
-    with start_session("cpu", records_url=url, backend_names=("blas",), num_threads=1) as session:
+    with start_session(
+        "cpu",
+        SessionSettings(backend_names=("blas",), num_threads=1),
+        records_url=url,
+    ) as session:
         speed = session.pricing.device_speed(session.measurer)
         workload = workload_of_candidate(graph, candidate)
         kept = measured(workload, "blas", 5.0, 1).measurement

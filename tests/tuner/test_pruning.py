@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from tests.mock_pricer import MockPricer
 from tuner.graph import DataflowGraph, PatternKind
 from tuner.partition import find_candidates, find_partition
+from tuner.partition_spec import PartitionSpec
 from tuner.pruning import prune_candidates
-from tuner.rules import OperatorByPredicate, PartitionSpec, tvm_native_rule
+from tuner.rules import OperatorByPredicate, tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tuner.backends.protocol import PARTITION_ATTRIBUTE
 from tuner.candidate import HOST, CandidatePartition
 from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.partition import find_partition
 from tuner.rewrite import LABEL_ATTRIBUTE, extract_module, order_partitions, outline_partitions
 

@@ -11,10 +11,11 @@ from tuner.candidate import CandidatePartition
 from tuner.evolution import EvolutionSettings
 from tuner.graph import DataflowGraph
 from tuner.partition import Partition, find_candidates, find_partition
+from tuner.partition_spec import PartitionSpec
 from tuner.plan import Figure
 from tuner.price import Price
 from tuner.rewrite import order_partitions
-from tuner.rules import OperatorByKind, OperatorByPredicate, PartitionSpec, tvm_native_rule
+from tuner.rules import OperatorByKind, OperatorByPredicate, tvm_native_rule
 from tuner.second_level import Group, chosen_parts, evolve_partition, find_groups
 
 pytestmark = pytest.mark.tvm

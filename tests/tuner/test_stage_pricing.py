@@ -11,8 +11,8 @@ import pytest
 from cost_model.stage_model import load_stages, parts_of, train_stage_model
 from tuner.frontend import load_model
 from tuner.partitioned_function import PartitionedFunction, choose_partition, price_function
-from tuner.pricing import Pricing
-from tuner.session import Session, start_session
+from tuner.pricing_protocol import Pricing
+from tuner.session import Session, SessionSettings, start_session
 from tuner.stage_costs import measure_stages
 from tuner.stage_pricing import predict_stage, price_stage
 
@@ -22,7 +22,11 @@ pytestmark = pytest.mark.tvm
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     url = str(tmp_path_factory.mktemp("records") / "records.db")
-    with start_session("cpu", records_url=url, backend_names=("tvm", "blas"), num_threads=1) as opened:
+    with start_session(
+        "cpu",
+        SessionSettings(backend_names=("tvm", "blas"), num_threads=1),
+        records_url=url,
+    ) as opened:
         yield opened
 
 

@@ -10,11 +10,11 @@ import pytest
 import tvm
 
 from tuner.backends.registry import make_backend
+from tuner.environment import environment_of
 from tuner.errors import TunerError, UnknownNameError
 from tuner.target_resolution import (
     check_measurable,
     cpu_difference,
-    environment_of,
     gpu_difference,
     known_targets,
     measuring_obstacle,

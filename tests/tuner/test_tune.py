@@ -12,9 +12,9 @@ from tuner.frontend import load_model
 from tuner.numerical_error import TOLERANCES
 from tuner.partitioned_function import choose_partition, with_runner_ups
 from tuner.plan import ModelPlan
-from tuner.session import Session, start_session
+from tuner.session import Session, SessionSettings, start_session
 from tuner.stage_costs import measure_stages
-from tuner.tune import tune_model
+from tuner.tune import TuningSettings, tune_model
 from tuner.whole_model import PartitionedModel, partition_model
 
 pytestmark = pytest.mark.tvm
@@ -30,13 +30,17 @@ def open_session(records_url: str) -> Iterator[Callable[[], Session]]:
     """Open sessions on one record store; all are closed when the module is done."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(
-            start_session("cpu", records_url=records_url, backend_names=("tvm", "blas"), num_threads=1)
+            start_session(
+                "cpu",
+                SessionSettings(backend_names=("tvm", "blas"), num_threads=1),
+                records_url=records_url,
+            )
         )
 
 
 @pytest.fixture(scope="module")
 def first(open_session: Callable[[], Session]) -> ModelPlan:
-    return tune_model(load_model("mlp", training=True), open_session(), num_stages=2)
+    return tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
 def test_a_second_run_measures_nothing_and_finds_the_same(
     open_session: Callable[[], Session], first: ModelPlan
 ) -> None:
-    again = tune_model(load_model("mlp", training=True), open_session(), num_stages=2)
+    again = tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
     assert again.new_measurements == 0
     assert again.stages == first.stages
     assert again.partition == first.partition
@@ -151,7 +155,9 @@ def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
 
 def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
     with start_session(
-        "cpu", records_url=records_url, backend_names=("tvm", "channels_last"), num_threads=1
+        "cpu",
+        SessionSettings(backend_names=("tvm", "channels_last"), num_threads=1),
+        records_url=records_url,
     ) as session:
         found = partition_model(load_model("mlp", training=True), session)
     assert found.end_to_end.keys() == {"mix", "tvm"}

@@ -12,13 +12,14 @@ from tvm import relax
 
 from tests.partition_samples import Body, function_module
 from tests.run_module import run_module
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE, PackingBackend, settings_for
+from tuner.backends.protocol import PackingBackend, settings_for
 from tuner.backends.registry import available_backends, make_backend
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, flat_arrays, lower_module
-from tuner.measure_worker import input_specs, own_intervals, random_inputs
+from tuner.measure_inputs import input_specs, own_intervals, random_inputs
 from tuner.rewrite import extract_function, extract_module
 from tuner.target import Target
 from tuner.target_resolution import resolve_target

@@ -16,9 +16,10 @@ from tuner.describe import describe_graph
 from tuner.errors import TunerError
 from tuner.graph import DataflowGraph
 from tuner.partition import find_candidates
+from tuner.partition_spec import PartitionSpec
 from tuner.partitioned_function import PartitionedFunction, PricedFunction, choose_partition
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, OperatorByPredicate, PartitionSpec, tvm_native_rule
+from tuner.rules import OperatorByKind, OperatorByPredicate, tvm_native_rule
 from tuner.whole_variants import (
     Finalist,
     Variant,

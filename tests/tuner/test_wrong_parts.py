@@ -15,7 +15,7 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.errors import UnpriceableError
 from tuner.frontend.model import InputSpec, Model
 from tuner.numerical_error import TOLERANCES
-from tuner.session import Session, start_session
+from tuner.session import Session, SessionSettings, start_session
 from tuner.whole_model import partition_model
 
 pytestmark = pytest.mark.tvm
@@ -47,7 +47,11 @@ def records_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def open_session(records_url: str, other: str) -> AbstractContextManager[Session]:
     names = (other, f"{MODULE}:small_numbers")
-    return start_session("cpu", records_url=records_url, backend_names=names, num_threads=1)
+    return start_session(
+        "cpu",
+        SessionSettings(backend_names=names, num_threads=1),
+        records_url=records_url,
+    )
 
 
 def test_a_part_that_is_wrong_in_place_is_recorded_and_another_chosen(

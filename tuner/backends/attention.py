@@ -21,8 +21,8 @@ from tuner.backends.kernels.product import LANES
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.library_call import Attention as AttentionCall
 from tuner.backends.library_call import CallReader, read_attention, shape_of
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule

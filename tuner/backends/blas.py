@@ -23,8 +23,8 @@ from tvm.relax.dpl import is_op, wildcard
 from tuner.backends.cpu_kernels import version_entry
 from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.backends.library_call import shape_of, swaps_last_axes
-from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule

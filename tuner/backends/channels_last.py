@@ -20,8 +20,8 @@ from tuner.backends.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.pools_first import with_pools_first
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import fuse_as_tvm_does, replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import Segments, WithPackedWeights
 from tuner.target import Target

@@ -37,7 +37,7 @@ from tuner.backends.kernels.joined_data import JoinedShape, joining_kernel
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.kernels.winograd_shape import choose_shape
 from tuner.backends.library_call import shape_of
-from tuner.backends.protocol import Expression, IRModule, PrimFunc, RelaxFunction
+from tuner.graph.relax_types import Expression, IRModule, PrimFunc, RelaxFunction
 from tuner.target import Target
 
 _LAST = (0, 2, 3, 1)

@@ -19,7 +19,7 @@ from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import UNBOUNDED, Bounds, bounds_of
 from tuner.backends.kernels.depthwise import DepthwiseShape
 from tuner.backends.library_call import shape_of
-from tuner.backends.protocol import Expression, RelaxFunction
+from tuner.graph.relax_types import Expression, RelaxFunction
 from tuner.target import Target
 
 _MAX_AGAIN = 1 / 8

@@ -16,7 +16,7 @@ import msgspec
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import RelaxFunction
+from tuner.graph.relax_types import RelaxFunction
 
 Activation = Literal["", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 """What follows a product or a convolution; nothing if empty."""

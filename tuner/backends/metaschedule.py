@@ -17,6 +17,7 @@ import logging
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,16 +28,17 @@ from tvm.s_tir import meta_schedule
 
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.kernels.vector_math import vectorise_math
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm_native import fuse_function, replace_function
+from tuner.environment import environment_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.kinds import PatternKind
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target
-from tuner.target_resolution import environment_of, tvm_target
+from tuner.target_resolution import tvm_target
 
 logger = logging.getLogger(__name__)
 
@@ -188,8 +190,7 @@ class MetaSchedule:
         tune_kernel(
             task,
             tuned_for,
-            trials=self.trials,
-            work_dir=folder / "logs",
+            TrialSettings(trials=self.trials, work_dir=folder / "logs"),
             database=database,
             cost_model=self._learnt_model(task, tuned_for, target),
             callbacks=self._keepers(task, tuned_for, target),
@@ -210,55 +211,66 @@ class MetaSchedule:
         return "" if self.cost_model == TVM_MODEL else f"{separator}cost_model={self.cost_model}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings:
+    """How many schedules of a kernel are tried, and by whom.
+
+    Attributes:
+        trials: how many.
+        work_dir: for TVM's logs.
+        builder: builds a batch of trials; if None, a process of its own does.
+        runner: measures what was built; if None, a process of its own does.
+        seed: at least 1; TVM takes 0 for a random one.
+    """
+
+    trials: int
+    work_dir: Path
+    builder: Any | None = None
+    runner: Any | None = None
+    seed: int = 1
+
+
 def tune_kernel(
     task: IRModule,
     tuned_for: Any,
+    settings: TrialSettings,
     *,
-    trials: int,
-    work_dir: Path,
     database: Any,
     cost_model: Any | None = None,
     callbacks: Sequence[Any] = (),
-    builder: Any | None = None,
-    runner: Any | None = None,
-    seed: int = 1,
 ) -> None:
     """Measure schedules of one kernel; the database has them afterwards.
 
     Args:
         task: a module whose `main` is the kernel.
         tuned_for: TVM's target.
-        trials: how many.
-        work_dir: for TVM's logs.
+        settings: how many schedules are tried, and by whom.
         database: TVM's.
         cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.
-        builder: builds a batch of trials; if None, a process of its own does.
-        runner: measures what was built; if None, a process of its own does.
-        seed: at least 1; TVM takes 0 for a random one.
     """
     if "cpu" in map(str, tuned_for.keys):
         import_x86_intrinsics()
-    is_blind = cost_model is None and trials < _FEW_TRIALS
+    is_blind = cost_model is None and settings.trials < _FEW_TRIALS
     _leave_own_handlers()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
-        work_dir=str(work_dir),
-        max_trials_global=trials,
-        num_trials_per_iter=min(trials, _BATCH),
-        builder=builder
+        work_dir=str(settings.work_dir),
+        max_trials_global=settings.trials,
+        num_trials_per_iter=min(settings.trials, _BATCH),
+        builder=settings.builder
         or meta_schedule.builder.LocalBuilder(
             max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
         ),
-        runner=runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        runner=settings.runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
         database=database,
         cost_model=cost_model or ("random" if is_blind else "xgb"),
         measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
         strategy="replay-trace" if is_blind else "evolutionary",
         num_tuning_cores=1,
-        seed=seed,
+        seed=settings.seed,
     )
 
 

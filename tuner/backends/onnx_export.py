@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tuner.backends.library_call import shape_of
-from tuner.backends.protocol import RelaxFunction
+from tuner.graph.relax_types import RelaxFunction
 
 OPSET = 20
 """The first with one operator for GELU."""

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.torch_library import LIBRARY_PATTERNS
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.combinators import Union
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import Segments, WithPackedWeights

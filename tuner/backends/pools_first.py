@@ -17,8 +17,8 @@ import tvm
 from tvm import relax
 
 from tuner.backends.library_call import shape_of
-from tuner.backends.protocol import Expression, RelaxFunction
 from tuner.graph.relax_source import replace_variables
+from tuner.graph.relax_types import Expression, RelaxFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from tuner.backends.cpu_kernels import CpuKernels
 from tuner.backends.kernels.product import LANES, ProductShape, pack_kernel, product_kernel
 from tuner.backends.kernels.schedule import as_finished
 from tuner.backends.library_call import recognise_product, shape_of
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights

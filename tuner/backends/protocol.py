@@ -1,54 +1,24 @@
 """What a backend is: a source of candidate partitions, and a way to lower the ones that were chosen.
 
-A partition is a private Relax function that carries the attribute `PARTITION_ATTRIBUTE`, the name of the
-backend that runs it. Lowering visits each backend once with all of its functions; a single candidate is
-measured through exactly the same path as a whole model. A backend of one's own is one module that satisfies
-`Backend` (docs/backends.md); every backend passes tests/tuner/backends/test_contract.py.
+A partition is a private Relax function that carries the attribute `PARTITION_ATTRIBUTE`
+(tuner/graph/relax_types.py), the name of the backend that runs it. Lowering visits each backend once with all
+of its functions; a single candidate is measured through exactly the same path as a whole model. A backend of
+one's own is one module that satisfies `Backend` (docs/backends.md); every backend passes
+tests/tuner/backends/test_contract.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tvm import relax
 
+from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.target import Target
 
 if TYPE_CHECKING:
     from tuner.rules.protocol import Rule
-
-PARTITION_ATTRIBUTE = "tessel.backend"
-"""Relax function attribute that names the backend of a partition."""
-
-WEIGHTS_ATTRIBUTE = "tessel.weights"
-"""Relax function attribute of a partition: positions of its parameters that never change between calls.
-
-Only partitions of a function with `NUM_INPUTS_ATTRIBUTE` have it.
-"""
-
-NUM_INPUTS_ATTRIBUTE = "tessel.num_inputs"
-"""Relax function attribute of a model that is not trained: parameters from this position on are its weights,
-whose values stay as they are as long as the program lives, so that a backend may pack them once
-(tuner/weight_binding.py)."""
-
-PREPARE_NAME = "prepare_weights"
-"""A private function beside `main` that makes the weights which `main` takes of those that the model has."""
-
-VARIANCES_ATTRIBUTE = "tessel.variances"
-"""Relax function attribute of `PREPARE_NAME`: positions of its parameters that are variances, so positive."""
-
-IRModule: TypeAlias = Any
-"""A `tvm.IRModule`; TVM ships no types."""
-
-RelaxFunction: TypeAlias = Any
-"""A `tvm.relax.Function`."""
-
-Expression: TypeAlias = Any
-"""A Relax expression."""
-
-PrimFunc: TypeAlias = Any
-"""A `tvm.tirx.PrimFunc`: a kernel."""
 
 
 @runtime_checkable
@@ -130,20 +100,6 @@ class Backend(Protocol):
             target: what to build for.
         """
         ...
-
-
-def weights_of(function: RelaxFunction) -> tuple[int, ...]:
-    """Return the positions of a partition's parameters that never change between calls."""
-    if function.attrs is None or WEIGHTS_ATTRIBUTE not in function.attrs.keys():  # noqa: SIM118 - TVM's maps
-        return ()
-    return tuple(int(position) for position in function.attrs[WEIGHTS_ATTRIBUTE])
-
-
-def num_inputs_of(function: RelaxFunction) -> int | None:
-    """Return from which parameter on a function's parameters are weights; None where they may change."""
-    if function.attrs is None or NUM_INPUTS_ATTRIBUTE not in function.attrs.keys():  # noqa: SIM118 - TVM's maps
-        return None
-    return int(function.attrs[NUM_INPUTS_ATTRIBUTE])
 
 
 def settings_for(backend: Backend, function: RelaxFunction) -> str:

@@ -24,8 +24,8 @@ from tuner.backends.library_call import (
     recognise_call,
     shape_of,
 )
-from tuner.backends.protocol import IRModule, RelaxFunction, weights_of
 from tuner.backends.tvm_native import replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule

@@ -17,8 +17,8 @@ import tvm
 from tvm import relax
 from tvm.relax.backend import get_patterns_with_prefix
 
-from tuner.backends.protocol import IRModule, RelaxFunction
 from tuner.backends.tvm_native import as_public, replace_function
+from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import FusionStyle, library_rule

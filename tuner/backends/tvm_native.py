@@ -16,7 +16,7 @@ from tvm import relax
 
 from tuner.backends.cpu_kernels import version_entry
 from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.target import Target

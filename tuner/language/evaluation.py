@@ -18,7 +18,7 @@ import numpy as np
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.metaschedule import tune_kernel
+from tuner.backends.metaschedule import TrialSettings, tune_kernel
 from tuner.language.generation import Generated, generate
 from tuner.language.network import Network
 from tuner.language.sketches import KernelSpace, Proposal
@@ -184,14 +184,16 @@ def _run_evolution(
     tune_kernel(
         space.module,
         space.tuned_for,
-        trials=trials,
-        work_dir=measuring.work_dir,
+        TrialSettings(
+            trials=trials,
+            work_dir=measuring.work_dir,
+            builder=measuring.builder,
+            runner=measuring.runner,
+            seed=seed + 1,
+        ),
         database=meta_schedule.database.MemoryDatabase(),
         cost_model=meta_schedule.cost_model.XGBModel(num_tuning_cores=1, num_warmup_samples=_WARM_UP_TRIALS),
         callbacks=[watch, *([] if keep is None else [keep])],
-        builder=measuring.builder,
-        runner=measuring.runner,
-        seed=seed + 1,
     )
     return Run(
         kernel=space.name,

@@ -17,10 +17,10 @@ import numpy as np
 from tvm import relax
 
 from tuner.backends.metaschedule import tuning_tasks
-from tuner.backends.protocol import PARTITION_ATTRIBUTE, IRModule
 from tuner.backends.tvm_native import fuse_as_tvm_does, fuse_function
 from tuner.errors import UnknownNameError
 from tuner.frontend import load_model
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 
 op = relax.op
 

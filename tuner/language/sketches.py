@@ -21,8 +21,8 @@ from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
 from tuner.backends.metaschedule import import_x86_intrinsics  # TVM's context needs them before it is made
-from tuner.backends.protocol import IRModule
 from tuner.errors import TunerError
+from tuner.graph.relax_types import IRModule
 from tuner.language.choices import Choice, Decision, LocationChoice, OptionChoice, TileChoice
 from tuner.language.text import Argument, Block, KernelText, SketchText
 

@@ -5,7 +5,6 @@ from tuner.rules.combine import ByAnchor, ByKind, Combine, Siblings, TupleArgume
 from tuner.rules.pattern import LabelledPattern, PatternRule
 from tuner.rules.protocol import Rule
 from tuner.rules.single import HostRule, OperatorByKind, OperatorByPredicate
-from tuner.rules.spec import PartitionSpec, gather_specs
 from tuner.rules.styles import (
     FusionStyle,
     horizontal_rule,
@@ -26,13 +25,11 @@ __all__ = [
     "OnlyValid",
     "OperatorByKind",
     "OperatorByPredicate",
-    "PartitionSpec",
     "PatternRule",
     "Rule",
     "Siblings",
     "TupleArgument",
     "Union",
-    "gather_specs",
     "horizontal_rule",
     "library_rule",
     "tvm_native_rule",

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tuner.backends.protocol import num_inputs_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.relax_types import num_inputs_of
 from tuner.graph.subgraph import SubGraph
 from tuner.rules.protocol import Rule
 

@@ -13,12 +13,12 @@ from tvm import relax
 from tests.partition_samples import Body, function_module, part_of, partition_module
 from tests.random_stretches import random_stretch
 from tests.run_module import run_module
+from tuner.backend_specs import gather_specs
 from tuner.backends.channels_last import ChannelsLast
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
-from tuner.rules.spec import gather_specs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

@@ -14,7 +14,7 @@ from tuner.backends.metaschedule import MetaSchedule
 from tuner.backends.protocol import TuningBackend
 from tuner.backends.registry import make_backend
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

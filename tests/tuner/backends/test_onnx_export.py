@@ -10,16 +10,12 @@ from tvm import relax
 
 from tests.partition_samples import function_module, part_of, partition_module
 from tests.run_module import run_module
-from tuner.backends.protocol import (
-    NUM_INPUTS_ATTRIBUTE,
-    WEIGHTS_ATTRIBUTE,
-    settings_for,
-    weights_of,
-)
+from tuner.backends.protocol import settings_for
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE, weights_of
 from tuner.graph.subgraph import SubGraph
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.rewrite import extract_function, extract_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import bound_arguments

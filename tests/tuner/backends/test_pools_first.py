@@ -13,7 +13,7 @@ from tests.partition_samples import Body, function_module
 from tests.run_module import run_module
 from tuner.backends.pools_first import with_pools_first
 from tuner.lower import build_reference
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -14,8 +14,8 @@ from tests.partition_samples import function_module, part_of, partition_module
 from tests.run_module import run_module
 from tuner.backends.kernels.product import ProductShape
 from tuner.backends.products import Products
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lower import build_module, lower_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import BIND_NAME

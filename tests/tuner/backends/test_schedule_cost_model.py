@@ -20,15 +20,16 @@ from records.metaschedule import Trial, trial_of, write_database
 from tests.partition_samples import part_of, partition_module
 from tests.run_module import run_module
 from tuner.backends.metaschedule import MetaSchedule, tuning_target, tuning_tasks
-from tuner.backends.protocol import IRModule
 from tuner.backends.registry import make_backend
 from tuner.backends.schedule_cost_model import RecordsCostModel
 from tuner.backends.schedule_trials import load_trials, task_name
 from tuner.backends.tvm_native import fuse_function
+from tuner.environment import environment_of
+from tuner.graph.relax_types import IRModule
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
-from tuner.target_resolution import environment_of, resolve_target
+from tuner.target_resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
 

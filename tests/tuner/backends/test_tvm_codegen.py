@@ -17,7 +17,7 @@ from tests.run_module import run_module
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm_codegen import TvmCodegen
 from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

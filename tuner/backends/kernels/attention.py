@@ -22,7 +22,7 @@ from tuner.backends.kernels.memory import flat
 from tuner.backends.kernels.product import LANES
 from tuner.backends.kernels.sums import Sums
 from tuner.backends.kernels.vector_math import vectorise_math
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 _ROWS = (6, 5, 4)
 """Queries of a tile. With more, the compiler keeps the exponential's constants in registers and partial sums

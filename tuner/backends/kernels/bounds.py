@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.kernels.memory import Vector
-from tuner.backends.protocol import Expression
+from tuner.graph.relax_types import Expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from tuner.backends.kernels.register_tile import (
     is_contiguous,
     result_axes,
 )
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as script
 from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.memory import Operands, flat
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 _PIXELS = 14
 """Results of a tile at most: with the weights of a window's row they fit 32 registers."""

@@ -25,7 +25,7 @@ from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.joined_data import JoinedShape
 from tuner.backends.kernels.memory import Operands, flat, prefetch
 from tuner.backends.kernels.sums import Sums, tile_rows
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 """Writes data: of which pixel on, how many, into which row of memory, and where there."""

@@ -24,7 +24,7 @@ from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.depthwise import DepthwiseShape
 from tuner.backends.kernels.direct import DirectShape, Steps, emit_padding
 from tuner.backends.kernels.memory import Operands, flat
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as script
 from cost_model.register_tile import lanes_of
 from tuner.backends.kernels.bounds import Bounds
 from tuner.backends.kernels.memory import flat
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 _RUN = 8
 """Pixels that a loop of a kernel writes at a time."""

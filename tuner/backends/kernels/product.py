@@ -21,7 +21,7 @@ from tuner.backends.kernels.memory import flat
 from tuner.backends.kernels.sums import Sums, tile_rows
 from tuner.backends.kernels.vector_math import vectorise_math
 from tuner.backends.library_call import Activation, Then
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 LANES = 16
 """Columns of a vector."""

@@ -11,7 +11,7 @@ from tvm.s_tir import dlight
 
 from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
 from tuner.backends.kernels.vector_math import vectorise_math
-from tuner.backends.protocol import IRModule, PrimFunc
+from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.target import Target
 from tuner.target_resolution import tvm_target
 

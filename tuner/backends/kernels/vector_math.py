@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 Expression: TypeAlias = Any
 """A TIR expression of float32."""

@@ -32,7 +32,7 @@ from tuner.backends.kernels.memory import Vector, flat, prefetch
 from tuner.backends.kernels.sums import Sums
 from tuner.backends.kernels.winograd_shape import WinogradShape
 from tuner.backends.kernels.winograd_transforms import TRANSFORMS, transformed
-from tuner.backends.protocol import PrimFunc
+from tuner.graph.relax_types import PrimFunc
 
 
 def weights_kernel(shape: WinogradShape) -> PrimFunc:

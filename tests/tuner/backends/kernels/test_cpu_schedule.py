@@ -20,7 +20,7 @@ from tuner.backends.kernels.cpu_schedule import schedule_for_cpu
 from tuner.backends.kernels.schedule import schedule_kernels
 from tuner.backends.tvm_native import fuse_function
 from tuner.lower import build_module, build_reference
-from tuner.measure_worker import input_specs, random_inputs
+from tuner.measure_inputs import input_specs, random_inputs
 from tuner.target import Target
 from tuner.target_resolution import resolve_target
 

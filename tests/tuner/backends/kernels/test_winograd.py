@@ -14,7 +14,7 @@ from tests.partition_samples import part_of, partition_module
 from tests.run_module import run_module
 from tuner.backends.channels_last import ChannelsLast
 from tuner.backends.kernels.winograd_shape import choose_shape
-from tuner.backends.protocol import NUM_INPUTS_ATTRIBUTE
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lower import build_module, lower_module
 from tuner.target_resolution import resolve_target
 from tuner.weight_binding import BIND_NAME
