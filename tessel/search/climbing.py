@@ -2,7 +2,7 @@
 
 The priority of block b of micro-batch m is offset[b] + m x stride, as in a periodic schedule, so that there
 are as few numbers to search as blocks, however many micro-batches there are. A try moves one to three offsets
-by up to a stride, schedules, and is kept unless that got worse. Good where steps are many; what is special
+by up to a stride, schedules, and is kept unless that got worse. Good where tasks are many; what is special
 about the ramps is left to `tessel.search.neighbourhood`. Checked in tests/tessel/search/test_makespan.py.
 """
 
@@ -43,7 +43,7 @@ class Climber:
 
     Attributes:
         instance: what is scheduled.
-        stride: steps between micro-batches.
+        stride: tasks between micro-batches.
         climbs: taken in turn.
         rng: draws the tries.
         turn: rounds so far.
@@ -89,6 +89,6 @@ class Climber:
     def _schedule(self, offset: IntArray, options: IntArray, start: IntArray, best: Incumbent) -> int:
         rhythm = np.arange(self.instance.micro_batches, dtype=np.int64)[:, None] * self.stride
         priority = (offset[None, :] + rhythm).reshape(-1)
-        # One try in four lets no device idle for a more urgent step.
+        # One try in four lets no device idle for a more urgent task.
         is_active = bool(self.rng.integers(4))
         return list_schedule(self.instance, priority, options.copy(), is_active, start, best.budget)

@@ -1,6 +1,6 @@
 """The best whole schedule that a search has seen, and who found it.
 
-The one piece of state that the phases of a search share. A schedule is offered as starts by step; it is kept
+The one piece of state that the phases of a search share. A schedule is offered as starts by task; it is kept
 if it is shorter, and the caller is told. Checked in tests/tessel/search/test_makespan.py.
 """
 
@@ -25,7 +25,7 @@ class Elite:
 
     Attributes:
         makespan: its last end.
-        start: its starts by step.
+        start: its starts by task.
         visits: rounds spent near it.
     """
 
@@ -40,7 +40,7 @@ class FoundSchedule:
 
     Attributes:
         makespan: its last end, `NEVER` before there is one.
-        start: its starts by step, -1 where a step is not run.
+        start: its starts by task, -1 where a task is not run.
         found_by: the method that found it.
         operations: charged by the whole search when it was found.
     """
@@ -90,7 +90,7 @@ class Incumbent:
         """Keep a schedule if it is shorter than the best.
 
         Args:
-            start: starts by step, -1 where a step is not run; copied.
+            start: starts by task, -1 where a task is not run; copied.
             found_by: the method that found it.
             is_new: whether it may join the elites; not for what is found near one of them.
         """
@@ -112,7 +112,7 @@ class Incumbent:
 
 
 def makespan_of(instance: Instance, start: IntArray) -> int:
-    """Return the last end of these starts by step."""
+    """Return the last end of these starts by task."""
     spans = np.tile(instance.span, instance.micro_batches)
     return int(np.where(start >= 0, start + spans, 0).max())
 

@@ -2,7 +2,7 @@
 
 All micro-batches are alike, so exchanging the names of two of them between the starts of a block changes
 nothing: some best schedule starts each block's micro-batches in order. A partial schedule is therefore how
-many micro-batches each block has started. Step `m·B + b` is block b of micro-batch m.
+many micro-batches each block has started. Task `m·B + b` is block b of micro-batch m.
 
 Under a memory limit a partial schedule can be a dead end. `serial_order` is an order of one micro-batch's
 blocks that keeps the limits by itself; as long as the unfinished micro-batches can be finished one after the

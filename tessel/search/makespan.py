@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 TURNS_PER_CLIMB = 10
 """One turn in so many climbs; the others search near good schedules, which finds more."""
 
-FINISHING_S_A_STEP = 4e-6
-"""Seconds it takes to write down one step of the answer: 0.7 s for 64 devices and 512 micro-batches."""
+FINISHING_S_A_TASK = 4e-6
+"""Seconds it takes to write down one task of the answer: 0.7 s for 64 devices and 512 micro-batches."""
 
 SETTING_UP_OPERATIONS = 2_000_000
 """Charged for bounds and arrays of any placement, however small."""
 
-OPERATIONS_A_STEP = 6_000
-"""Charged for each step of the schedule: its place in the arrays, and writing it down in the end."""
+OPERATIONS_A_TASK = 6_000
+"""Charged for each task of the schedule: its place in the arrays, and writing it down in the end."""
 
 
 def find_schedule(
@@ -110,9 +110,9 @@ def find_schedule(
 
 def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
     """Return what may be spent on the search itself: time is kept for writing down what it finds."""
-    finishing_s = FINISHING_S_A_STEP * instance.num_blocks * instance.micro_batches
+    finishing_s = FINISHING_S_A_TASK * instance.num_blocks * instance.micro_batches
     found = budget.part(1.0, kept_s=min(finishing_s, budget.seconds_left / 2))
-    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_STEP * instance.num_blocks * instance.micro_batches)
+    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_TASK * instance.num_blocks * instance.micro_batches)
     return found
 
 
@@ -128,7 +128,7 @@ def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -
 
 
 def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] | None) -> IntArray:
-    """Return the starts by step of a schedule that is to be improved."""
+    """Return the starts by task of a schedule that is to be improved."""
     if (
         schedule.micro_batches != instance.micro_batches
         or len(schedule.placement.blocks) != instance.num_blocks
@@ -163,8 +163,8 @@ def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | N
 def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:
     num_blocks, found = best.instance.num_blocks, best.best
     starts = {
-        (step % num_blocks, step // num_blocks): int(found.start[step])
-        for step in map(int, np.flatnonzero(found.start >= 0))
+        (task % num_blocks, task // num_blocks): int(found.start[task])
+        for task in map(int, np.flatnonzero(found.start >= 0))
     }
     return Schedule.of(
         placement,

@@ -19,11 +19,11 @@ from tessel.search.neighbourhood import search_neighbourhood
 from tessel.search.options import flip_options
 from tessel.search.serial import NEVER
 
-ROUND_STEPS = 1_000_000
-"""Steps timed between two looks at the budget: a few hundredths of a second."""
+ROUND_TASKS = 1_000_000
+"""Tasks timed between two looks at the budget: a few hundredths of a second."""
 
 OPERATIONS_A_LOOK = 80
-"""Charged for each step that a round looks at."""
+"""Charged for each task that a round looks at."""
 
 MOST_KICKS = 16
 """Most random moves at the start of a visit."""
@@ -32,7 +32,7 @@ MOST_PATIENCE = 2_000
 """Most moves without an improvement after which a visit ends."""
 
 LEAST_PATIENCE = 200
-"""Fewest; each step of the schedule adds four."""
+"""Fewest; each task of the schedule adds four."""
 
 FLIP_PATIENCE = 60
 """The same after other options: there are many to try, and most are no good, which shows soon.
@@ -41,8 +41,8 @@ On a placement with six choices, 8 micro-batches and a tight limit, three seeds 
 the optimum after 3 s with 400 moves, 1.0 % with 60, and 0.4 % with 60 and `FLIPS_IN_16` at 13 instead of 8.
 """
 
-LARGE_STEPS = 2_000
-"""Steps of a schedule above which the best is visited every other time from the beginning.
+LARGE_TASKS = 2_000
+"""Tasks of a schedule above which the best is visited every other time from the beginning.
 
 A first visit to a large schedule that is far behind takes a second, and there are ten of them: with 16
 devices and 64 micro-batches the best came to 2047.5 steps after 4 s instead of 2067.5 after 20 s.
@@ -94,7 +94,7 @@ class NearbySearch:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
         visit = self.visit or self._begin()
-        num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), visit.patience)
+        num_moves = min(max(ROUND_TASKS // len(visit.orders.sequence), 10), visit.patience)
         makespan, self.state, num_looks = search_neighbourhood(
             best.instance,
             visit.orders,
@@ -139,7 +139,7 @@ class NearbySearch:
 
     def _next_elite(self) -> Elite:
         elites = self.best.elites
-        is_large = len(elites[0].start) > LARGE_STEPS
+        is_large = len(elites[0].start) > LARGE_TASKS
         unvisited = next((elite for elite in elites if elite.visits == 0), None)
         if unvisited is not None and not is_large:
             return unvisited

@@ -1,6 +1,6 @@
 """Warm-up and cool-down from a repetend, without barriers: cut it to N micro-batches and close up.
 
-The periodic schedule says in which order each device runs its steps. Of that endless order keep the steps of
+The periodic schedule says in which order each device runs its tasks. Of that endless order keep the tasks of
 N micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place,
 and what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so
 the memory limits hold as well.
@@ -82,7 +82,7 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
     start = cut_repetend(instance, repetend)
     return Schedule.of(
         placement,
-        {(step % instance.num_blocks, step // instance.num_blocks): when for step, when in _run(start)},
+        {(task % instance.num_blocks, task // instance.num_blocks): when for task, when in _run(start)},
         micro_batches=micro_batches,
         memory=memory,
         lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory),
@@ -93,7 +93,7 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
 
 
 def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
-    """Return the starts by step of the repetend cut to the instance's micro-batches; -1 for steps not run.
+    """Return the starts by task of the repetend cut to the instance's micro-batches; -1 for tasks not run.
 
     Args:
         instance: the arrays of the whole schedule.
@@ -108,5 +108,5 @@ def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
 
 
 def _run(start: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield the steps that are run, with their starts."""
-    return ((step, when) for step, when in enumerate(start.tolist()) if when >= 0)
+    """Yield the tasks that are run, with their starts."""
+    return ((task, when) for task, when in enumerate(start.tolist()) if when >= 0)

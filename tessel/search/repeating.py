@@ -1,7 +1,7 @@
 """The part of a finished schedule that repeats: what DESIGN calls its repetend, read off its starts.
 
-For k copies and a period T, a step of micro-batch m matches when the same block of micro-batch m + k starts T
-later. The longest stretch of time in which every step matches both ways is the repeating part, if it holds
+For k copies and a period T, a task of micro-batch m matches when the same block of micro-batch m + k starts T
+later. The longest stretch of time in which every task matches both ways is the repeating part, if it holds
 two whole periods or more. Checked in tests/tessel/search/test_repeating.py with the independent validation.
 
     f0 f1 f2 b0 f3 b1 f4 b2 f5 b3 b4 b5
@@ -29,7 +29,7 @@ def find_repeating_part(placement: Placement, instance: Instance, start: IntArra
     Args:
         placement: blocks of one micro-batch.
         instance: its arrays.
-        start: start by step, -1 where a step is not run.
+        start: start by task, -1 where a task is not run.
     """
     table = start.reshape(instance.micro_batches, instance.num_blocks)
     for copies in range(1, min(MAX_COPIES, (instance.micro_batches - 1) // 2) + 1):
@@ -57,13 +57,13 @@ def _periods(table: IntArray, copies: int) -> list[int]:
 
 
 def _longest_window(table: IntArray, copies: int, period: int) -> tuple[int, int] | None:
-    """The longest [start, end) in which every step has its match later and earlier, two periods or more."""
+    """The longest [start, end) in which every task has its match later and earlier, two periods or more."""
     is_run = table >= 0
     later = np.zeros_like(is_run)
     later[:-copies] = is_run[:-copies] & (table[copies:] == table[:-copies] + period)
     earlier = np.zeros_like(is_run)
     earlier[copies:] = is_run[copies:] & (table[:-copies] == table[copies:] - period)
-    # A step without a later match starts before the window or in its last period; one without an earlier
+    # A task without a later match starts before the window or in its last period; one without an earlier
     # match starts in its first period or after it. Shifted by a period, both cut the same stretch of time.
     cuts = np.concatenate([table[is_run & ~later], table[is_run & ~earlier] - period])
     ends = sorted({int(cut) for cut in cuts if cut >= 0} | {-1})

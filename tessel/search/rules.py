@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN, Rule
 from tessel.handwritten.rule import find_excess
-from tessel.handwritten.strongest import MOST_STEPS
-from tessel.orders import Step
+from tessel.handwritten.strongest import MOST_TASKS
+from tessel.orders import Task
 from tessel.placement import Placement
 from tessel.search.device_orders import earliest_starts, keeps_limits, orders_of_devices
 from tessel.search.incumbent import Incumbent
@@ -29,14 +29,14 @@ from tessel.search.serial import NEVER, list_schedule
 RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
 """Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
 
-MOST_STEPS_UNASKED = MOST_STEPS
-"""Steps of a schedule up to which a rule just runs, in some tenths of a second at most."""
+MOST_TASKS_UNASKED = MOST_TASKS
+"""Tasks of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
-OPERATIONS_A_STEP = 5_000
-"""Charged for each step of a rule that is written down as instructions."""
+OPERATIONS_A_TASK = 5_000
+"""Charged for each task of a rule that is written down as instructions."""
 
-OPERATIONS_A_SIMULATED_STEP = 20_000
-"""Charged for each step of a rule that is simulated: where it has a placement that is no chain."""
+OPERATIONS_A_SIMULATED_TASK = 20_000
+"""Charged for each task of a rule that is simulated: where it has a placement that is no chain."""
 
 RUNS_UNDER_LIMIT = 3
 """Simulations of a rule that lowers its own limits until it fits."""
@@ -172,13 +172,13 @@ def _start_of_one(instance: Instance) -> IntArray:
 
 def _affordable(best: Incumbent) -> Iterator[Rule]:
     """Yield the rules and charge for each; of a large schedule the quickest first, as the budget allows."""
-    num_steps = best.instance.micro_batches * best.instance.num_blocks
-    is_large = num_steps > MOST_STEPS_UNASKED
+    num_tasks = best.instance.micro_batches * best.instance.num_blocks
+    is_large = num_tasks > MOST_TASKS_UNASKED
     rules = sorted(HANDWRITTEN, key=lambda rule: rule.needs_limit) if is_large else HANDWRITTEN
     for rule in rules:
-        operations = num_steps * OPERATIONS_A_STEP
+        operations = num_tasks * OPERATIONS_A_TASK
         if rule.needs_limit:
-            operations = num_steps * OPERATIONS_A_SIMULATED_STEP * RUNS_UNDER_LIMIT
+            operations = num_tasks * OPERATIONS_A_SIMULATED_TASK * RUNS_UNDER_LIMIT
         if is_large and not best.budget.covers(operations):
             continue
         yield rule
@@ -188,13 +188,13 @@ def _affordable(best: Incumbent) -> Iterator[Rule]:
 def _starts_of(
     rule: Rule, placement: Placement, instance: Instance, memory: Sequence[int] | None
 ) -> Iterator[IntArray]:
-    """Yield the starts by step of every way to follow a rule that fits; none where it does not apply."""
+    """Yield the starts by task of every way to follow a rule that fits; none where it does not apply."""
     ways = rule.every_orders(placement, micro_batches=instance.micro_batches, memory=memory)
-    if instance.num_blocks * instance.micro_batches > MOST_STEPS:
+    if instance.num_blocks * instance.micro_batches > MOST_TASKS:
         ways = itertools.islice(ways, 1)
     with contextlib.suppress(ScheduleError):
         for by_device in ways:
-            orders = orders_of_devices(instance, [_step_numbers(instance, steps) for steps in by_device])
+            orders = orders_of_devices(instance, [_task_numbers(instance, tasks) for tasks in by_device])
             if orders is None:
                 continue
             start = earliest_starts(instance, orders)
@@ -202,8 +202,8 @@ def _starts_of(
                 yield start
 
 
-def _step_numbers(instance: Instance, steps: Sequence[Step]) -> IntArray:
-    numbers = np.array(steps, dtype=np.int64).reshape(-1, 2)
+def _task_numbers(instance: Instance, tasks: Sequence[Task]) -> IntArray:
+    numbers = np.array(tasks, dtype=np.int64).reshape(-1, 2)
     found: IntArray = numbers[:, 1] * instance.num_blocks + numbers[:, 0]
     return found
 
@@ -213,5 +213,5 @@ def _fits_at_once(placement: Placement, start: IntArray, memory: Sequence[int] |
     if memory is None or all(block.span > 0 for block in placement.blocks if block.memory):
         return False
     size = len(placement.blocks)
-    starts = {(step % size, step // size): int(start[step]) for step in np.flatnonzero(start >= 0).tolist()}
+    starts = {(task % size, task // size): int(start[task]) for task in np.flatnonzero(start >= 0).tolist()}
     return find_excess(placement, starts, memory) is None

@@ -1,9 +1,9 @@
-"""Build a whole schedule one step at a time, by priority, and never run into a dead end.
+"""Build a whole schedule one task at a time, by priority, and never run into a dead end.
 
-Steps are appended one after the other and each starts as soon as its devices and what it waits for allow.
-Among the steps that could come next, the one that could end first names a device; of the steps that want one
+Tasks are appended one after the other and each starts as soon as its devices and what it waits for allow.
+Among the tasks that could come next, the one that could end first names a device; of the tasks that want one
 of its devices and could start before that end, the most urgent is taken (Giffler and Thompson). Under a
-memory limit a step that adds memory is taken only if afterwards the unfinished micro-batches could still be
+memory limit a task that adds memory is taken only if afterwards the unfinished micro-batches could still be
 finished, oldest first, each in the instance's serial order (after giving back what they can, where that
 helps): so a slot for a later chunk is never given away.
 
@@ -60,13 +60,13 @@ def advance(instance: Instance, block: int, following: IntArray, options: IntArr
 def ready_time(
     instance: Instance, block: int, micro_batch: int, start: IntArray, free: IntArray, options: IntArray
 ) -> int:
-    """Return the earliest start of a step that may come next, or -1 while it waits for one not started.
+    """Return the earliest start of a task that may come next, or -1 while it waits for one not started.
 
     Args:
         instance: the arrays.
-        block: block of the step.
-        micro_batch: micro-batch of the step.
-        start: start by step, -1 where it has not started.
+        block: block of the task.
+        micro_batch: micro-batch of the task.
+        start: start by task, -1 where it has not started.
         free: step from which each device is free.
         options: option by choice and micro-batch, -1 where undecided.
     """
@@ -101,7 +101,7 @@ def fits(
     options: IntArray,
     following: IntArray,
 ) -> bool:
-    """Return whether a step keeps the memory limits and leaves a way to finish.
+    """Return whether a task keeps the memory limits and leaves a way to finish.
 
     O(open micro-batches x blocks).
     """
@@ -201,7 +201,7 @@ def _lead_on(
 
 
 @compiled_leaf
-def place_step(
+def place_task(
     instance: Instance,
     block: int,
     micro_batch: int,
@@ -212,7 +212,7 @@ def place_step(
     options: IntArray,
     following: IntArray,
 ) -> None:
-    """Start a step at a time: note its start, its devices' next free step and memory, and its option."""
+    """Start a task at a time: note its start, its devices' next free step and memory, and its option."""
     start[micro_batch * instance.num_blocks + block] = when
     following[block] = micro_batch + 1
     if instance.choice[block] >= 0:
@@ -227,7 +227,7 @@ class Listing(NamedTuple):
     """A schedule that is being listed; all int64.
 
     Attributes:
-        start: by step, -1 where it has not started, or is not run.
+        start: by task, -1 where it has not started, or is not run.
         options: option by choice and micro-batch, -1 where undecided.
         free: step from which each device is free.
         held: units on each device.
@@ -251,17 +251,17 @@ def list_schedule(
     start: IntArray,
     budget: SearchBudget | None = None,
 ) -> int:
-    """Write the start of every step by priority, and return the makespan, or -1 where it got stuck.
+    """Write the start of every task by priority, and return the makespan, or -1 where it got stuck.
 
     It gets stuck only under a memory limit, where even finishing the open micro-batches one by one does not
-    apply from the beginning on. O(steps x blocks).
+    apply from the beginning on. O(tasks x blocks).
 
     Args:
         instance: the arrays.
-        priority: by step; the lowest is taken first, ties by earliest start, then by block.
+        priority: by task; the lowest is taken first, ties by earliest start, then by block.
         options: option by choice and micro-batch; -1 leaves it to the priority, and is overwritten.
-        is_active: whether a device may idle for a more urgent step that comes before another could end.
-        start: by step, overwritten; -1 where a step is not run.
+        is_active: whether a device may idle for a more urgent task that comes before another could end.
+        start: by task, overwritten; -1 where a task is not run.
         budget: charged, and looked at every few hundredths of a second; where it is over there is no
             schedule, and -1. None for no limit.
     """
@@ -274,10 +274,10 @@ def list_schedule(
         following=np.zeros(instance.num_blocks, dtype=np.int64),
         makespan=np.zeros(1, dtype=np.int64),
     )
-    num_steps = max(MOST_LOOKS // instance.num_blocks, 1)
+    num_tasks = max(MOST_LOOKS // instance.num_blocks, 1)
     state, started = GOING_ON, 0
     while state == GOING_ON:
-        state = continue_listing(instance, priority, listing, is_active, num_steps)
+        state = continue_listing(instance, priority, listing, is_active, num_tasks)
         if budget is None:
             continue
         before, started = started, int(listing.following.sum())
@@ -289,12 +289,12 @@ def list_schedule(
 
 @compiled
 def continue_listing(
-    instance: Instance, priority: IntArray, listing: Listing, is_active: bool, num_steps: int
+    instance: Instance, priority: IntArray, listing: Listing, is_active: bool, num_tasks: int
 ) -> int:
-    """Start so many more steps; return whether all have started, it is stuck, or it goes on."""
+    """Start so many more tasks; return whether all have started, it is stuck, or it goes on."""
     start, options, free, held, following, makespan = listing
     ready = np.full(instance.num_blocks, -1, dtype=np.int64)
-    for _ in range(num_steps):
+    for _ in range(num_tasks):
         is_finished = True
         for block in range(instance.num_blocks):
             ready[block] = -1
@@ -304,7 +304,7 @@ def continue_listing(
                 ready[block] = ready_time(instance, block, micro_batch, start, free, options)
         if is_finished:
             return FINISHED
-        # Whether a step fits is costly to find out, so only those that would be taken are asked.
+        # Whether a task fits is costly to find out, so only those that would be taken are asked.
         while True:
             leader = first_to_end(instance, ready, is_active)
             if leader < 0:
@@ -314,7 +314,7 @@ def continue_listing(
                 break
             ready[block] = -1
         makespan[0] = max(makespan[0], ready[block] + instance.span[block])
-        place_step(instance, block, following[block], ready[block], start, free, held, options, following)
+        place_task(instance, block, following[block], ready[block], start, free, held, options, following)
     return GOING_ON
 
 

@@ -37,10 +37,10 @@ def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
     memory = tuple(least_memory(fixed, device) + extra for device in range(3))
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     rng = np.random.default_rng(seed)
-    num_steps = instance.num_blocks * micro_batches
-    priority = rng.integers(0, 1000, num_steps)
+    num_tasks = instance.num_blocks * micro_batches
+    priority = rng.integers(0, 1000, num_tasks)
     options = np.full((len(placement.choices), micro_batches), -1, dtype=np.int64)
-    start = np.empty(num_steps, dtype=np.int64)
+    start = np.empty(num_tasks, dtype=np.int64)
     makespan = list_schedule(instance, priority, options, is_active, start)
     schedule = as_schedule(placement, instance, start, memory)
     check_schedule(schedule)
@@ -48,7 +48,7 @@ def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
 
 
 @pytest.mark.parametrize("is_active", [False, True])
-def test_most_urgent_step_goes_first(is_active: bool) -> None:
+def test_most_urgent_task_goes_first(is_active: bool) -> None:
     instance = build_instance(vshape(1), micro_batches=3, memory=None)
     start = np.empty(6, dtype=np.int64)
     options = np.empty((0, 3), dtype=np.int64)
