@@ -1,7 +1,7 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
-           → neighbourhoods, climbing and tighter bounds in turn, until proven or the budget is used up
+           → neighbourhoods and tighter bounds in turn, until proven or the budget is used up
 
 Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). The budget is looked
@@ -20,7 +20,6 @@ import numpy as np
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
@@ -32,9 +31,6 @@ from tessel.search.repeating import find_repeating_part
 from tessel.search.rules import offer_rules
 
 logger = logging.getLogger(__name__)
-
-TURNS_PER_CLIMB = 10
-"""One turn in so many climbs; the others search near good schedules, which finds more."""
 
 FINISHING_S_A_TASK = 4e-6
 """Seconds it takes to write down one task of the answer: 0.7 s for 64 devices and 512 micro-batches."""
@@ -145,18 +141,12 @@ def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] |
 
 
 def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
-    """Search near the best and other good schedules, climb, and raise the bound, a round each in turn."""
+    """Search near the best and other good schedules and raise the bound, a round each in turn."""
     prover = Prover.of(placement, best, memory=memory)
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
-    climber = Climber.of(placement, best.instance, seed=seed)
-    turn = 0
     while not best.is_over:
-        turn += 1
-        if turn % TURNS_PER_CLIMB == 0:
-            climber.climb_round(best)
-        else:
-            nearby.search_round()
+        nearby.search_round()
         prover.run()
 
 

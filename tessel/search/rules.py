@@ -50,8 +50,8 @@ def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
             return
         for start in _starts_of(rule, placement, best.instance, memory):
             best.offer(start, rule.name)
-    stride = busiest_work(placement)
-    for options in option_presets(best.instance):
+    stride = _busiest_work(placement)
+    for options in _option_presets(best.instance):
         for rhythm in RHYTHMS:
             for is_active in (False, True):
                 if best.is_over:
@@ -59,12 +59,12 @@ def offer_rules(placement: Placement, best: Incumbent, *, memory: Sequence[int] 
                 _offer_urgency(best, options, stride=round(rhythm * stride), is_active=is_active)
 
 
-def busiest_work(placement: Placement) -> int:
+def _busiest_work(placement: Placement) -> int:
     """Return the steps that one micro-batch keeps the busiest device at work, at least 1."""
     return max(1, *(placement.work(device) for device in range(placement.devices)))
 
 
-def option_presets(instance: Instance) -> Iterator[IntArray]:
+def _option_presets(instance: Instance) -> Iterator[IntArray]:
     """Yield options by choice and micro-batch, the same for all micro-batches unless left open.
 
     First all are left open; then all take the first option, all the second, …; then the choices on the
