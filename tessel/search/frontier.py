@@ -61,7 +61,6 @@ def find_frontier(
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
     max_copies: int = DEFAULT_MAX_COPIES,
-    seed: int = 0,
     on_search: Callable[[int], None] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Frontier[FrontierPoint]:
@@ -73,7 +72,6 @@ def find_frontier(
             up, points may be missing; `open_ranges` says where.
         time_limit_s: in place of a budget: seconds for all points together, without a limit on work.
         max_copies: most micro-batches in one period, >= 1.
-        seed: has no effect, since nothing here is random; all searches are called alike.
         on_search: told how many limits have been searched.
         clock: seconds, monotonic.
 
@@ -82,7 +80,6 @@ def find_frontier(
         ScheduleError: the budget was used up before any repetend was found.
         KeyboardInterrupt: interrupted before that; later, what was found is returned.
     """
-    del seed
     budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
     searched = count(1)
 

@@ -52,7 +52,6 @@ def find_repetend(
     max_copies: int = DEFAULT_MAX_COPIES,
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
-    seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> RepetendResult:
@@ -68,7 +67,6 @@ def find_repetend(
         budget: what may be spent; `DEFAULT_WORK` units of work if left out.
         time_limit_s: in place of a budget: seconds after which the best so far is returned, looked at every
             few tenths of a second, without a limit on work.
-        seed: has no effect, since nothing here is random; all searches are called alike.
         on_progress: called at each better period; with a budget, its own listener is.
         clock: seconds, monotonic, for a time limit and for what is reported.
 
@@ -77,7 +75,6 @@ def find_repetend(
         ScheduleError: the budget was used up before any repetend was found.
         ValueError: `max_copies` or the number of limits is wrong.
     """
-    del seed
     if max_copies < 1:
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
     budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
