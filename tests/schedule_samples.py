@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import InstanceArrays, IntArray
 
 Case = tuple[Placement, int, tuple[int, ...] | None]
 """Placement, micro-batches, memory limits."""
@@ -59,14 +59,14 @@ def ticking_clock() -> Callable[[], float]:
 
 
 def as_schedule(
-    placement: Placement, instance: Instance, start: IntArray, memory: tuple[int, ...]
+    placement: Placement, arrays: InstanceArrays, start: IntArray, memory: tuple[int, ...]
 ) -> Schedule:
     """Return the schedule of starts by task."""
     starts = {
-        (int(task) % instance.num_blocks, int(task) // instance.num_blocks): int(start[task])
+        (int(task) % arrays.num_blocks, int(task) // arrays.num_blocks): int(start[task])
         for task in np.flatnonzero(start >= 0)
     }
-    return Schedule.of(placement, starts, micro_batches=instance.micro_batches, memory=memory)
+    return Schedule.of(placement, starts, micro_batches=arrays.micro_batches, memory=memory)
 
 
 def least_makespan(placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tessel.search.budget import SearchBudget
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import Instance, InstanceArrays, IntArray
 from tessel.search.serial import NEVER
 
 MAX_ELITES = 10
@@ -94,7 +94,7 @@ class Incumbent:
             found_by: the method that found it.
             is_new: whether it may join the elites; not for what is found near one of them.
         """
-        makespan = makespan_of(self.instance, start)
+        makespan = makespan_of(self.instance.arrays, start)
         if is_new:
             self._keep(makespan, start)
         if makespan >= self.makespan:
@@ -111,16 +111,16 @@ class Incumbent:
         del self.elites[MAX_ELITES:]
 
 
-def makespan_of(instance: Instance, start: IntArray) -> int:
+def makespan_of(arrays: InstanceArrays, start: IntArray) -> int:
     """Return the last end of these starts by task."""
-    spans = np.tile(instance.span, instance.micro_batches)
+    spans = np.tile(arrays.span, arrays.micro_batches)
     return int(np.where(start >= 0, start + spans, 0).max())
 
 
-def options_of(instance: Instance, start: IntArray) -> IntArray:
+def options_of(arrays: InstanceArrays, start: IntArray) -> IntArray:
     """Return the option that each micro-batch runs, by choice and micro-batch."""
-    options = np.zeros((len(instance.default_option), instance.micro_batches), dtype=np.int64)
-    is_run = start.reshape(instance.micro_batches, instance.num_blocks) >= 0
-    for block in np.flatnonzero(instance.choice >= 0):
-        options[instance.choice[block], is_run[:, block]] = instance.option[block]
+    options = np.zeros((len(arrays.default_option), arrays.micro_batches), dtype=np.int64)
+    is_run = start.reshape(arrays.micro_batches, arrays.num_blocks) >= 0
+    for block in np.flatnonzero(arrays.choice >= 0):
+        options[arrays.choice[block], is_run[:, block]] = arrays.option[block]
     return options

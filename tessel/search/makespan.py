@@ -27,7 +27,7 @@ from tessel.search.nearby import NearbySearch
 from tessel.search.progress import Progress
 from tessel.search.proving import Prover
 from tessel.search.ramps import offer_ramps
-from tessel.search.repeating import find_repeating_part
+from tessel.search.repeating import schedule_of
 from tessel.search.rules import offer_rules
 
 logger = logging.getLogger(__name__)
@@ -80,69 +80,58 @@ def find_schedule(
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
     budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
-    limits = _limit_by_device(placement, memory)
-    instance = build_instance(placement, micro_batches=micro_batches, memory=limits)
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     best = Incumbent(
         instance=instance,
-        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=limits),
+        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=instance.memory),
         budget=_budget_of_search(budget, instance),
         on_better=budget.report,
     )
-    budget.answer = lambda: _schedule_of(placement, best, limits) if best.is_found else None
+    budget.answer = lambda: _schedule_of(best) if best.is_found else None
     try:
         if start_from is not None:
-            best.offer(_starts_of(start_from, best.instance, limits), start_from.found_by)
-        offer_rules(placement, best, memory=limits)
-        offer_ramps(placement, best, memory=limits)
-        _improve(placement, best, memory=limits, seed=seed)
+            best.offer(_starts_of(start_from, instance), start_from.found_by)
+        offer_rules(best)
+        offer_ramps(best)
+        _improve(best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
         budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
     budget.is_proven = best.makespan <= best.lower_bound
-    return _schedule_of(placement, best, limits)
+    return _schedule_of(best)
 
 
 def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
     """Return what may be spent on the search itself: time is kept for writing down what it finds."""
-    finishing_s = FINISHING_S_A_TASK * instance.num_blocks * instance.micro_batches
+    finishing_s = FINISHING_S_A_TASK * instance.num_tasks
     found = budget.part(1.0, kept_s=min(finishing_s, budget.seconds_left / 2))
-    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_TASK * instance.num_blocks * instance.micro_batches)
+    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_TASK * instance.num_tasks)
     return found
 
 
-def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    if memory is None:
-        return None
-    limits = (memory,) * placement.devices if isinstance(memory, int) else tuple(memory)
-    if len(limits) != placement.devices:
-        raise ValueError(
-            f"{len(limits)} memory limits were given for {placement.devices} devices; give one a device"
-        )
-    return limits
-
-
-def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] | None) -> IntArray:
+def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
     """Return the starts by task of a schedule that is to be improved."""
     if (
         schedule.micro_batches != instance.micro_batches
         or len(schedule.placement.blocks) != instance.num_blocks
     ):
         raise ValueError("start_from is a schedule of another placement or number of micro-batches")
+    limits = instance.memory
     if limits is not None and any(
         peak > limit for peak, limit in zip(schedule.peak_memory, limits, strict=True)
     ):
         raise ValueError(f"start_from holds {schedule.peak_memory} units, more than the limits {limits}")
-    start = np.full(instance.micro_batches * instance.num_blocks, -1, dtype=np.int64)
+    start = np.full(instance.num_tasks, -1, dtype=np.int64)
     for (block, micro_batch), when in schedule.start_by_block().items():
         start[micro_batch * instance.num_blocks + block] = when
     return start
 
 
-def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
+def _improve(best: Incumbent, *, seed: int) -> None:
     """Search near the best and other good schedules and raise the bound, a round each in turn."""
-    prover = Prover.of(placement, best, memory=memory)
+    prover = Prover.of(best)
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
     while not best.is_over:
@@ -150,19 +139,12 @@ def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | N
         prover.run()
 
 
-def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:
-    num_blocks, found = best.instance.num_blocks, best.best
-    starts = {
-        (task % num_blocks, task // num_blocks): int(found.start[task])
-        for task in map(int, np.flatnonzero(found.start >= 0))
-    }
-    return Schedule.of(
-        placement,
-        starts,
-        micro_batches=best.instance.micro_batches,
-        memory=limits,
+def _schedule_of(best: Incumbent) -> Schedule:
+    found = best.best
+    return schedule_of(
+        best.instance,
+        found.start,
         lower_bound=best.lower_bound,
-        repetend=find_repeating_part(placement, best.instance, found.start),
         search_seconds=best.budget.elapsed_s,
         found_by=found.found_by,
     )

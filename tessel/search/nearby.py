@@ -96,7 +96,7 @@ class NearbySearch:
         visit = self.visit or self._begin()
         num_moves = min(max(ROUND_TASKS // len(visit.orders.sequence), 10), visit.patience)
         makespan, self.state, num_looks = search_neighbourhood(
-            best.instance,
+            best.instance.arrays,
             visit.orders,
             visit.makespan,
             visit.moves,
@@ -124,12 +124,14 @@ class NearbySearch:
         if elite.visits > 0:
             self.state = next_state(self.state)
             kicks = 2 + below(self.state, MOST_KICKS)
-            if below(next_state(self.state), 16) < FLIPS_IN_16 and len(self.best.instance.default_option):
-                flipped, self.state = flip_options(self.best.instance, start, self.state)
+            if below(next_state(self.state), 16) < FLIPS_IN_16 and len(
+                self.best.instance.arrays.default_option
+            ):
+                flipped, self.state = flip_options(self.best.instance.arrays, start, self.state)
                 if flipped is not None:
                     start, kicks, patience = flipped, 0, FLIP_PATIENCE
         elite.visits += 1
-        return _Visit(elite, orders_of(self.best.instance, start), kicks, patience)
+        return _Visit(elite, orders_of(self.best.instance.arrays, start), kicks, patience)
 
     def _end(self, visit: _Visit) -> None:
         if visit.makespan <= visit.elite.makespan:

@@ -38,7 +38,7 @@ from tessel.search.device_orders import (
     update_heads,
     update_tails,
 )
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import InstanceArrays, IntArray
 from tessel.search.lottery import below, next_state
 
 MAX_LENGTH = 64
@@ -64,7 +64,7 @@ LEAST_TENURE = 6
 
 @compiled
 def search_neighbourhood(
-    instance: Instance,
+    arrays: InstanceArrays,
     orders: Orders,
     best: int,
     turn: int,
@@ -76,7 +76,7 @@ def search_neighbourhood(
     """Move for some rounds, keeping the best schedule in `orders.best`.
 
     Args:
-        instance: the arrays.
+        arrays: of the instance.
         orders: where to go on; changed.
         best: makespan of the schedule in `orders.best`.
         turn: rounds made on these orders before.
@@ -97,9 +97,9 @@ def search_neighbourhood(
     buffer = np.empty(num_tasks, dtype=np.int64)
     scratch = np.empty(MAX_LENGTH + 2, dtype=np.int64)
     heads = np.empty(MAX_LENGTH + 2, dtype=np.int64)
-    time_heads(instance, orders, 0)
-    time_tails(instance, orders, len(orders.sequence) - 1)
-    makespan = makespan_in_order(instance, orders)
+    time_heads(arrays, orders, 0)
+    time_tails(arrays, orders, len(orders.sequence) - 1)
+    makespan = makespan_in_order(arrays, orders)
     for done in range(num_rounds + num_kicks):
         if makespan < best:
             best = makespan
@@ -108,13 +108,13 @@ def search_neighbourhood(
             break
         turn += 1
         state = next_state(state)
-        length = _critical_path(instance, orders, makespan, path, via, state)
+        length = _critical_path(arrays, orders, makespan, path, via, state)
         num_moves = _list_moves(path, via, length, moves, state)
         num_looks += LOOKS_A_ROUND + num_tasks // TASKS_A_LOOK + length
         for place in range(num_moves):
             num_looks += LOOKS_A_MOVE + moves[place, DISTANCE]
         chosen = _choose(
-            instance, orders, moves, num_moves, turn, best, done < num_kicks, scratch, heads, state
+            arrays, orders, moves, num_moves, turn, best, done < num_kicks, scratch, heads, state
         )
         if chosen < 0:
             orders.tabu[:] = 0
@@ -122,8 +122,8 @@ def search_neighbourhood(
         task, anchor, device = moves[chosen, TASK], moves[chosen, ANCHOR], moves[chosen, DEVICE]
         is_right = moves[chosen, DIRECTION] == 1
         num_looks += LOOKS_IN_WINDOW * abs(orders.rank[task] - orders.rank[anchor])
-        if _move(instance, orders, task, anchor, device, is_right, is_marked, buffer, turn, state):
-            makespan = makespan_in_order(instance, orders)
+        if _move(arrays, orders, task, anchor, device, is_right, is_marked, buffer, turn, state):
+            makespan = makespan_in_order(arrays, orders)
         else:
             _forbid(orders, task, anchor, is_right, turn + CYCLE_TENURE)
     if makespan < best:
@@ -134,13 +134,13 @@ def search_neighbourhood(
 
 @compiled_leaf
 def _critical_path(
-    instance: Instance, orders: Orders, makespan: int, path: IntArray, via: IntArray, state: int
+    arrays: InstanceArrays, orders: Orders, makespan: int, path: IntArray, via: IntArray, state: int
 ) -> int:
     """Write one critical path, drawn by lot where it branches; return its length.
 
     via[i] is the device along which path[i] follows path[i - 1], or -1 where an edge is tight as well.
     """
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
     task, found = -1, 0
     for candidate in orders.sequence:
         if orders.head[candidate] > 0:
@@ -157,21 +157,21 @@ def _critical_path(
         length += 1
         block, micro_batch = task % num_blocks, task // num_blocks
         upcoming, arrived, found = -1, -1, 0
-        for place in range(instance.after_start[block], instance.after_start[block + 1]):
-            target = micro_batch * num_blocks + instance.after[place]
-            delay = instance.after_delay[place]
+        for place in range(arrays.after_start[block], arrays.after_start[block + 1]):
+            target = micro_batch * num_blocks + arrays.after[place]
+            delay = arrays.after_delay[place]
             if _is_tight(orders, task, target, delay, makespan):
                 found += 1
                 state = next_state(state)
                 if below(state, found) == 0:
                     upcoming = target
-        for place in range(instance.device_start[block], instance.device_start[block + 1]):
+        for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
             target = orders.following[micro_batch * num_slots + place]
-            if target >= 0 and _is_tight(orders, task, target, instance.span[block], makespan):
+            if target >= 0 and _is_tight(orders, task, target, arrays.span[block], makespan):
                 found += 1
                 state = next_state(state)
                 if below(state, found) == 0:
-                    upcoming, arrived = target, instance.device[place]
+                    upcoming, arrived = target, arrays.device[place]
         task = upcoming
     return length
 
@@ -225,7 +225,7 @@ def _note(
 
 @compiled_leaf
 def _choose(
-    instance: Instance,
+    arrays: InstanceArrays,
     orders: Orders,
     moves: IntArray,
     num_moves: int,
@@ -244,7 +244,7 @@ def _choose(
     for place in range(num_moves):
         task, anchor, device = moves[place, TASK], moves[place, ANCHOR], moves[place, DEVICE]
         is_right, distance = moves[place, DIRECTION] == 1, moves[place, DISTANCE]
-        if not _line_up(instance, orders, task, anchor, device, is_right, distance, scratch):
+        if not _line_up(arrays, orders, task, anchor, device, is_right, distance, scratch):
             continue
         drawn += 1
         state = next_state(state)
@@ -252,7 +252,7 @@ def _choose(
             if below(state, drawn) == 0:
                 chosen = place
             continue
-        estimate = _longest_through(instance, orders, device, distance + 1, scratch, heads)
+        estimate = _longest_through(arrays, orders, device, distance + 1, scratch, heads)
         if estimate >= best and _is_tabu(orders, task, anchor, is_right, turn):
             continue
         if estimate < least or (estimate == least and below(state, 2) == 1):
@@ -262,7 +262,7 @@ def _choose(
 
 @compiled_leaf
 def _line_up(
-    instance: Instance,
+    arrays: InstanceArrays,
     orders: Orders,
     task: int,
     anchor: int,
@@ -272,54 +272,54 @@ def _line_up(
     scratch: IntArray,
 ) -> bool:
     """Write the tasks that a move concerns in their new order; return whether the move is allowed."""
-    num_blocks = instance.num_blocks
+    num_blocks = arrays.num_blocks
     block = task % num_blocks
-    amount, limit = instance.memory[block], instance.limit[device]
-    is_single = instance.device_start[block + 1] - instance.device_start[block] == 1
-    if not is_single and (distance > 1 or not _can_swap(instance, orders, task, anchor, is_right)):
+    amount, limit = arrays.memory[block], arrays.limit[device]
+    is_single = arrays.device_start[block + 1] - arrays.device_start[block] == 1
+    if not is_single and (distance > 1 or not _can_swap(arrays, orders, task, anchor, is_right)):
         return False
     scratch[distance if is_right else 0] = task
-    slot = slot_of(instance, task, device)
+    slot = slot_of(arrays, task, device)
     for place in range(distance):
         passed = orders.following[slot] if is_right else orders.previous[slot]
-        slot = slot_of(instance, passed, device)
+        slot = slot_of(arrays, passed, device)
         scratch[place if is_right else distance - place] = passed
         # What is passed to the right starts without the task's memory, to the left with it.
         level = orders.level[slot] + (-amount if is_right else amount)
         if passed % num_blocks == block or level > limit:
             return False
     before = orders.previous[slot]
-    level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
+    level = 0 if before < 0 else orders.level[slot_of(arrays, before, device)]
     if not is_right and level + amount > limit:
         return False
-    return distance == 1 or not _may_close_cycle(instance, orders, task, anchor, is_right)
+    return distance == 1 or not _may_close_cycle(arrays, orders, task, anchor, is_right)
 
 
 @compiled_leaf
 def _longest_through(
-    instance: Instance, orders: Orders, device: int, count: int, scratch: IntArray, heads: IntArray
+    arrays: InstanceArrays, orders: Orders, device: int, count: int, scratch: IntArray, heads: IntArray
 ) -> int:
     """Return the longest path through tasks in their new order, as long as what surrounds them stays."""
-    num_blocks = instance.num_blocks
-    before, after = _surroundings(instance, orders, device, count, scratch)
-    time = 0 if before < 0 else orders.head[before] + instance.span[before % num_blocks]
+    num_blocks = arrays.num_blocks
+    before, after = _surroundings(arrays, orders, device, count, scratch)
+    time = 0 if before < 0 else orders.head[before] + arrays.span[before % num_blocks]
     for place in range(count):
         moved = scratch[place]
-        time = max(time, outer_head(instance, orders, moved, device))
+        time = max(time, outer_head(arrays, orders, moved, device))
         heads[place] = time
-        time += instance.span[moved % num_blocks]
+        time += arrays.span[moved % num_blocks]
     longest = 0
     behind = 0 if after < 0 else orders.tail[after]
     for place in range(count - 1, -1, -1):
         moved = scratch[place]
-        behind = max(outer_tail(instance, orders, moved, device), instance.span[moved % num_blocks] + behind)
+        behind = max(outer_tail(arrays, orders, moved, device), arrays.span[moved % num_blocks] + behind)
         longest = max(longest, heads[place] + behind)
     return int(longest)
 
 
 @compiled_leaf
 def _surroundings(
-    instance: Instance, orders: Orders, device: int, count: int, scratch: IntArray
+    arrays: InstanceArrays, orders: Orders, device: int, count: int, scratch: IntArray
 ) -> tuple[int, int]:
     """The tasks before and after those that change places, which still stand in their old order."""
     first, last = scratch[0], scratch[count - 1]
@@ -329,51 +329,51 @@ def _surroundings(
         if orders.rank[scratch[place]] > orders.rank[last]:
             last = scratch[place]
     return (
-        int(orders.previous[slot_of(instance, first, device)]),
-        int(orders.following[slot_of(instance, last, device)]),
+        int(orders.previous[slot_of(arrays, first, device)]),
+        int(orders.following[slot_of(arrays, last, device)]),
     )
 
 
 @compiled_leaf
-def _can_swap(instance: Instance, orders: Orders, task: int, anchor: int, is_right: bool) -> bool:
+def _can_swap(arrays: InstanceArrays, orders: Orders, task: int, anchor: int, is_right: bool) -> bool:
     """Whether two tasks are neighbours on every device that both hold, and may change places there."""
     left, right = (task, anchor) if is_right else (anchor, task)
-    block = left % instance.num_blocks
-    other = instance.memory[right % instance.num_blocks]
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        device = instance.device[place]
-        slot = slot_of(instance, right, device)
+    block = left % arrays.num_blocks
+    other = arrays.memory[right % arrays.num_blocks]
+    for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
+        device = arrays.device[place]
+        slot = slot_of(arrays, right, device)
         if slot < 0:
             continue
         if orders.previous[slot] != left:
             return False
-        before = orders.previous[slot_of(instance, left, device)]
-        level = 0 if before < 0 else orders.level[slot_of(instance, before, device)]
-        if level + other > instance.limit[device]:
+        before = orders.previous[slot_of(arrays, left, device)]
+        level = 0 if before < 0 else orders.level[slot_of(arrays, before, device)]
+        if level + other > arrays.limit[device]:
             return False
     return True
 
 
 @compiled_leaf
-def _may_close_cycle(instance: Instance, orders: Orders, task: int, anchor: int, is_right: bool) -> bool:
+def _may_close_cycle(arrays: InstanceArrays, orders: Orders, task: int, anchor: int, is_right: bool) -> bool:
     """Whether the times leave room for a path that the move would turn into a cycle."""
-    num_blocks = instance.num_blocks
+    num_blocks = arrays.num_blocks
     block, first = task % num_blocks, task // num_blocks * num_blocks
     if is_right:
-        for place in range(instance.after_start[block], instance.after_start[block + 1]):
-            target = first + instance.after[place]
+        for place in range(arrays.after_start[block], arrays.after_start[block + 1]):
+            target = first + arrays.after[place]
             if orders.rank[target] < 0:
                 continue
-            span = instance.span[instance.after[place]]
+            span = arrays.span[arrays.after[place]]
             if (
                 orders.head[anchor] >= orders.head[target] + span
                 and orders.tail[target] >= orders.tail[anchor] + span
             ):
                 return True
         return False
-    span = instance.span[anchor % num_blocks]
-    for place in range(instance.before_start[block], instance.before_start[block + 1]):
-        source = first + instance.before[place]
+    span = arrays.span[anchor % num_blocks]
+    for place in range(arrays.before_start[block], arrays.before_start[block + 1]):
+        source = first + arrays.before[place]
         if orders.rank[source] < 0:
             continue
         if (
@@ -405,7 +405,7 @@ def _forbid(orders: Orders, task: int, anchor: int, is_right: bool, until: int) 
 
 @compiled_leaf
 def _move(
-    instance: Instance,
+    arrays: InstanceArrays,
     orders: Orders,
     task: int,
     anchor: int,
@@ -417,44 +417,44 @@ def _move(
     state: int,
 ) -> bool:
     """Carry a move out and time everything again; undo it and return False if it closes a cycle."""
-    num_blocks = instance.num_blocks
+    num_blocks = arrays.num_blocks
     block = task % num_blocks
-    origin = orders.previous[slot_of(instance, task, device)]
-    is_pair = instance.device_start[block + 1] - instance.device_start[block] > 1
+    origin = orders.previous[slot_of(arrays, task, device)]
+    is_pair = arrays.device_start[block + 1] - arrays.device_start[block] > 1
     if is_pair:
-        swap_everywhere(instance, orders, task, anchor, is_right)
+        swap_everywhere(arrays, orders, task, anchor, is_right)
     else:
         relink(
-            instance,
+            arrays,
             orders,
             task,
-            anchor if is_right else orders.previous[slot_of(instance, anchor, device)],
+            anchor if is_right else orders.previous[slot_of(arrays, anchor, device)],
             device,
         )
     begin = orders.rank[task] if is_right else orders.rank[anchor]
     end = orders.rank[anchor] if is_right else orders.rank[task]
-    if not repair_sequence(instance, orders, begin, end, is_marked, buffer):
+    if not repair_sequence(arrays, orders, begin, end, is_marked, buffer):
         if is_pair:
-            swap_everywhere(instance, orders, task, anchor, not is_right)
+            swap_everywhere(arrays, orders, task, anchor, not is_right)
         else:
-            relink(instance, orders, task, origin, device)
+            relink(arrays, orders, task, origin, device)
         return False
-    _forbid_return(instance, orders, task, origin, device, is_right, turn + LEAST_TENURE + below(state, 10))
+    _forbid_return(arrays, orders, task, origin, device, is_right, turn + LEAST_TENURE + below(state, 10))
     is_marked[:] = 0
-    update_heads(instance, orders, begin, end, is_marked)
+    update_heads(arrays, orders, begin, end, is_marked)
     is_marked[:] = 0
-    update_tails(instance, orders, begin, end, is_marked)
+    update_tails(arrays, orders, begin, end, is_marked)
     return True
 
 
 @compiled_leaf
 def _forbid_return(
-    instance: Instance, orders: Orders, task: int, origin: int, device: int, is_right: bool, until: int
+    arrays: InstanceArrays, orders: Orders, task: int, origin: int, device: int, is_right: bool, until: int
 ) -> None:
     """Forbid each pair that changed its order to change back for a while; `origin` came before the task."""
     passed = task
     while True:
-        slot = slot_of(instance, passed, device)
+        slot = slot_of(arrays, passed, device)
         passed = orders.previous[slot] if is_right else orders.following[slot]
         if passed < 0 or (is_right and passed == origin):
             break

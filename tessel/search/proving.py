@@ -8,10 +8,8 @@ Checked in tests/tessel/search/test_device_diagram.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tessel.placement import Placement
 from tessel.search.device_diagram import DeviceDiagram, device_diagram
 from tessel.search.incumbent import Incumbent
 from tessel.search.problem import Problem, make_problem
@@ -57,9 +55,11 @@ class Prover:
     used: int = 0
 
     @classmethod
-    def of(cls, placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> Prover:
+    def of(cls, best: Incumbent) -> Prover:
         """Return a prover that has not begun."""
-        problem = None if placement.choices else make_problem(placement, memory=memory)
+        instance = best.instance
+        has_choices = bool(instance.placement.choices)
+        problem = None if has_choices else make_problem(instance.placement, memory=instance.memory)
         return cls(problem, best, FIRST_SHARE * best.budget.operations_left)
 
     def run(self) -> None:
