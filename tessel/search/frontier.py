@@ -62,7 +62,6 @@ def find_frontier(
     time_limit_s: float | None = None,
     max_copies: int = DEFAULT_MAX_COPIES,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> Frontier[FrontierPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing gets better.
 
@@ -73,14 +72,13 @@ def find_frontier(
         time_limit_s: in place of a budget: seconds for all points together, without a limit on work.
         max_copies: most micro-batches in one period, >= 1.
         on_search: told how many limits have been searched.
-        clock: seconds, monotonic.
 
     Raises:
         InfeasibleError: a micro-batch leaves memory behind, so no limit works in the long run.
         ScheduleError: the budget was used up before any repetend was found.
         KeyboardInterrupt: interrupted before that; later, what was found is returned.
     """
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     searched = count(1)
 
     def search(limit: int | None) -> RepetendResult:

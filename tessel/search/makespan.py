@@ -13,7 +13,7 @@ tests/tessel/search/test_makespan.py against exhaustive search and the independe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.nearby import NearbySearch
-from tessel.search.progress import Progress
 from tessel.search.proving import Prover
 from tessel.search.ramps import offer_ramps
 from tessel.search.repeating import schedule_of
@@ -51,8 +50,6 @@ def find_schedule(
     time_limit_s: float | None = None,
     seed: int = 0,
     start_from: Schedule | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
@@ -63,15 +60,14 @@ def find_schedule(
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device or one for all; None for none.
-        budget: what may be spent; `DEFAULT_WORK` units of work if left out. A schedule comes back however
-            little it is; rules that would take more than is left are left out.
+        budget: what may be spent, who is told of each shorter schedule, and the clock; `DEFAULT_WORK` units
+            of work if left out. A schedule comes back however little it is; rules that would take more than
+            is left are left out.
         time_limit_s: in place of a budget: seconds for everything, > 0, without a limit on work, so that the
             answer depends on how fast the machine is. What is under way when they are over takes some
             hundredths of a second to stop.
         seed: seed of what is random.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
-        on_progress: told each time the schedule gets shorter; with a budget, its own listener is.
-        clock: seconds, for a time limit and for what is reported.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
@@ -79,7 +75,7 @@ def find_schedule(
     """
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     best = Incumbent(
         instance=instance,

@@ -67,7 +67,6 @@ def find_makespan_frontier(
     time_limit_s: float | None = None,
     seed: int = 0,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> Frontier[MakespanPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing got better.
 
@@ -79,14 +78,13 @@ def find_makespan_frontier(
         time_limit_s: in place of a budget: seconds for all points together, > 0, without a limit on work.
         seed: seed of the searches.
         on_search: told how many limits have been searched.
-        clock: seconds, monotonic.
 
     Raises:
         KeyboardInterrupt: interrupted before there was any schedule; later, what was found is returned.
     """
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     searches = _Searches(placement, micro_batches, seed, on_search, budget)
     ladder = LimitLadder(
         placement,

@@ -16,7 +16,7 @@ Source: Tessel (HPCA 2024), section 4, for repetends; the search is in `tessel.s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -31,7 +31,6 @@ from tessel.search.limits import infeasible_error
 from tessel.search.period_result import RepetendResult
 from tessel.search.period_search import PeriodSearch
 from tessel.search.problem import Integers, Problem
-from tessel.search.progress import Progress
 
 __all__ = ["RepetendResult", "find_repetend"]
 
@@ -52,8 +51,6 @@ def find_repetend(
     max_copies: int = DEFAULT_MAX_COPIES,
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> RepetendResult:
     """Return the repetend with the least period for each micro-batch in it; fewer copies win a tie.
 
@@ -64,11 +61,10 @@ def find_repetend(
         placement: the blocks of one micro-batch.
         memory: limit in units, one for all devices or one a device; None for none.
         max_copies: most micro-batches in one period, >= 1.
-        budget: what may be spent; `DEFAULT_WORK` units of work if left out.
+        budget: what may be spent, who is told of each better period, and the clock; `DEFAULT_WORK` units of
+            work if left out.
         time_limit_s: in place of a budget: seconds after which the best so far is returned, looked at every
             few tenths of a second, without a limit on work.
-        on_progress: called at each better period; with a budget, its own listener is.
-        clock: seconds, monotonic, for a time limit and for what is reported.
 
     Raises:
         InfeasibleError: no period is long enough for the limits.
@@ -77,7 +73,7 @@ def find_repetend(
     """
     if max_copies < 1:
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     assignments = list_assignments(placement, memory=memory)
     budget.charge(OPERATIONS_AN_ASSIGNMENT * len(assignments.problems))
     run = _Run(budget=budget, part=budget, max_copies=max_copies)
