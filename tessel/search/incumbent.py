@@ -13,10 +13,8 @@ import numpy as np
 
 from tessel.search.budget import SearchBudget
 from tessel.search.instance import Instance, InstanceArrays, IntArray
+from tessel.search.makespan_params import MakespanParams
 from tessel.search.serial import NEVER
-
-MAX_ELITES = 10
-"""Good schedules kept to search near; more only dilute the time."""
 
 
 @dataclass(slots=True)
@@ -59,6 +57,7 @@ class Incumbent:
         instance: what is scheduled.
         lower_bound: no schedule is shorter; phases that prove more raise it.
         budget: what the search may spend.
+        params: how it divides that.
         on_better: told makespan, bound and method of each better schedule.
         best: the best schedule.
         elites: different good schedules, shortest first.
@@ -67,6 +66,7 @@ class Incumbent:
     instance: Instance
     lower_bound: int
     budget: SearchBudget
+    params: MakespanParams = field(default_factory=MakespanParams)
     on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
     best: FoundSchedule = field(default_factory=FoundSchedule)
     elites: list[Elite] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Incumbent:
             return
         self.elites.append(Elite(makespan, start.copy()))
         self.elites.sort(key=lambda elite: elite.makespan)
-        del self.elites[MAX_ELITES:]
+        del self.elites[self.params.num_elites :]
 
 
 def makespan_of(arrays: InstanceArrays, start: IntArray) -> int:

@@ -23,6 +23,7 @@ from tessel.search.budget import SearchBudget
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.makespan_params import MakespanParams
 from tessel.search.nearby import NearbySearch
 from tessel.search.proving import Prover
 from tessel.search.ramps import offer_ramps
@@ -50,6 +51,7 @@ def find_schedule(
     time_limit_s: float | None = None,
     seed: int = 0,
     start_from: Schedule | None = None,
+    params: MakespanParams | None = None,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
@@ -68,6 +70,7 @@ def find_schedule(
             hundredths of a second to stop.
         seed: seed of what is random.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
+        params: how the budget is divided; the defaults of `MakespanParams` if left out.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
@@ -81,6 +84,7 @@ def find_schedule(
         instance=instance,
         lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=instance.memory),
         budget=_budget_of_search(budget, instance),
+        params=params or MakespanParams(),
         on_better=budget.report,
     )
     budget.answer = lambda: _schedule_of(best) if best.is_found else None

@@ -27,13 +27,6 @@ from tessel.search.period import find_repetend
 from tessel.search.period_result import RepetendResult
 from tessel.search.repeating import schedule_of
 
-COPIES = (1, 3)
-"""Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
-
-SHARE = 0.1
-"""Share of the budget left for each repetend: ramps are a start, and the rest of the search goes on."""
-
-
 MANY_BLOCKS = 64
 """Blocks from which on a repetend is not begun where its share would not do."""
 
@@ -48,10 +41,10 @@ def offer_ramps(best: Incumbent) -> None:
         best: where to offer; its budget is charged.
     """
     instance = best.instance
-    for copies in COPIES:
+    for copies in best.params.repetend_copies:
         if best.is_over or copies > instance.micro_batches:
             return
-        budget = best.budget.part(SHARE)
+        budget = best.budget.part(best.params.repetend_share)
         least = LEAST_OPERATIONS_A_BLOCK * instance.num_blocks
         if instance.num_blocks > MANY_BLOCKS and not budget.covers(least):
             return

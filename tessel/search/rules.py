@@ -26,9 +26,6 @@ from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, InstanceArrays, IntArray
 from tessel.search.serial import NEVER, list_schedule
 
-RHYTHMS = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
-"""Distances between micro-batches, as multiples of the busiest device's work; the usual winners first."""
-
 MOST_TASKS_UNASKED = MOST_TASKS
 """Tasks of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
@@ -53,7 +50,7 @@ def offer_rules(best: Incumbent) -> None:
             best.offer(start, rule.name)
     stride = _busiest_work(instance.placement)
     for options in _option_presets(instance.arrays):
-        for rhythm in RHYTHMS:
+        for rhythm in best.params.rhythms:
             for is_active in (False, True):
                 if best.is_over:
                     return
