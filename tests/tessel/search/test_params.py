@@ -9,6 +9,8 @@ from tessel.search import (
     Progress,
     RepetendParams,
     SearchBudget,
+    find_frontier,
+    find_makespan_frontier,
     find_repetend,
     find_schedule,
 )
@@ -89,6 +91,23 @@ def test_tries_of_any_size_prove_the_same_period() -> None:
     assert usual.optimal
     assert other.optimal
     assert (usual.period, usual.lower_bound) == (other.period, other.lower_bound)
+
+
+def test_frontiers_hand_their_params_on() -> None:
+    placement = make_shape("nnshape", 4)
+
+    def found_by(params: MakespanParams | None) -> set[str]:
+        budget = SearchBudget(0.3)
+        points = find_makespan_frontier(placement, micro_batches=4, budget=budget, params=params)
+        return {point.found_by for point in points}
+
+    assert "repetend with ramps" in found_by(None)
+    assert "repetend with ramps" not in found_by(MakespanParams(repetend_copies=()))
+    hurried = RepetendParams(copies_share=1e-9)
+    usual, cut = (
+        find_frontier(placement, budget=SearchBudget(0.2), params=params) for params in (None, hurried)
+    )
+    assert {point.rate for point in cut} < {point.rate for point in usual}
 
 
 def test_options_that_are_not_listed_keep_the_bound_open() -> None:
