@@ -1,7 +1,8 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
-    bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
-           → neighbourhoods and tighter bounds in turn, until proven or the budget is used up
+    instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
+        → repetends with warm-up and cool-down
+        → tabu search and tighter bounds in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). The budget is looked
