@@ -20,7 +20,7 @@ from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search import Progress, find_schedule
+from tessel.search import Progress, SearchBudget, find_schedule
 from tessel.shapes import make_shape, vshape, zbv
 from tessel.validation import check_schedule
 
@@ -114,9 +114,7 @@ def run_case(case: Case, *, seconds: float, with_cpsat: bool, clock: Callable[[]
         case.placement,
         micro_batches=case.micro_batches,
         memory=case.memory,
-        time_limit_s=seconds,
-        on_progress=told.append,
-        clock=clock,
+        budget=SearchBudget(None, seconds, clock=clock, on_progress=told.append),
     )
     wall = clock() - began
     check_schedule(ours)

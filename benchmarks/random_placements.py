@@ -28,7 +28,7 @@ from benchmarks.cpsat_makespan import solve_makespan
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, BlockKind, Edge, Placement
-from tessel.search import find_schedule
+from tessel.search import SearchBudget, find_schedule
 from tessel.shapes import make_shape
 from tessel.validation import check_schedule
 
@@ -157,8 +157,7 @@ def search_row(case: Case, seconds: float) -> Row:
         case.placement,
         micro_batches=case.micro_batches,
         memory=case.memory,
-        time_limit_s=seconds,
-        clock=time.process_time,
+        budget=SearchBudget(None, seconds, clock=time.process_time),
     )
     used = time.process_time() - began
     check_schedule(found)

@@ -23,45 +23,45 @@ from tessel.errors import ScheduleError
 from tessel.placement import Placement
 
 
-class Step(NamedTuple):
+class Task(NamedTuple):
     """A block of a micro-batch; equal to the plain pair that `Schedule.of` is keyed by."""
 
     block_index: int
     micro_batch: int
 
 
-Orders = Sequence[Sequence[Step]]
-"""The steps of each device, first to last."""
+Orders = Sequence[Sequence[Task]]
+"""The tasks of each device, first to last."""
 
 
 def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int], int]:
-    """Return the earliest start of each step that the orders and edges allow; O(steps + edges).
+    """Return the earliest start of each task that the orders and edges allow; O(tasks + edges).
 
     Edges to and from blocks that a micro-batch does not run do not count, so orders may run any option of a
     choice, or only some micro-batches.
 
     Args:
         placement: the blocks.
-        orders: the steps of each device; a step stands once in the order of each of its block's devices.
+        orders: the tasks of each device; a task stands once in the order of each of its block's devices.
 
     Returns:
-        Step -> start, in an order in which every step comes after those it waits for.
+        Task -> start, in an order in which every task comes after those it waits for.
 
     Raises:
-        ScheduleError: the steps wait for each other (the message names the cycle), or one is missing on a
+        ScheduleError: the tasks wait for each other (the message names the cycle), or one is missing on a
             device.
     """
     waits = _waits(placement, orders)
-    followers: dict[Step, list[tuple[Step, int]]] = {step: [] for step in waits}
-    for step, earlier in waits.items():
+    followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
+    for task, earlier in waits.items():
         for source, delay in earlier:
-            followers[source].append((step, delay))
+            followers[source].append((task, delay))
     return _longest_paths(placement, waits, followers)
 
 
 def device_orders(
     placement: Placement, starts: Mapping[tuple[int, int], int]
-) -> tuple[tuple[Step, ...], ...]:
+) -> tuple[tuple[Task, ...], ...]:
     """Return the order in which each device runs these starts.
 
     Of blocks that start together, one of span 0 comes first, and of several such the one that comes first in
@@ -69,23 +69,23 @@ def device_orders(
     """
     rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
     key = {
-        step: (start, placement.blocks[step[0]].span > 0, step[1], rank[placement.blocks[step[0]].name])
-        for step, start in starts.items()
+        task: (start, placement.blocks[task[0]].span > 0, task[1], rank[placement.blocks[task[0]].name])
+        for task, start in starts.items()
     }
-    orders: list[list[Step]] = [[] for _ in range(placement.devices)]
-    for step in sorted(starts, key=key.__getitem__):
-        for device in placement.blocks[step[0]].devices:
-            orders[device].append(Step(*step))
+    orders: list[list[Task]] = [[] for _ in range(placement.devices)]
+    for task in sorted(starts, key=key.__getitem__):
+        for device in placement.blocks[task[0]].devices:
+            orders[device].append(Task(*task))
     return tuple(map(tuple, orders))
 
 
-_Waits = dict[Step, list[tuple[Step, int]]]
-"""For each step those it waits for, with the least distance between the two starts."""
+_Waits = dict[Task, list[tuple[Task, int]]]
+"""For each task those it waits for, with the least distance between the two starts."""
 
 
 def _waits(placement: Placement, orders: Orders) -> _Waits:
-    waits: _Waits = {step: [] for order in orders for step in order}
-    _check_steps(placement, orders, waits)
+    waits: _Waits = {task: [] for order in orders for task in order}
+    _check_tasks(placement, orders, waits)
     blocks = placement.blocks
     for order in orders:
         for before, after in pairwise(order):
@@ -95,15 +95,15 @@ def _waits(placement: Placement, orders: Orders) -> _Waits:
     predecessors: list[list[tuple[int, int]]] = [[] for _ in blocks]
     for source, target, lag in edges:
         predecessors[target].append((source, blocks[source].span + lag))
-    for step, earlier in waits.items():
-        for source, delay in predecessors[step.block_index]:
-            before = Step(source, step.micro_batch)
+    for task, earlier in waits.items():
+        for source, delay in predecessors[task.block_index]:
+            before = Task(source, task.micro_batch)
             if before in waits:
                 earlier.append((before, delay))
     return waits
 
 
-def _check_steps(placement: Placement, orders: Orders, waits: _Waits) -> None:
+def _check_tasks(placement: Placement, orders: Orders, waits: _Waits) -> None:
     if len(orders) != placement.devices:
         raise ValueError(
             f"{len(orders)} orders were given for {placement.devices} devices; give one a device"
@@ -111,35 +111,35 @@ def _check_steps(placement: Placement, orders: Orders, waits: _Waits) -> None:
     places = 0
     for device, order in enumerate(orders):
         places += len(order)
-        for step in order:
-            if device not in placement.blocks[step.block_index].devices:
+        for task in order:
+            if device not in placement.blocks[task.block_index].devices:
                 raise ValueError(
-                    f"{_label(placement, step)} stands in the order of device {device}, where the block does "
+                    f"{_label(placement, task)} stands in the order of device {device}, where the block does "
                     "not run; list it on its own devices"
                 )
         if len(set(order)) != len(order):
-            raise ScheduleError(f"the order of device {device} has a step twice; list each step once")
-    if places == sum(len(placement.blocks[step.block_index].devices) for step in waits):
+            raise ScheduleError(f"the order of device {device} has a task twice; list each task once")
+    if places == sum(len(placement.blocks[task.block_index].devices) for task in waits):
         return
-    for step in waits:
-        for device in placement.blocks[step.block_index].devices:
-            if step not in orders[device]:
+    for task in waits:
+        for device in placement.blocks[task.block_index].devices:
+            if task not in orders[device]:
                 raise ScheduleError(
-                    f"{_label(placement, step)} is missing in the order of device {device}, which it also "
+                    f"{_label(placement, task)} is missing in the order of device {device}, which it also "
                     "holds; list it on each of its devices"
                 )
 
 
 def _longest_paths(placement: Placement, waits: _Waits, followers: _Waits) -> dict[tuple[int, int], int]:
-    pending = {step: len(earlier) for step, earlier in waits.items()}
+    pending = {task: len(earlier) for task, earlier in waits.items()}
     start = dict.fromkeys(waits, 0)
-    ready = [step for step, count in pending.items() if count == 0]
+    ready = [task for task, count in pending.items() if count == 0]
     done: dict[tuple[int, int], int] = {}
     while ready:
-        step = ready.pop()
-        done[step] = start[step]
-        for follower, delay in followers[step]:
-            start[follower] = max(start[follower], start[step] + delay)
+        task = ready.pop()
+        done[task] = start[task]
+        for follower, delay in followers[task]:
+            start[follower] = max(start[follower], start[task] + delay)
             pending[follower] -= 1
             if pending[follower] == 0:
                 ready.append(follower)
@@ -149,18 +149,18 @@ def _longest_paths(placement: Placement, waits: _Waits, followers: _Waits) -> di
 
 
 def _dead_lock(placement: Placement, waits: _Waits, done: Mapping[tuple[int, int], int]) -> str:
-    """Follow steps that wait for steps that wait, until one comes round again."""
-    step = next(step for step in waits if step not in done)
-    path: list[Step] = []
-    while step not in path:
-        path.append(step)
-        step = next(source for source, _ in waits[step] if source not in done)
-    cycle = [*path[path.index(step) :], step]
+    """Follow tasks that wait for tasks that wait, until one comes round again."""
+    task = next(task for task in waits if task not in done)
+    path: list[Task] = []
+    while task not in path:
+        path.append(task)
+        task = next(source for source, _ in waits[task] if source not in done)
+    cycle = [*path[path.index(task) :], task]
     return (
-        f"the device orders dead-lock: {' waits for '.join(_label(placement, step) for step in cycle)}; "
-        "put one of these steps earlier in its device's order"
+        f"the device orders dead-lock: {' waits for '.join(_label(placement, task) for task in cycle)}; "
+        "put one of these tasks earlier in its device's order"
     )
 
 
-def _label(placement: Placement, step: Step) -> str:
-    return f"{placement.blocks[step.block_index].name}[{step.micro_batch}]"
+def _label(placement: Placement, task: Task) -> str:
+    return f"{placement.blocks[task.block_index].name}[{task.micro_batch}]"

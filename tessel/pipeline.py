@@ -11,7 +11,7 @@ block needs only while it runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from tessel.comparison import compare_schedules
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.plan import Plan
-from tessel.search import Progress, SearchBudget, find_schedule
+from tessel.search import SearchBudget, find_schedule
 from tuner.plan import Figure, ModelPlan, StagePlan
 
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
@@ -39,7 +39,6 @@ def build_plan(
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
     seed: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
     """Place the stages, search the order of all blocks, and compare it with hand-written schedules.
 
@@ -49,10 +48,9 @@ def build_plan(
         memory_limit_bytes: memory of one device; None for no limit.
         optimizer: a key of `OPTIMIZER_STATES`; decides the static bytes when training.
         step_us: length of a step; chosen from the shortest block if None.
-        budget: what the schedule search may spend; see `find_schedule`.
+        budget: what the schedule search may spend, and who is told of its progress; see `find_schedule`.
         time_limit_s: in place of a budget: seconds of the schedule search.
         seed: seed of the schedule search.
-        on_progress: told each time the search improves; with a budget, its own listener is.
 
     Raises:
         InfeasibleError: a stage cannot fit its device; names the device and what it needs.
@@ -67,7 +65,6 @@ def build_plan(
         budget=budget,
         time_limit_s=time_limit_s,
         seed=seed,
-        on_progress=on_progress,
     )
     comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static_bytes)
     return Plan(

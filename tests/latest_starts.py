@@ -11,8 +11,8 @@ from tessel.placement import Placement
 def latest_starts(placement: Placement, orders: Orders, makespan: int) -> dict[tuple[int, int], int]:
     """Return the latest starts with which every block of every micro-batch still ends by `makespan`."""
     blocks, index = placement.blocks, placement.index_by_name
-    order = [tuple(step) for step in earliest_starts(placement, orders)]
-    latest = {step: makespan - blocks[step[0]].span for step in order}
+    order = [tuple(task) for task in earliest_starts(placement, orders)]
+    latest = {task: makespan - blocks[task[0]].span for task in order}
     pairs = [(tuple(before), tuple(after), 0) for each in orders for before, after in pairwise(each)]
     for edge in placement.edges:
         source, target = index[edge.source], index[edge.target]
@@ -21,8 +21,8 @@ def latest_starts(placement: Placement, orders: Orders, makespan: int) -> dict[t
             for block, number in order
             if block == source and (target, number) in latest
         ]
-    for step in reversed(order):
+    for task in reversed(order):
         for before, after, lag in pairs:
-            if before == step:
+            if before == task:
                 latest[before] = min(latest[before], latest[after] - blocks[before[0]].span - lag)
     return latest

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import InstanceArrays, IntArray
 
 Case = tuple[Placement, int, tuple[int, ...] | None]
 """Placement, micro-batches, memory limits."""
@@ -59,18 +59,18 @@ def ticking_clock() -> Callable[[], float]:
 
 
 def as_schedule(
-    placement: Placement, instance: Instance, start: IntArray, memory: tuple[int, ...]
+    placement: Placement, arrays: InstanceArrays, start: IntArray, memory: tuple[int, ...]
 ) -> Schedule:
-    """Return the schedule of starts by step."""
+    """Return the schedule of starts by task."""
     starts = {
-        (int(step) % instance.num_blocks, int(step) // instance.num_blocks): int(start[step])
-        for step in np.flatnonzero(start >= 0)
+        (int(task) % arrays.num_blocks, int(task) // arrays.num_blocks): int(start[task])
+        for task in np.flatnonzero(start >= 0)
     }
-    return Schedule.of(placement, starts, micro_batches=instance.micro_batches, memory=memory)
+    return Schedule.of(placement, starts, micro_batches=arrays.micro_batches, memory=memory)
 
 
 def least_makespan(placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> int | None:
-    """Return the least makespan over all options and all orders of all steps; None if no order is valid."""
+    """Return the least makespan over all options and all orders of all tasks; None if no order is valid."""
     return min(_makespans(placement, micro_batches, memory), default=None)
 
 
@@ -85,8 +85,8 @@ def option_combinations(placement: Placement) -> Iterator[Placement]:
 
 def _makespans(placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> Iterator[int]:
     for fixed in itertools.product(list(option_combinations(placement)), repeat=micro_batches):
-        steps = [(m, block) for m in range(micro_batches) for block in fixed[m].blocks]
-        for order in itertools.permutations(steps):
+        tasks = [(m, block) for m in range(micro_batches) for block in fixed[m].blocks]
+        for order in itertools.permutations(tasks):
             makespan = _makespan_in_order(fixed, order, memory)
             if makespan is not None:
                 yield makespan

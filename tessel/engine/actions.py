@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError
 from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
-from tessel.orders import Step, device_orders, earliest_starts
+from tessel.orders import Task, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 
@@ -69,7 +69,7 @@ def actions_of(schedule: Schedule) -> RankActions:
     action_of = _actions_by_block(_pipeline(schedule.placement))
     orders = device_orders(schedule.placement, schedule.start_by_block())
     return tuple(
-        tuple(Action(*action_of[step.block_index], step.micro_batch) for step in order) for order in orders
+        tuple(Action(*action_of[task.block_index], task.micro_batch) for task in order) for order in orders
     )
 
 
@@ -104,7 +104,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
                     f"rank {rank} is given {action}, but the placement has no such block on device {rank}; "
                     "use the placement that the actions were made for"
                 )
-            order.append(Step(block, action.micro_batch))
+            order.append(Task(block, action.micro_batch))
         orders.append(order)
     micro_batches = 1 + max((action.micro_batch for own in actions for action in own), default=-1)
     if micro_batches < 1:
@@ -260,7 +260,7 @@ def _action_of_cell(cell: str, line: int) -> Action:
     return Action(int(match[1]), ActionKind(match[2]), int(match[3]))
 
 
-def _check_complete(pipeline: Pipeline, orders: Sequence[Sequence[Step]], micro_batches: int) -> None:
+def _check_complete(pipeline: Pipeline, orders: Sequence[Sequence[Task]], micro_batches: int) -> None:
     """Refuse ranks that do not run each forward of their stages once, and each backward, whole or halved."""
     for rank, order in enumerate(orders):
         counts = Counter(order)
@@ -270,7 +270,7 @@ def _check_complete(pipeline: Pipeline, orders: Sequence[Sequence[Step]], micro_
             blocks = _blocks_of(stage)
             wanted = tuple(_complete([kind for _, kind in blocks]))
             for micro_batch in range(micro_batches):
-                found = tuple(kind for block, kind in blocks for _ in range(counts[Step(block, micro_batch)]))
+                found = tuple(kind for block, kind in blocks for _ in range(counts[Task(block, micro_batch)]))
                 if found not in wanted:
                     raise EngineError(
                         f"rank {rank} runs {_cells(number, found, micro_batch)} of stage {number}, "

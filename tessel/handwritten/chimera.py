@@ -22,7 +22,7 @@ from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
 from tessel.handwritten.rule import StreamRule, Streams
 from tessel.handwritten.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
-from tessel.orders import Step, earliest_starts
+from tessel.orders import Task, earliest_starts
 from tessel.shapes import vshape
 
 _BACKWARD_SLOTS = 1
@@ -104,7 +104,7 @@ def _unit_times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], in
     """Slots of one direction alone by (block of a vshape, micro-batch)."""
     orders = [
         [
-            Step(
+            Task(
                 stage if isinstance(instruction, Forward) else 2 * num_stages - 1 - stage,
                 instruction.micro_batch,
             )

@@ -30,8 +30,8 @@ from tessel.orders import Orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, peak_memory
 
-MOST_STEPS_SIMULATED = 20_000
-"""Steps simulated in search of better limits; some tenths of a second."""
+MOST_TASKS_SIMULATED = 20_000
+"""Tasks simulated in search of better limits; some tenths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LimitedRule:
     def orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Orders:
-        """Return the steps of each device; with one micro-batch in flight where even that does not fit.
+        """Return the tasks of each device; with one micro-batch in flight where even that does not fit.
 
         Args:
             placement: blocks of one micro-batch.
@@ -139,7 +139,7 @@ def _give_back(
     flow: Flow, micro_batches: int, memory: Sequence[int], limits: dict[int, int], starts: Starts
 ) -> Starts:
     """Raise limits one by one where that fits and is shorter, or as short; within so many simulations."""
-    runs_left = MOST_STEPS_SIMULATED // max(1, len(starts))
+    runs_left = MOST_TASKS_SIMULATED // max(1, len(starts))
     least = _makespan(flow.placement, starts)
     lowered = [block for block, limit in limits.items() if limit < min(flow.depth[block], micro_batches)]
     while lowered and runs_left > 0:

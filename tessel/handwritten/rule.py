@@ -1,6 +1,6 @@
 """What a hand-written schedule is: a rule that gives each device its instructions, and when it applies.
 
-`build` turns the instructions into steps of the placement and starts each as soon as its device and what it
+`build` turns the instructions into tasks of the placement and starts each as soon as its device and what it
 waits for allow, so that one rule serves equal and unequal stages, with and without hops. A rule never breaks
 a memory limit silently: `why_not` says that it does not fit, and `build` refuses.
 
@@ -22,7 +22,7 @@ from typing import Protocol
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction, Recompute
-from tessel.orders import Orders, Step, earliest_starts
+from tessel.orders import Orders, Task, earliest_starts
 from tessel.placement import Edge, Placement
 from tessel.schedule.schedule import Schedule, peak_memory
 
@@ -55,7 +55,7 @@ class Rule(Protocol):
     def orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Orders:
-        """Return the steps of each device, whether or not they fit the limit.
+        """Return the tasks of each device, whether or not they fit the limit.
 
         Raises:
             ScheduleError: the rule does not apply; the message says why.
@@ -65,7 +65,7 @@ class Rule(Protocol):
     def every_orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Iterator[Orders]:
-        """Yield the steps of each device for every way in which the rule may be followed, `orders` first.
+        """Yield the tasks of each device for every way in which the rule may be followed, `orders` first.
 
         Raises:
             ScheduleError: the rule does not apply; the message says why.
@@ -151,7 +151,7 @@ class StreamRule:
     def orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Orders:
-        """Return the steps of each device, whether or not they fit the limit.
+        """Return the tasks of each device, whether or not they fit the limit.
 
         Args:
             placement: blocks of one micro-batch.
@@ -171,7 +171,7 @@ class StreamRule:
     def every_orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Iterator[Orders]:
-        """Yield the steps of each device for every way in which the rule may be followed, `orders` first.
+        """Yield the tasks of each device for every way in which the rule may be followed, `orders` first.
 
         Args:
             placement: blocks of one micro-batch.
@@ -259,16 +259,16 @@ def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> 
 
 
 def in_order_of_start(placement: Placement, starts: Starts) -> Orders:
-    """Return the steps of each device for starts that are listed in the order in which they start."""
-    orders: list[list[Step]] = [[] for _ in range(placement.devices)]
+    """Return the tasks of each device for starts that are listed in the order in which they start."""
+    orders: list[list[Task]] = [[] for _ in range(placement.devices)]
     for block, micro_batch in starts:
         for device in placement.blocks[block].devices:
-            orders[device].append(Step(block, micro_batch))
+            orders[device].append(Task(block, micro_batch))
     return orders
 
 
 def as_orders(pipeline: Pipeline, streams: Streams) -> Orders:
-    """Return the steps of each device for its instructions, as the stages can run them.
+    """Return the tasks of each device for its instructions, as the stages can run them.
 
     A joint backward on a stage that can only split runs both halves one after the other; a split one on a
     stage that can only run jointly runs whole where its input half stands. A recomputation stands right
@@ -278,7 +278,7 @@ def as_orders(pipeline: Pipeline, streams: Streams) -> Orders:
         tuple(
             # An instruction given before its place by default keeps the earlier place.
             dict.fromkeys(
-                Step(block_index, instruction.micro_batch)
+                Task(block_index, instruction.micro_batch)
                 for instruction in stream
                 for block_index in _blocks(pipeline.stages[instruction.stage], instruction)
             )

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from tessel.search.frontier import FrontierPoint, find_frontier
     from tessel.search.makespan import find_schedule
     from tessel.search.makespan_frontier import MakespanPoint, find_makespan_frontier
+    from tessel.search.makespan_params import MakespanParams
     from tessel.search.open_ranges import Frontier, OpenRange
     from tessel.search.period import RepetendResult, find_repetend
     from tessel.search.progress import Progress
     from tessel.search.ramps import unroll_repetend
+    from tessel.search.repetend_params import RepetendParams
 
 __all__ = [
     "Frontier",
     "FrontierPoint",
+    "MakespanParams",
     "MakespanPoint",
     "OpenRange",
     "Progress",
+    "RepetendParams",
     "RepetendResult",
     "SearchBudget",
     "find_frontier",
@@ -39,8 +43,10 @@ _MODULE_BY_NAME = {
     "OpenRange": "tessel.search.open_ranges",
     "SearchBudget": "tessel.search.budget",
     "FrontierPoint": "tessel.search.frontier",
+    "MakespanParams": "tessel.search.makespan_params",
     "MakespanPoint": "tessel.search.makespan_frontier",
     "Progress": "tessel.search.progress",
+    "RepetendParams": "tessel.search.repetend_params",
     "RepetendResult": "tessel.search.period",
     "find_frontier": "tessel.search.frontier",
     "find_makespan_frontier": "tessel.search.makespan_frontier",

@@ -23,13 +23,7 @@ from tessel.search.bounds import device_bounds, memory_bound
 from tessel.search.distances import least_distances_from
 from tessel.search.limits import limit_violation
 from tessel.search.problem import UNREACHABLE, Integers, Problem, make_problem, options
-
-MOST_ASSIGNMENTS = 1024
-"""Assignments listed in full: ten choices of two. Each costs some 0.3 ms before it is ruled out."""
-
-
-MOST_LOCAL = 64
-"""Combinations of the choices on one device that its bound is computed for."""
+from tessel.search.repetend_params import RepetendParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +43,16 @@ class Assignments:
     is_complete: bool
 
 
-def list_assignments(placement: Placement, *, memory: Sequence[int] | int | None) -> Assignments:
+def list_assignments(
+    placement: Placement, *, memory: Sequence[int] | int | None, params: RepetendParams
+) -> Assignments:
     """Return the assignments under these limits.
 
     Raises:
         InfeasibleError: every assignment breaks the limit of some device.
         ValueError: the number of limits is not the number of devices.
     """
-    is_complete = math.prod(len(choice.options) for choice in placement.choices) <= MOST_ASSIGNMENTS
+    is_complete = math.prod(len(choice.options) for choice in placement.choices) <= params.max_assignments
     indices = options(placement) if is_complete else _likely_options(placement)
     listed = [make_problem(placement, memory=memory, option_indices=taken) for taken in indices]
     violations = [limit_violation(problem) for problem in listed]
@@ -68,7 +64,10 @@ def list_assignments(placement: Placement, *, memory: Sequence[int] | int | None
     if is_complete:
         bound = max(map(min, zip(*by_device, strict=True)))
     else:
-        bound = max(relaxed_bound(placement, device, memory=memory) for device in range(placement.devices))
+        bound = max(
+            relaxed_bound(placement, device, memory=memory, max_combinations=params.max_local_assignments)
+            for device in range(placement.devices)
+        )
     return Assignments(
         problems=tuple(possible[index] for index in ranked),
         bounds=tuple(max(by_device[index]) for index in ranked),
@@ -77,14 +76,16 @@ def list_assignments(placement: Placement, *, memory: Sequence[int] | int | None
     )
 
 
-def relaxed_bound(placement: Placement, device: int, *, memory: Sequence[int] | int | None) -> Fraction:
+def relaxed_bound(
+    placement: Placement, device: int, *, memory: Sequence[int] | int | None, max_combinations: int
+) -> Fraction:
     """Return the bound that a device imposes whatever options are taken elsewhere.
 
-    The choices with a block on the device are tried in every combination, up to `MOST_LOCAL` of them; between
+    The choices with a block on the device are tried in every combination, up to `max_combinations`; between
     its blocks lie the least steps that any options leave. Otherwise its least work is the bound.
     """
     local = [choice for choice in placement.choices if _is_on(placement, device, choice)]
-    if math.prod(len(choice.options) for choice in local) > MOST_LOCAL:
+    if math.prod(len(choice.options) for choice in local) > max_combinations:
         return Fraction(placement.work(device))
     bounds = []
     for taken in product(*(range(len(choice.options)) for choice in local)):

@@ -111,27 +111,21 @@ class SearchBudget:
         budget: SearchBudget | None,
         *,
         time_limit_s: float | None,
-        on_progress: Callable[[Progress], None] | None = None,
-        clock: Callable[[], float] | None = None,
     ) -> SearchBudget:
-        """Return a budget that was given, or the one that a function's own arguments mean.
+        """Return a budget that was given, or the one that a function's own time limit means.
 
         Args:
-            budget: the budget given; the other arguments are then to be left out.
+            budget: the budget given; there is then to be no time limit beside it.
             time_limit_s: seconds as the only limit; None for the default limit on work.
-            on_progress: told of each better answer.
-            clock: seconds, monotonic; `search_clock` if None.
         """
-        if budget is not None:
-            if time_limit_s is not None or on_progress is not None or clock is not None:
-                raise ValueError(
-                    "a budget was given beside a time limit, clock or listener; put them into it"
-                )
-            return budget
-        clock = search_clock if clock is None else clock
-        if time_limit_s is None:
-            return cls(clock=clock, on_progress=on_progress)
-        return cls(work_limit=None, time_limit_s=time_limit_s, clock=clock, on_progress=on_progress)
+        if budget is None:
+            return cls() if time_limit_s is None else cls(work_limit=None, time_limit_s=time_limit_s)
+        if time_limit_s is not None:
+            raise ValueError(
+                f"a budget and a time limit of {time_limit_s} s were given, and only one can hold; put the "
+                "time limit into the budget"
+            )
+        return budget
 
     @property
     def is_by_work(self) -> bool:

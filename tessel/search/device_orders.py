@@ -1,12 +1,12 @@
 """The orders of all devices as linked lists, the times that follow, and how to change them in place.
 
 A schedule is the order of each device; times follow as longest paths (as in `tessel.orders`, here
-incrementally). A topological order of all steps is kept along: after a change only the window between the
-steps that changed places is put in order again, and only the steps that a change of time reaches are timed
+incrementally). A topological order of all tasks is kept along: after a change only the window between the
+tasks that changed places is put in order again, and only the tasks that a change of time reaches are timed
 again.
 
     device 0   f0 f0 f0 b0 ...     f0[2] behind b0[0]     f0 f0 b0 f0 ...
-               window of the sequence: all steps between the two
+               window of the sequence: all tasks between the two
 
 What a device holds in memory depends on its order alone, so a running sum by place decides what fits.
 Checked in tests/tessel/search/test_neighbourhood.py.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tessel.search.compiled import compiled, compiled_leaf
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import InstanceArrays, IntArray
 
 TABU_BITS = 16
 """The tabu list is a table of 2¹⁶ pairs; two pairs in one place only forbid a little more."""
@@ -29,18 +29,18 @@ TABU_BITS = 16
 class Orders(NamedTuple):
     """The orders of all devices, with what follows from them; all int64.
 
-    A slot is a step on one of its devices: slot `m·S + j` is the j-th of the S (block, device) pairs of
-    micro-batch m, in the order of `Instance.device`. -1 stands for no step.
+    A slot is a task on one of its devices: slot `m·S + j` is the j-th of the S (block, device) pairs of
+    micro-batch m, in the order of `InstanceArrays.device`. -1 stands for no task.
 
     Attributes:
-        previous: step before, by slot.
-        following: step after, by slot.
-        level: units held on the device after the step starts, by slot.
-        first: first step, by device.
-        sequence: steps in a topological order.
-        rank: place in `sequence` by step, -1 for steps not run.
-        head: start by step.
-        tail: longest way from the start to the end of all, by step.
+        previous: task before, by slot.
+        following: task after, by slot.
+        level: units held on the device after the task starts, by slot.
+        first: first task, by device.
+        sequence: tasks in a topological order.
+        rank: place in `sequence` by task, -1 for tasks not run.
+        head: start by task.
+        tail: longest way from the start to the end of all, by task.
         tabu: round until which a pair may not be put in an order, by hash of the pair.
         best: starts of the best schedule seen.
     """
@@ -57,160 +57,160 @@ class Orders(NamedTuple):
     best: IntArray
 
 
-def orders_of(instance: Instance, start: IntArray) -> Orders:
-    """Return the orders of a valid schedule, and its times when all steps start as early as they allow.
+def orders_of(arrays: InstanceArrays, start: IntArray) -> Orders:
+    """Return the orders of a valid schedule, and its times when all tasks start as early as they allow.
 
     Args:
-        instance: the arrays.
-        start: start by step, -1 where a step is not run.
+        arrays: of the instance.
+        start: start by task, -1 where a task is not run.
     """
-    steps = np.flatnonzero(start >= 0)
-    block = steps % instance.num_blocks
-    topological = np.empty(instance.num_blocks, dtype=np.int64)
-    topological[instance.serial_order] = np.arange(instance.num_blocks)
-    # Of steps that start together, those of span 0 come first.
+    tasks = np.flatnonzero(start >= 0)
+    block = tasks % arrays.num_blocks
+    topological = np.empty(arrays.num_blocks, dtype=np.int64)
+    topological[arrays.serial_order] = np.arange(arrays.num_blocks)
+    # Of tasks that start together, those of span 0 come first.
     by_time = np.lexsort(
-        (topological[block], steps // instance.num_blocks, instance.span[block] > 0, start[steps])
+        (topological[block], tasks // arrays.num_blocks, arrays.span[block] > 0, start[tasks])
     )
-    return _linked(instance, steps[by_time].astype(np.int64), start.copy())
+    return _linked(arrays, tasks[by_time].astype(np.int64), start.copy())
 
 
-def orders_of_devices(instance: Instance, steps_by_device: Sequence[IntArray]) -> Orders | None:
-    """Return the orders with these steps on each device, not yet timed, or None where they dead-lock.
+def orders_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray]) -> Orders | None:
+    """Return the orders with these tasks on each device, not yet timed, or None where they dead-lock.
 
     Args:
-        instance: the arrays.
-        steps_by_device: int64, the steps of each device, first to last; of each micro-batch one option.
+        arrays: of the instance.
+        tasks_by_device: int64, the tasks of each device, first to last; of each micro-batch one option.
     """
-    ends = np.cumsum([0, *map(len, steps_by_device)])
+    ends = np.cumsum([0, *map(len, tasks_by_device)])
     sequence = np.empty(ends[-1], dtype=np.int64)
-    count = _sequence_of(instance, ends, np.concatenate(steps_by_device), sequence)
+    count = _sequence_of(arrays, ends, np.concatenate(tasks_by_device), sequence)
     if count < 0:
         return None
-    num_steps = instance.num_blocks * instance.micro_batches
-    return _linked(instance, sequence[:count].copy(), np.full(num_steps, -1, dtype=np.int64))
+    num_tasks = arrays.num_blocks * arrays.micro_batches
+    return _linked(arrays, sequence[:count].copy(), np.full(num_tasks, -1, dtype=np.int64))
 
 
-def keeps_limits(instance: Instance, orders: Orders) -> bool:
+def keeps_limits(arrays: InstanceArrays, orders: Orders) -> bool:
     """Return whether no running sum of memory is above its device's limit."""
-    devices = np.tile(instance.device, instance.micro_batches)
-    return bool((orders.level <= instance.limit[devices]).all())
+    devices = np.tile(arrays.device, arrays.micro_batches)
+    return bool((orders.level <= arrays.limit[devices]).all())
 
 
-def _linked(instance: Instance, sequence: IntArray, best: IntArray) -> Orders:
-    """Return the orders in which each device follows a sequence of all steps."""
-    num_steps = instance.num_blocks * instance.micro_batches
-    num_slots = len(instance.device)
-    rank = np.full(num_steps, -1, dtype=np.int64)
+def _linked(arrays: InstanceArrays, sequence: IntArray, best: IntArray) -> Orders:
+    """Return the orders in which each device follows a sequence of all tasks."""
+    num_tasks = arrays.num_blocks * arrays.micro_batches
+    num_slots = len(arrays.device)
+    rank = np.full(num_tasks, -1, dtype=np.int64)
     rank[sequence] = np.arange(len(sequence))
     orders = Orders(
-        previous=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
-        following=np.full(num_slots * instance.micro_batches, -1, dtype=np.int64),
-        level=np.zeros(num_slots * instance.micro_batches, dtype=np.int64),
-        first=np.full(instance.num_devices, -1, dtype=np.int64),
+        previous=np.full(num_slots * arrays.micro_batches, -1, dtype=np.int64),
+        following=np.full(num_slots * arrays.micro_batches, -1, dtype=np.int64),
+        level=np.zeros(num_slots * arrays.micro_batches, dtype=np.int64),
+        first=np.full(arrays.num_devices, -1, dtype=np.int64),
         sequence=sequence,
         rank=rank,
-        head=np.full(num_steps, -1, dtype=np.int64),
-        tail=np.zeros(num_steps, dtype=np.int64),
+        head=np.full(num_tasks, -1, dtype=np.int64),
+        tail=np.zeros(num_tasks, dtype=np.int64),
         tabu=np.zeros(1 << TABU_BITS, dtype=np.int64),
         best=best,
     )
-    _link(instance, orders)
+    _link(arrays, orders)
     return orders
 
 
-def earliest_starts(instance: Instance, orders: Orders) -> IntArray:
-    """Return the earliest start by step that the orders allow; -1 for steps not run."""
-    time_heads(instance, orders, 0)
+def earliest_starts(arrays: InstanceArrays, orders: Orders) -> IntArray:
+    """Return the earliest start by task that the orders allow; -1 for tasks not run."""
+    time_heads(arrays, orders, 0)
     return orders.head.copy()
 
 
 @compiled
-def time_heads(instance: Instance, orders: Orders, begin: int) -> None:
+def time_heads(arrays: InstanceArrays, orders: Orders, begin: int) -> None:
     """Time the starts from a place of the sequence on."""
     for place in range(begin, len(orders.sequence)):
-        step = orders.sequence[place]
-        orders.head[step] = outer_head(instance, orders, step, -1)
+        task = orders.sequence[place]
+        orders.head[task] = outer_head(arrays, orders, task, -1)
 
 
 @compiled_leaf
-def time_tails(instance: Instance, orders: Orders, begin: int) -> None:
+def time_tails(arrays: InstanceArrays, orders: Orders, begin: int) -> None:
     """Time the longest ways to the end from a place of the sequence backwards."""
     for place in range(begin, -1, -1):
-        step = orders.sequence[place]
-        orders.tail[step] = outer_tail(instance, orders, step, -1)
+        task = orders.sequence[place]
+        orders.tail[task] = outer_tail(arrays, orders, task, -1)
 
 
 @compiled_leaf
-def makespan_in_order(instance: Instance, orders: Orders) -> int:
-    """Return the last end of all steps."""
+def makespan_in_order(arrays: InstanceArrays, orders: Orders) -> int:
+    """Return the last end of all tasks."""
     makespan = 0
-    for step in orders.sequence:
-        makespan = max(makespan, orders.head[step] + instance.span[step % instance.num_blocks])
+    for task in orders.sequence:
+        makespan = max(makespan, orders.head[task] + arrays.span[task % arrays.num_blocks])
     return int(makespan)
 
 
 @compiled_leaf
-def outer_head(instance: Instance, orders: Orders, step: int, device: int) -> int:
+def outer_head(arrays: InstanceArrays, orders: Orders, task: int, device: int) -> int:
     """The earliest start that everything but the order of one device allows; -1 as device leaves none out."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    first = micro_batch * instance.num_blocks
+    block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
+    first = micro_batch * arrays.num_blocks
     earliest = 0
-    for place in range(instance.before_start[block], instance.before_start[block + 1]):
-        source = first + instance.before[place]
+    for place in range(arrays.before_start[block], arrays.before_start[block + 1]):
+        source = first + arrays.before[place]
         if orders.rank[source] >= 0:
-            earliest = max(earliest, orders.head[source] + instance.before_delay[place])
-    slots = micro_batch * len(instance.device)
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+            earliest = max(earliest, orders.head[source] + arrays.before_delay[place])
+    slots = micro_batch * len(arrays.device)
+    for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
         before = orders.previous[slots + place]
-        if before >= 0 and instance.device[place] != device:
-            earliest = max(earliest, orders.head[before] + instance.span[before % instance.num_blocks])
+        if before >= 0 and arrays.device[place] != device:
+            earliest = max(earliest, orders.head[before] + arrays.span[before % arrays.num_blocks])
     return int(earliest)
 
 
 @compiled_leaf
-def outer_tail(instance: Instance, orders: Orders, step: int, device: int) -> int:
-    """The longest way from the start of a step to the end that does not go on along one device."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    first = micro_batch * instance.num_blocks
-    span = instance.span[block]
+def outer_tail(arrays: InstanceArrays, orders: Orders, task: int, device: int) -> int:
+    """The longest way from the start of a task to the end that does not go on along one device."""
+    block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
+    first = micro_batch * arrays.num_blocks
+    span = arrays.span[block]
     longest = span
-    for place in range(instance.after_start[block], instance.after_start[block + 1]):
-        target = first + instance.after[place]
+    for place in range(arrays.after_start[block], arrays.after_start[block + 1]):
+        target = first + arrays.after[place]
         if orders.rank[target] >= 0:
-            longest = max(longest, instance.after_delay[place] + orders.tail[target])
-    slots = micro_batch * len(instance.device)
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
+            longest = max(longest, arrays.after_delay[place] + orders.tail[target])
+    slots = micro_batch * len(arrays.device)
+    for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
         after = orders.following[slots + place]
-        if after >= 0 and instance.device[place] != device:
+        if after >= 0 and arrays.device[place] != device:
             longest = max(longest, span + orders.tail[after])
     return int(longest)
 
 
 @compiled_leaf
-def update_heads(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
-    """Time the steps of a window of the sequence again, and beyond it those that a change reaches."""
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+def update_heads(arrays: InstanceArrays, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+    """Time the tasks of a window of the sequence again, and beyond it those that a change reaches."""
+    num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
     farthest, place = end, begin
     while place <= farthest:
-        step = orders.sequence[place]
+        task = orders.sequence[place]
         in_window = place <= end
         place += 1
-        if not in_window and is_dirty[step] == 0:
+        if not in_window and is_dirty[task] == 0:
             continue
-        is_dirty[step] = 0
-        block, micro_batch = step % num_blocks, step // num_blocks
-        head = outer_head(instance, orders, step, -1)
-        # Behind the window a step may have a new neighbour even where no time has changed.
-        if head == orders.head[step] and not in_window:
+        is_dirty[task] = 0
+        block, micro_batch = task % num_blocks, task // num_blocks
+        head = outer_head(arrays, orders, task, -1)
+        # Behind the window a task may have a new neighbour even where no time has changed.
+        if head == orders.head[task] and not in_window:
             continue
-        orders.head[step] = head
-        for at in range(instance.after_start[block], instance.after_start[block + 1]):
-            target = micro_batch * num_blocks + instance.after[at]
+        orders.head[task] = head
+        for at in range(arrays.after_start[block], arrays.after_start[block + 1]):
+            target = micro_batch * num_blocks + arrays.after[at]
             if orders.rank[target] >= 0:
                 is_dirty[target] = 1
                 farthest = max(farthest, orders.rank[target])
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+        for at in range(arrays.device_start[block], arrays.device_start[block + 1]):
             target = orders.following[micro_batch * num_slots + at]
             if target >= 0:
                 is_dirty[target] = 1
@@ -218,28 +218,28 @@ def update_heads(instance: Instance, orders: Orders, begin: int, end: int, is_di
 
 
 @compiled_leaf
-def update_tails(instance: Instance, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
+def update_tails(arrays: InstanceArrays, orders: Orders, begin: int, end: int, is_dirty: IntArray) -> None:
     """The same for tails, backwards."""
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
     farthest, place = begin, end
     while place >= farthest:
-        step = orders.sequence[place]
+        task = orders.sequence[place]
         in_window = place >= begin
         place -= 1
-        if not in_window and is_dirty[step] == 0:
+        if not in_window and is_dirty[task] == 0:
             continue
-        is_dirty[step] = 0
-        block, micro_batch = step % num_blocks, step // num_blocks
-        tail = outer_tail(instance, orders, step, -1)
-        if tail == orders.tail[step] and not in_window:
+        is_dirty[task] = 0
+        block, micro_batch = task % num_blocks, task // num_blocks
+        tail = outer_tail(arrays, orders, task, -1)
+        if tail == orders.tail[task] and not in_window:
             continue
-        orders.tail[step] = tail
-        for at in range(instance.before_start[block], instance.before_start[block + 1]):
-            source = micro_batch * num_blocks + instance.before[at]
+        orders.tail[task] = tail
+        for at in range(arrays.before_start[block], arrays.before_start[block + 1]):
+            source = micro_batch * num_blocks + arrays.before[at]
             if orders.rank[source] >= 0:
                 is_dirty[source] = 1
                 farthest = min(farthest, orders.rank[source])
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+        for at in range(arrays.device_start[block], arrays.device_start[block + 1]):
             source = orders.previous[micro_batch * num_slots + at]
             if source >= 0:
                 is_dirty[source] = 1
@@ -247,68 +247,68 @@ def update_tails(instance: Instance, orders: Orders, begin: int, end: int, is_di
 
 
 @compiled_leaf
-def slot_of(instance: Instance, step: int, device: int) -> int:
-    """The slot of a step on a device, or -1 if it does not hold it."""
-    block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        if instance.device[place] == device:
-            return int(micro_batch * len(instance.device) + place)
+def slot_of(arrays: InstanceArrays, task: int, device: int) -> int:
+    """The slot of a task on a device, or -1 if it does not hold it."""
+    block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
+    for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
+        if arrays.device[place] == device:
+            return int(micro_batch * len(arrays.device) + place)
     return -1
 
 
 @compiled_leaf
-def relink(instance: Instance, orders: Orders, step: int, target: int, device: int) -> None:
-    """Take a step out of a device's order and put it behind another one, or first where that is -1."""
-    slot = slot_of(instance, step, device)
+def relink(arrays: InstanceArrays, orders: Orders, task: int, target: int, device: int) -> None:
+    """Take a task out of a device's order and put it behind another one, or first where that is -1."""
+    slot = slot_of(arrays, task, device)
     before, after = orders.previous[slot], orders.following[slot]
     if before < 0:
         orders.first[device] = after
     else:
-        orders.following[slot_of(instance, before, device)] = after
+        orders.following[slot_of(arrays, before, device)] = after
     if after >= 0:
-        orders.previous[slot_of(instance, after, device)] = before
+        orders.previous[slot_of(arrays, after, device)] = before
     if target < 0:
         behind = orders.first[device]
-        orders.first[device] = step
+        orders.first[device] = task
     else:
-        behind = orders.following[slot_of(instance, target, device)]
-        orders.following[slot_of(instance, target, device)] = step
+        behind = orders.following[slot_of(arrays, target, device)]
+        orders.following[slot_of(arrays, target, device)] = task
     orders.previous[slot], orders.following[slot] = target, behind
     if behind >= 0:
-        orders.previous[slot_of(instance, behind, device)] = step
-    _set_levels(instance, orders, device)
+        orders.previous[slot_of(arrays, behind, device)] = task
+    _set_levels(arrays, orders, device)
 
 
 @compiled_leaf
-def swap_everywhere(instance: Instance, orders: Orders, step: int, anchor: int, is_right: bool) -> None:
+def swap_everywhere(arrays: InstanceArrays, orders: Orders, task: int, anchor: int, is_right: bool) -> None:
     """Let two neighbours change places on every device that both hold."""
-    left, right = (step, anchor) if is_right else (anchor, step)
-    block = left % instance.num_blocks
-    for place in range(instance.device_start[block], instance.device_start[block + 1]):
-        if slot_of(instance, right, instance.device[place]) >= 0:
-            relink(instance, orders, left, right, instance.device[place])
+    left, right = (task, anchor) if is_right else (anchor, task)
+    block = left % arrays.num_blocks
+    for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
+        if slot_of(arrays, right, arrays.device[place]) >= 0:
+            relink(arrays, orders, left, right, arrays.device[place])
 
 
 @compiled_leaf
 def repair_sequence(
-    instance: Instance, orders: Orders, begin: int, end: int, is_marked: IntArray, buffer: IntArray
+    arrays: InstanceArrays, orders: Orders, begin: int, end: int, is_marked: IntArray, buffer: IntArray
 ) -> bool:
-    """Put the step at `end`, and what it waits for, before that at `begin`; False if it waits for that."""
+    """Put the task at `end`, and what it waits for, before that at `begin`; False if it waits for that."""
     sequence, rank = orders.sequence, orders.rank
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
+    num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
     for place in range(begin, end + 1):
         is_marked[sequence[place]] = 0
     is_marked[sequence[end]] = 1
     for place in range(end, begin, -1):
-        step = sequence[place]
-        if is_marked[step] == 0:
+        task = sequence[place]
+        if is_marked[task] == 0:
             continue
-        block, micro_batch = step % num_blocks, step // num_blocks
-        for at in range(instance.before_start[block], instance.before_start[block + 1]):
-            source = micro_batch * num_blocks + instance.before[at]
+        block, micro_batch = task % num_blocks, task // num_blocks
+        for at in range(arrays.before_start[block], arrays.before_start[block + 1]):
+            source = micro_batch * num_blocks + arrays.before[at]
             if rank[source] >= begin:
                 is_marked[source] = 1
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+        for at in range(arrays.device_start[block], arrays.device_start[block + 1]):
             before = orders.previous[micro_batch * num_slots + at]
             if before >= 0 and rank[before] >= begin:
                 is_marked[before] = 1
@@ -327,59 +327,59 @@ def repair_sequence(
 
 
 @compiled_leaf
-def _set_levels(instance: Instance, orders: Orders, device: int) -> None:
-    held, step = 0, orders.first[device]
-    while step >= 0:
-        slot = slot_of(instance, step, device)
-        held += instance.memory[step % instance.num_blocks]
+def _set_levels(arrays: InstanceArrays, orders: Orders, device: int) -> None:
+    held, task = 0, orders.first[device]
+    while task >= 0:
+        slot = slot_of(arrays, task, device)
+        held += arrays.memory[task % arrays.num_blocks]
         orders.level[slot] = held
-        step = orders.following[slot]
+        task = orders.following[slot]
 
 
 @compiled
-def _sequence_of(instance: Instance, ends: IntArray, order: IntArray, sequence: IntArray) -> int:
-    """Write a topological order of all steps and return their number, or -1 where they dead-lock.
+def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequence: IntArray) -> int:
+    """Write a topological order of all tasks and return their number, or -1 where they dead-lock.
 
     Args:
-        instance: the arrays.
-        ends: where each device's steps begin in `order`, and where the last ones end.
-        order: the steps of one device after the other.
+        arrays: of the instance.
+        ends: where each device's tasks begin in `order`, and where the last ones end.
+        order: the tasks of one device after the other.
         sequence: as long as `order`; overwritten.
     """
-    num_blocks, num_slots = instance.num_blocks, len(instance.device)
-    pending = np.full(num_blocks * instance.micro_batches, -1, dtype=np.int64)
-    following = np.full(num_slots * instance.micro_batches, -1, dtype=np.int64)
-    for step in order:
-        pending[step] = 0
+    num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
+    pending = np.full(num_blocks * arrays.micro_batches, -1, dtype=np.int64)
+    following = np.full(num_slots * arrays.micro_batches, -1, dtype=np.int64)
+    for task in order:
+        pending[task] = 0
     num_run = 0
-    for step in range(len(pending)):
-        if pending[step] == 0:
+    for task in range(len(pending)):
+        if pending[task] == 0:
             num_run += 1
-            block, first = step % num_blocks, step // num_blocks * num_blocks
-            for at in range(instance.before_start[block], instance.before_start[block + 1]):
-                pending[step] += pending[first + instance.before[at]] >= 0
-    for device in range(instance.num_devices):
+            block, first = task % num_blocks, task // num_blocks * num_blocks
+            for at in range(arrays.before_start[block], arrays.before_start[block + 1]):
+                pending[task] += pending[first + arrays.before[at]] >= 0
+    for device in range(arrays.num_devices):
         for place in range(ends[device] + 1, ends[device + 1]):
-            following[slot_of(instance, order[place - 1], device)] = order[place]
+            following[slot_of(arrays, order[place - 1], device)] = order[place]
             pending[order[place]] += 1
     count = 0
-    for step in range(len(pending)):
-        if pending[step] == 0:
-            sequence[count] = step
+    for task in range(len(pending)):
+        if pending[task] == 0:
+            sequence[count] = task
             count += 1
     done = 0
     while done < count:
-        step = sequence[done]
+        task = sequence[done]
         done += 1
-        block, micro_batch = step % num_blocks, step // num_blocks
-        for at in range(instance.after_start[block], instance.after_start[block + 1]):
-            target = micro_batch * num_blocks + instance.after[at]
+        block, micro_batch = task % num_blocks, task // num_blocks
+        for at in range(arrays.after_start[block], arrays.after_start[block + 1]):
+            target = micro_batch * num_blocks + arrays.after[at]
             if pending[target] > 0:
                 pending[target] -= 1
                 if pending[target] == 0:
                     sequence[count] = target
                     count += 1
-        for at in range(instance.device_start[block], instance.device_start[block + 1]):
+        for at in range(arrays.device_start[block], arrays.device_start[block + 1]):
             target = following[micro_batch * num_slots + at]
             if target >= 0:
                 pending[target] -= 1
@@ -390,21 +390,21 @@ def _sequence_of(instance: Instance, ends: IntArray, order: IntArray, sequence: 
 
 
 @compiled
-def _link(instance: Instance, orders: Orders) -> None:
+def _link(arrays: InstanceArrays, orders: Orders) -> None:
     """Fill in the orders and levels from the sequence."""
-    num_slots = len(instance.device)
-    last = np.full(instance.num_devices, -1, dtype=np.int64)
-    held = np.zeros(instance.num_devices, dtype=np.int64)
-    for step in orders.sequence:
-        block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-        for place in range(instance.device_start[block], instance.device_start[block + 1]):
-            device, slot = instance.device[place], micro_batch * num_slots + place
-            held[device] += instance.memory[block]
+    num_slots = len(arrays.device)
+    last = np.full(arrays.num_devices, -1, dtype=np.int64)
+    held = np.zeros(arrays.num_devices, dtype=np.int64)
+    for task in orders.sequence:
+        block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
+        for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
+            device, slot = arrays.device[place], micro_batch * num_slots + place
+            held[device] += arrays.memory[block]
             orders.level[slot] = held[device]
             before = last[device]
             orders.previous[slot] = before
             if before < 0:
-                orders.first[device] = step
+                orders.first[device] = task
             else:
-                orders.following[slot_of(instance, before, device)] = step
-            last[device] = step
+                orders.following[slot_of(arrays, before, device)] = task
+            last[device] = task

@@ -26,6 +26,7 @@ from tessel.search.open_ranges import Frontier
 from tessel.search.period import DEFAULT_MAX_COPIES, find_repetend
 from tessel.search.period_result import RepetendResult
 from tessel.search.problem import NO_LIMIT
+from tessel.search.repetend_params import RepetendParams
 
 LARGEST_SHARE = 0.25
 """Part of the budget left that one point may take, so that a hard one does not hide the others."""
@@ -61,9 +62,8 @@ def find_frontier(
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
     max_copies: int = DEFAULT_MAX_COPIES,
-    seed: int = 0,
+    params: RepetendParams | None = None,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> Frontier[FrontierPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing gets better.
 
@@ -73,17 +73,15 @@ def find_frontier(
             up, points may be missing; `open_ranges` says where.
         time_limit_s: in place of a budget: seconds for all points together, without a limit on work.
         max_copies: most micro-batches in one period, >= 1.
-        seed: has no effect, since nothing here is random; all searches are called alike.
+        params: how each search divides its part; the defaults of `RepetendParams` if left out.
         on_search: told how many limits have been searched.
-        clock: seconds, monotonic.
 
     Raises:
         InfeasibleError: a micro-batch leaves memory behind, so no limit works in the long run.
         ScheduleError: the budget was used up before any repetend was found.
         KeyboardInterrupt: interrupted before that; later, what was found is returned.
     """
-    del seed
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     searched = count(1)
 
     def search(limit: int | None) -> RepetendResult:
@@ -92,6 +90,7 @@ def find_frontier(
             memory=NO_LIMIT - 1 if limit is None else limit,
             max_copies=max_copies,
             budget=budget.part(LARGEST_SHARE),
+            params=params,
         )
         budget.has_answer = True
         if on_search is not None:

@@ -1,6 +1,6 @@
 """The best whole schedule that a search has seen, and who found it.
 
-The one piece of state that the phases of a search share. A schedule is offered as starts by step; it is kept
+The one piece of state that the phases of a search share. A schedule is offered as starts by task; it is kept
 if it is shorter, and the caller is told. Checked in tests/tessel/search/test_makespan.py.
 """
 
@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tessel.search.budget import SearchBudget
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import Instance, InstanceArrays, IntArray
+from tessel.search.makespan_params import MakespanParams
 from tessel.search.serial import NEVER
-
-MAX_ELITES = 10
-"""Good schedules kept to search near; more only dilute the time."""
 
 
 @dataclass(slots=True)
@@ -25,7 +23,7 @@ class Elite:
 
     Attributes:
         makespan: its last end.
-        start: its starts by step.
+        start: its starts by task.
         visits: rounds spent near it.
     """
 
@@ -40,7 +38,7 @@ class FoundSchedule:
 
     Attributes:
         makespan: its last end, `NEVER` before there is one.
-        start: its starts by step, -1 where a step is not run.
+        start: its starts by task, -1 where a task is not run.
         found_by: the method that found it.
         operations: charged by the whole search when it was found.
     """
@@ -59,6 +57,7 @@ class Incumbent:
         instance: what is scheduled.
         lower_bound: no schedule is shorter; phases that prove more raise it.
         budget: what the search may spend.
+        params: how it divides that.
         on_better: told makespan, bound and method of each better schedule.
         best: the best schedule.
         elites: different good schedules, shortest first.
@@ -67,6 +66,7 @@ class Incumbent:
     instance: Instance
     lower_bound: int
     budget: SearchBudget
+    params: MakespanParams = field(default_factory=MakespanParams)
     on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
     best: FoundSchedule = field(default_factory=FoundSchedule)
     elites: list[Elite] = field(default_factory=list)
@@ -90,11 +90,11 @@ class Incumbent:
         """Keep a schedule if it is shorter than the best.
 
         Args:
-            start: starts by step, -1 where a step is not run; copied.
+            start: starts by task, -1 where a task is not run; copied.
             found_by: the method that found it.
             is_new: whether it may join the elites; not for what is found near one of them.
         """
-        makespan = makespan_of(self.instance, start)
+        makespan = makespan_of(self.instance.arrays, start)
         if is_new:
             self._keep(makespan, start)
         if makespan >= self.makespan:
@@ -108,19 +108,19 @@ class Incumbent:
             return
         self.elites.append(Elite(makespan, start.copy()))
         self.elites.sort(key=lambda elite: elite.makespan)
-        del self.elites[MAX_ELITES:]
+        del self.elites[self.params.num_elites :]
 
 
-def makespan_of(instance: Instance, start: IntArray) -> int:
-    """Return the last end of these starts by step."""
-    spans = np.tile(instance.span, instance.micro_batches)
+def makespan_of(arrays: InstanceArrays, start: IntArray) -> int:
+    """Return the last end of these starts by task."""
+    spans = np.tile(arrays.span, arrays.micro_batches)
     return int(np.where(start >= 0, start + spans, 0).max())
 
 
-def options_of(instance: Instance, start: IntArray) -> IntArray:
+def options_of(arrays: InstanceArrays, start: IntArray) -> IntArray:
     """Return the option that each micro-batch runs, by choice and micro-batch."""
-    options = np.zeros((len(instance.default_option), instance.micro_batches), dtype=np.int64)
-    is_run = start.reshape(instance.micro_batches, instance.num_blocks) >= 0
-    for block in np.flatnonzero(instance.choice >= 0):
-        options[instance.choice[block], is_run[:, block]] = instance.option[block]
+    options = np.zeros((len(arrays.default_option), arrays.micro_batches), dtype=np.int64)
+    is_run = start.reshape(arrays.micro_batches, arrays.num_blocks) >= 0
+    for block in np.flatnonzero(arrays.choice >= 0):
+        options[arrays.choice[block], is_run[:, block]] = arrays.option[block]
     return options

@@ -1,8 +1,8 @@
-"""A placement times its micro-batches as plain arrays, the form in which whole schedules are searched.
+"""One search problem: a placement, its micro-batches and memory limits, and all of it as plain arrays.
 
 All micro-batches are alike, so exchanging the names of two of them between the starts of a block changes
 nothing: some best schedule starts each block's micro-batches in order. A partial schedule is therefore how
-many micro-batches each block has started. Step `m·B + b` is block b of micro-batch m.
+many micro-batches each block has started. Task `m·B + b` is block b of micro-batch m.
 
 Under a memory limit a partial schedule can be a dead end. `serial_order` is an order of one micro-batch's
 blocks that keeps the limits by itself; as long as the unfinished micro-batches can be finished one after the
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import networkx as nx
@@ -24,11 +25,9 @@ from tessel.errors import InfeasibleError
 from tessel.placement import Placement
 from tessel.search.distances import least_distances_from_start, least_distances_to_end
 from tessel.search.memory_need import ample_rooms, explain_infeasible
+from tessel.search.problem import memory_limits
 
 IntArray = npt.NDArray[np.int64]
-
-UNLIMITED = 1 << 60
-"""Stands for no memory limit; sums of real amounts stay far below it."""
 
 MAX_ORDER_STATES = 200_000
 """Sets of blocks looked at in search of a serial order, for one combination of options."""
@@ -37,8 +36,10 @@ MAX_OPTION_COMBINATIONS = 256
 """Combinations of options tried in search of a serial order."""
 
 
-class Instance(NamedTuple):
-    """The arrays; all int64. Lists of lists are flat, row b from `…_start[b]` to `…_start[b + 1]`.
+class InstanceArrays(NamedTuple):
+    """What the compiled searches take of an instance; all int64.
+
+    Lists of lists are flat, row b from `…_start[b]` to `…_start[b + 1]`.
 
     Attributes:
         num_devices: devices.
@@ -57,7 +58,7 @@ class Instance(NamedTuple):
         choice: choice that a block belongs to, or -1.
         option: option of that choice, or -1.
         default_option: by choice, the option that `serial_order` keeps the limits with.
-        limit: units by device; `UNLIMITED` where there is none.
+        limit: units by device; `NO_LIMIT` where there is none.
         ample: room by device with which every open micro-batch can be finished, whatever the others hold.
         head: least steps by block from the start of its micro-batch to the start of the block.
         tail: least steps by block from its start to the end of its micro-batch.
@@ -87,28 +88,69 @@ class Instance(NamedTuple):
     serial_order: IntArray
 
 
-def build_instance(placement: Placement, *, micro_batches: int, memory: Sequence[int] | None) -> Instance:
-    """Return the arrays.
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """What is to be scheduled. One that exists has a schedule: see `build_instance`.
+
+    Attributes:
+        placement: blocks of one micro-batch.
+        micro_batches: how many are run, >= 1.
+        memory: limit in units, one a device; None for none.
+        arrays: all of that as arrays.
+    """
+
+    placement: Placement
+    micro_batches: int
+    memory: tuple[int, ...] | None
+    arrays: InstanceArrays
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of one micro-batch, all options counted."""
+        return self.arrays.num_blocks
+
+    @property
+    def num_tasks(self) -> int:
+        """Blocks of all micro-batches, all options counted."""
+        return self.arrays.num_blocks * self.micro_batches
+
+
+def build_instance(
+    placement: Placement, *, micro_batches: int, memory: Sequence[int] | int | None
+) -> Instance:
+    """Return the instance, checked: some schedule keeps its limits.
 
     Args:
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
-        memory: limit in units, one a device; None for none.
+        memory: limit in units, one a device or one for all; None for none.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
+        ValueError: there are no micro-batches, or the number of limits is wrong.
     """
+    limits = memory_limits(memory, placement.devices).tolist()
     if micro_batches < 1:
         raise ValueError(f"{micro_batches} micro-batches were asked for; a schedule has at least 1")
+    if isinstance(memory, int):
+        memory = (memory,) * placement.devices
+    return Instance(
+        placement=placement,
+        micro_batches=micro_batches,
+        memory=None if memory is None else tuple(memory),
+        arrays=_arrays_of(placement, micro_batches, limits),
+    )
+
+
+def _arrays_of(placement: Placement, micro_batches: int, limit: Sequence[int]) -> InstanceArrays:
     blocks = placement.blocks
     choice, option = _choice_by_block(placement)
     before, after = _neighbours(placement)
-    limit = [UNLIMITED] * placement.devices if memory is None else list(memory)
     serial_order, options = _serial_order(placement, micro_batches, limit)
     device_start, device = _flat([list(block.devices) for block in blocks])
     before_start, before_block = _flat([[source for source, _ in row] for row in before])
     after_start, after_block = _flat([[target for target, _ in row] for row in after])
-    return Instance(
+    return InstanceArrays(
         num_devices=placement.devices,
         num_blocks=len(blocks),
         micro_batches=micro_batches,

@@ -20,15 +20,12 @@ from tessel.search.cyclic_orders import Answer, OrderSearch
 from tessel.search.cyclic_problem import CyclicProblem, make_cyclic_problem
 from tessel.search.memory_levels import keeps_memory
 from tessel.search.problem import Integers, Problem
-
-STEPS_A_TRY = 300_000
-"""Elementary steps of one try, some 0.3 ms; the cube of the number of blocks comes on top."""
-
-MOST_NODES = 160
-"""Blocks of one period above which the latency is left as it is."""
+from tessel.search.repetend_params import RepetendParams
 
 
-def shorten_latency(problem: Problem, starts: Integers, period: int, budget: SearchBudget) -> Integers:
+def shorten_latency(
+    problem: Problem, starts: Integers, period: int, budget: SearchBudget, params: RepetendParams
+) -> Integers:
     """Return starts of the same period in which no copy takes longer, and if possible all less long.
 
     Args:
@@ -36,12 +33,13 @@ def shorten_latency(problem: Problem, starts: Integers, period: int, budget: Sea
         starts: int64, shape (copies, num_blocks), a repetend.
         period: its period.
         budget: charged for each try, and looked at before it.
+        params: how much a try may take, and how many blocks are tried.
 
     Returns:
         int64, of the same shape, the earliest 0.
     """
     copies = len(starts)
-    if starts.size > MOST_NODES:
+    if starts.size > params.max_latency_blocks:
         return starts
     least, shortest = int((problem.heads + problem.tails).max()), latency(problem, starts)
     if least == shortest:
@@ -50,7 +48,7 @@ def shorten_latency(problem: Problem, starts: Integers, period: int, budget: Sea
     while least < shortest and not budget.is_over:
         middle = (least + shortest) // 2
         search = OrderSearch(_with_latency(cyclic, middle), period)
-        answer = search.run(STEPS_A_TRY + cyclic.num_nodes**3)
+        answer = search.run(params.latency_try_work + cyclic.num_nodes**3)
         budget.charge(search.operations)
         if answer is Answer.FEASIBLE and search.starts is not None:
             found = search.starts.reshape(copies, -1)

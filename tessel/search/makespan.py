@@ -1,7 +1,8 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
-    bounds → one that always exists → hand-written rules → urgencies → repetend with ramps
-           → neighbourhoods, climbing and tighter bounds in turn, until proven or the budget is used up
+    instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
+        → repetends with warm-up and cool-down
+        → tabu search and tighter bounds in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.serial`). The budget is looked
@@ -13,37 +14,33 @@ tests/tessel/search/test_makespan.py against exhaustive search and the independe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.climbing import Climber
 from tessel.search.incumbent import Incumbent
 from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.makespan_params import MakespanParams
 from tessel.search.nearby import NearbySearch
-from tessel.search.progress import Progress
 from tessel.search.proving import Prover
 from tessel.search.ramps import offer_ramps
-from tessel.search.repeating import find_repeating_part
+from tessel.search.repeating import schedule_of
 from tessel.search.rules import offer_rules
 
 logger = logging.getLogger(__name__)
 
-TURNS_PER_CLIMB = 10
-"""One turn in so many climbs; the others search near good schedules, which finds more."""
-
-FINISHING_S_A_STEP = 4e-6
-"""Seconds it takes to write down one step of the answer: 0.7 s for 64 devices and 512 micro-batches."""
+FINISHING_S_A_TASK = 4e-6
+"""Seconds it takes to write down one task of the answer: 0.7 s for 64 devices and 512 micro-batches."""
 
 SETTING_UP_OPERATIONS = 2_000_000
 """Charged for bounds and arrays of any placement, however small."""
 
-OPERATIONS_A_STEP = 6_000
-"""Charged for each step of the schedule: its place in the arrays, and writing it down in the end."""
+OPERATIONS_A_TASK = 6_000
+"""Charged for each task of the schedule: its place in the arrays, and writing it down in the end."""
 
 
 def find_schedule(
@@ -55,8 +52,7 @@ def find_schedule(
     time_limit_s: float | None = None,
     seed: int = 0,
     start_from: Schedule | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    clock: Callable[[], float] | None = None,
+    params: MakespanParams | None = None,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
@@ -67,15 +63,15 @@ def find_schedule(
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device or one for all; None for none.
-        budget: what may be spent; `DEFAULT_WORK` units of work if left out. A schedule comes back however
-            little it is; rules that would take more than is left are left out.
+        budget: what may be spent, who is told of each shorter schedule, and the clock; `DEFAULT_WORK` units
+            of work if left out. A schedule comes back however little it is; rules that would take more than
+            is left are left out.
         time_limit_s: in place of a budget: seconds for everything, > 0, without a limit on work, so that the
             answer depends on how fast the machine is. What is under way when they are over takes some
             hundredths of a second to stop.
         seed: seed of what is random.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
-        on_progress: told each time the schedule gets shorter; with a budget, its own listener is.
-        clock: seconds, for a time limit and for what is reported.
+        params: how the budget is divided; the defaults of `MakespanParams` if left out.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
@@ -83,96 +79,73 @@ def find_schedule(
     """
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
-    limits = _limit_by_device(placement, memory)
-    instance = build_instance(placement, micro_batches=micro_batches, memory=limits)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     best = Incumbent(
         instance=instance,
-        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=limits),
+        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=instance.memory),
         budget=_budget_of_search(budget, instance),
+        params=params or MakespanParams(),
         on_better=budget.report,
     )
-    budget.answer = lambda: _schedule_of(placement, best, limits) if best.is_found else None
+    budget.answer = lambda: _schedule_of(best) if best.is_found else None
     try:
         if start_from is not None:
-            best.offer(_starts_of(start_from, best.instance, limits), start_from.found_by)
-        offer_rules(placement, best, memory=limits)
-        offer_ramps(placement, best, memory=limits)
-        _improve(placement, best, memory=limits, seed=seed)
+            best.offer(_starts_of(start_from, instance), start_from.found_by)
+        offer_rules(best)
+        offer_ramps(best)
+        _improve(best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
         budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
     budget.is_proven = best.makespan <= best.lower_bound
-    return _schedule_of(placement, best, limits)
+    return _schedule_of(best)
 
 
 def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
     """Return what may be spent on the search itself: time is kept for writing down what it finds."""
-    finishing_s = FINISHING_S_A_STEP * instance.num_blocks * instance.micro_batches
+    finishing_s = FINISHING_S_A_TASK * instance.num_tasks
     found = budget.part(1.0, kept_s=min(finishing_s, budget.seconds_left / 2))
-    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_STEP * instance.num_blocks * instance.micro_batches)
+    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_TASK * instance.num_tasks)
     return found
 
 
-def _limit_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    if memory is None:
-        return None
-    limits = (memory,) * placement.devices if isinstance(memory, int) else tuple(memory)
-    if len(limits) != placement.devices:
-        raise ValueError(
-            f"{len(limits)} memory limits were given for {placement.devices} devices; give one a device"
-        )
-    return limits
-
-
-def _starts_of(schedule: Schedule, instance: Instance, limits: tuple[int, ...] | None) -> IntArray:
-    """Return the starts by step of a schedule that is to be improved."""
+def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
+    """Return the starts by task of a schedule that is to be improved."""
     if (
         schedule.micro_batches != instance.micro_batches
         or len(schedule.placement.blocks) != instance.num_blocks
     ):
         raise ValueError("start_from is a schedule of another placement or number of micro-batches")
+    limits = instance.memory
     if limits is not None and any(
         peak > limit for peak, limit in zip(schedule.peak_memory, limits, strict=True)
     ):
         raise ValueError(f"start_from holds {schedule.peak_memory} units, more than the limits {limits}")
-    start = np.full(instance.micro_batches * instance.num_blocks, -1, dtype=np.int64)
+    start = np.full(instance.num_tasks, -1, dtype=np.int64)
     for (block, micro_batch), when in schedule.start_by_block().items():
         start[micro_batch * instance.num_blocks + block] = when
     return start
 
 
-def _improve(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None, seed: int) -> None:
-    """Search near the best and other good schedules, climb, and raise the bound, a round each in turn."""
-    prover = Prover.of(placement, best, memory=memory)
+def _improve(best: Incumbent, *, seed: int) -> None:
+    """Search near the best and other good schedules and raise the bound, a round each in turn."""
+    prover = Prover.of(best)
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
-    climber = Climber.of(placement, best.instance, seed=seed)
-    turn = 0
     while not best.is_over:
-        turn += 1
-        if turn % TURNS_PER_CLIMB == 0:
-            climber.climb_round(best)
-        else:
-            nearby.search_round()
+        nearby.search_round()
         prover.run()
 
 
-def _schedule_of(placement: Placement, best: Incumbent, limits: tuple[int, ...] | None) -> Schedule:
-    num_blocks, found = best.instance.num_blocks, best.best
-    starts = {
-        (step % num_blocks, step // num_blocks): int(found.start[step])
-        for step in map(int, np.flatnonzero(found.start >= 0))
-    }
-    return Schedule.of(
-        placement,
-        starts,
-        micro_batches=best.instance.micro_batches,
-        memory=limits,
+def _schedule_of(best: Incumbent) -> Schedule:
+    found = best.best
+    return schedule_of(
+        best.instance,
+        found.start,
         lower_bound=best.lower_bound,
-        repetend=find_repeating_part(placement, best.instance, found.start),
         search_seconds=best.budget.elapsed_s,
         found_by=found.found_by,
     )

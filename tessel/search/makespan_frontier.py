@@ -24,6 +24,7 @@ from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.limit_ladder import LimitLadder
 from tessel.search.makespan import find_schedule
 from tessel.search.makespan_bounds import makespan_lower_bound
+from tessel.search.makespan_params import MakespanParams
 from tessel.search.open_ranges import Frontier
 
 LARGEST_SHARE = 0.25
@@ -66,8 +67,8 @@ def find_makespan_frontier(
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
     seed: int = 0,
+    params: MakespanParams | None = None,
     on_search: Callable[[int], None] | None = None,
-    clock: Callable[[], float] | None = None,
 ) -> Frontier[MakespanPoint]:
     """Return the memory limits worth having, from the least to the one beyond which nothing got better.
 
@@ -78,16 +79,16 @@ def find_makespan_frontier(
             up, points may be missing; `open_ranges` says where.
         time_limit_s: in place of a budget: seconds for all points together, > 0, without a limit on work.
         seed: seed of the searches.
+        params: how each search divides its part; the defaults of `MakespanParams` if left out.
         on_search: told how many limits have been searched.
-        clock: seconds, monotonic.
 
     Raises:
         KeyboardInterrupt: interrupted before there was any schedule; later, what was found is returned.
     """
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, clock=clock)
-    searches = _Searches(placement, micro_batches, seed, on_search, budget)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
+    searches = _Searches(placement, micro_batches, seed, params, on_search, budget)
     ladder = LimitLadder(
         placement,
         searches.search,
@@ -114,6 +115,7 @@ class _Searches:
     placement: Placement
     micro_batches: int
     seed: int
+    params: MakespanParams | None
     on_search: Callable[[int], None] | None
     budget: SearchBudget
     found: list[Schedule] = field(default_factory=list)
@@ -129,6 +131,7 @@ class _Searches:
             budget=self.budget.part(max(LARGEST_SHARE, least)),
             seed=self.seed + turn,
             start_from=self._best_under(limit),
+            params=self.params,
         )
         self.found.append(found)
         self.budget.has_answer = True

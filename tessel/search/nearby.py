@@ -19,37 +19,18 @@ from tessel.search.neighbourhood import search_neighbourhood
 from tessel.search.options import flip_options
 from tessel.search.serial import NEVER
 
-ROUND_STEPS = 1_000_000
-"""Steps timed between two looks at the budget: a few hundredths of a second."""
+ROUND_TASKS = 1_000_000
+"""Tasks timed between two looks at the budget: a few hundredths of a second."""
 
 OPERATIONS_A_LOOK = 80
-"""Charged for each step that a round looks at."""
+"""Charged for each task that a round looks at."""
 
-MOST_KICKS = 16
-"""Most random moves at the start of a visit."""
-
-MOST_PATIENCE = 2_000
-"""Most moves without an improvement after which a visit ends."""
-
-LEAST_PATIENCE = 200
-"""Fewest; each step of the schedule adds four."""
-
-FLIP_PATIENCE = 60
-"""The same after other options: there are many to try, and most are no good, which shows soon.
-
-On a placement with six choices, 8 micro-batches and a tight limit, three seeds were on average 1.7 % above
-the optimum after 3 s with 400 moves, 1.0 % with 60, and 0.4 % with 60 and `FLIPS_IN_16` at 13 instead of 8.
-"""
-
-LARGE_STEPS = 2_000
-"""Steps of a schedule above which the best is visited every other time from the beginning.
+LARGE_TASKS = 2_000
+"""Tasks of a schedule above which the best is visited every other time from the beginning.
 
 A first visit to a large schedule that is far behind takes a second, and there are ten of them: with 16
 devices and 64 micro-batches the best came to 2047.5 steps after 4 s instead of 2067.5 after 20 s.
 """
-
-FLIPS_IN_16 = 13
-"""Of sixteen later visits to an elite, those that begin with other options where there are choices."""
 
 
 @dataclass(slots=True)
@@ -94,9 +75,9 @@ class NearbySearch:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
         visit = self.visit or self._begin()
-        num_moves = min(max(ROUND_STEPS // len(visit.orders.sequence), 10), visit.patience)
+        num_moves = min(max(ROUND_TASKS // len(visit.orders.sequence), 10), visit.patience)
         makespan, self.state, num_looks = search_neighbourhood(
-            best.instance,
+            best.instance.arrays,
             visit.orders,
             visit.makespan,
             visit.moves,
@@ -117,19 +98,20 @@ class NearbySearch:
             self._end(visit)
 
     def _begin(self) -> _Visit:
-        elite = self._next_elite()
+        params, elite = self.best.params, self._next_elite()
         self.turn += 1
         start, kicks = elite.start, 0
-        patience = min(LEAST_PATIENCE + 4 * len(start), MOST_PATIENCE)
+        patience = min(params.min_patience + 4 * len(start), params.max_patience)
         if elite.visits > 0:
             self.state = next_state(self.state)
-            kicks = 2 + below(self.state, MOST_KICKS)
-            if below(next_state(self.state), 16) < FLIPS_IN_16 and len(self.best.instance.default_option):
-                flipped, self.state = flip_options(self.best.instance, start, self.state)
+            kicks = 2 + below(self.state, params.max_kicks)
+            has_choices = len(self.best.instance.arrays.default_option) > 0
+            if below(next_state(self.state), 16) < params.flips_in_16 and has_choices:
+                flipped, self.state = flip_options(self.best.instance.arrays, start, self.state)
                 if flipped is not None:
-                    start, kicks, patience = flipped, 0, FLIP_PATIENCE
+                    start, kicks, patience = flipped, 0, params.flip_patience
         elite.visits += 1
-        return _Visit(elite, orders_of(self.best.instance, start), kicks, patience)
+        return _Visit(elite, orders_of(self.best.instance.arrays, start), kicks, patience)
 
     def _end(self, visit: _Visit) -> None:
         if visit.makespan <= visit.elite.makespan:
@@ -139,7 +121,7 @@ class NearbySearch:
 
     def _next_elite(self) -> Elite:
         elites = self.best.elites
-        is_large = len(elites[0].start) > LARGE_STEPS
+        is_large = len(elites[0].start) > LARGE_TASKS
         unvisited = next((elite for elite in elites if elite.visits == 0), None)
         if unvisited is not None and not is_large:
             return unvisited

@@ -1,6 +1,6 @@
 """Change which options some micro-batches run, and leave everything else of a schedule where it is.
 
-In the order of all steps, the blocks of the new option take the place of the first block of the old one:
+In the order of all tasks, the blocks of the new option take the place of the first block of the old one:
 
     f0 f1 b1 b0 ...      b1 joint, then split      f0 f1 b1_input b1_weight b0 ...
 
@@ -16,23 +16,23 @@ import numpy as np
 from tessel.search.compiled import compiled
 from tessel.search.device_orders import orders_of
 from tessel.search.incumbent import options_of
-from tessel.search.instance import Instance, IntArray
+from tessel.search.instance import InstanceArrays, IntArray
 from tessel.search.lottery import below, next_state
-from tessel.search.serial import place_step, ready_time
+from tessel.search.serial import place_task, ready_time
 
 MOST_FLIPS = 3
 """Most runs of micro-batches whose option changes at once."""
 
 
-def flip_options(instance: Instance, start: IntArray, state: int) -> tuple[IntArray | None, int]:
+def flip_options(arrays: InstanceArrays, start: IntArray, state: int) -> tuple[IntArray | None, int]:
     """Return starts in which some options differ, or None where that breaks something, and the state.
 
     Args:
-        instance: the arrays; it has choices.
-        start: starts by step of a valid schedule.
+        arrays: of the instance; it has choices.
+        start: starts by task of a valid schedule.
         state: state of the lottery.
     """
-    old = options_of(instance, start)
+    old = options_of(arrays, start)
     new = old.copy()
     num_choices, micro_batches = new.shape
     state = next_state(state)
@@ -44,67 +44,67 @@ def flip_options(instance: Instance, start: IntArray, state: int) -> tuple[IntAr
         state = next_state(state)
         # Half of the runs are one micro-batch long, the rest of any length.
         length = 1 if below(state, 2) == 0 else 1 + below(next_state(state), micro_batches - first)
-        num_options = int(instance.option[instance.choice == choice].max()) + 1
+        num_options = int(arrays.option[arrays.choice == choice].max()) + 1
         state = next_state(next_state(state))
         shift = 1 + below(state, num_options - 1)
         new[choice, first : first + length] = (new[choice, first : first + length] + shift) % num_options
-    return with_options(instance, start, new), state
+    return with_options(arrays, start, new), state
 
 
-def with_options(instance: Instance, start: IntArray, options: IntArray) -> IntArray | None:
+def with_options(arrays: InstanceArrays, start: IntArray, options: IntArray) -> IntArray | None:
     """Return the earliest starts of a schedule's order with these options instead, or None where it breaks.
 
     Args:
-        instance: the arrays.
-        start: starts by step of a valid schedule.
+        arrays: of the instance.
+        start: starts by task of a valid schedule.
         options: option by choice and micro-batch.
     """
-    old = options_of(instance, start)
+    old = options_of(arrays, start)
     sequence: list[int] = []
     is_placed = np.zeros(old.shape, dtype=np.bool_)
-    for step in orders_of(instance, start).sequence.tolist():
-        micro_batch, block = divmod(step, instance.num_blocks)
-        choice = int(instance.choice[block])
+    for task in orders_of(arrays, start).sequence.tolist():
+        micro_batch, block = divmod(task, arrays.num_blocks)
+        choice = int(arrays.choice[block])
         if choice < 0 or old[choice, micro_batch] == options[choice, micro_batch]:
-            sequence.append(step)
+            sequence.append(task)
         elif not is_placed[choice, micro_batch]:
             is_placed[choice, micro_batch] = True
-            sequence += _steps_of_option(instance, choice, int(options[choice, micro_batch]), micro_batch)
+            sequence += _tasks_of_option(arrays, choice, int(options[choice, micro_batch]), micro_batch)
     found = np.full(len(start), -1, dtype=np.int64)
-    is_valid = start_in_sequence(instance, np.array(sequence, dtype=np.int64), options.copy(), found)
+    is_valid = start_in_sequence(arrays, np.array(sequence, dtype=np.int64), options.copy(), found)
     return found if is_valid else None
 
 
-def _steps_of_option(instance: Instance, choice: int, option: int, micro_batch: int) -> list[int]:
-    """The steps of an option of one micro-batch, in the serial order."""
+def _tasks_of_option(arrays: InstanceArrays, choice: int, option: int, micro_batch: int) -> list[int]:
+    """The tasks of an option of one micro-batch, in the serial order."""
     return [
-        micro_batch * instance.num_blocks + block
-        for block in instance.serial_order.tolist()
-        if instance.choice[block] == choice and instance.option[block] == option
+        micro_batch * arrays.num_blocks + block
+        for block in arrays.serial_order.tolist()
+        if arrays.choice[block] == choice and arrays.option[block] == option
     ]
 
 
 @compiled
-def start_in_sequence(instance: Instance, sequence: IntArray, options: IntArray, start: IntArray) -> bool:
-    """Start each step as early as the ones before it allow; return False where it breaks an edge or a limit.
+def start_in_sequence(arrays: InstanceArrays, sequence: IntArray, options: IntArray, start: IntArray) -> bool:
+    """Start each task as early as the ones before it allow; return False where it breaks an edge or a limit.
 
     Args:
-        instance: the arrays.
-        sequence: all steps that are run.
+        arrays: of the instance.
+        sequence: all tasks that are run.
         options: option by choice and micro-batch, none open.
-        start: by step, -1 at first; overwritten.
+        start: by task, -1 at first; overwritten.
     """
-    free = np.zeros(instance.num_devices, dtype=np.int64)
-    held = np.zeros(instance.num_devices, dtype=np.int64)
-    following = np.zeros(instance.num_blocks, dtype=np.int64)
-    for step in sequence:
-        block, micro_batch = step % instance.num_blocks, step // instance.num_blocks
-        when = ready_time(instance, block, micro_batch, start, free, options)
+    free = np.zeros(arrays.num_devices, dtype=np.int64)
+    held = np.zeros(arrays.num_devices, dtype=np.int64)
+    following = np.zeros(arrays.num_blocks, dtype=np.int64)
+    for task in sequence:
+        block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
+        when = ready_time(arrays, block, micro_batch, start, free, options)
         if when < 0:
             return False
-        place_step(instance, block, micro_batch, when, start, free, held, options, following)
-        for place in range(instance.device_start[block], instance.device_start[block + 1]):
-            device = instance.device[place]
-            if held[device] > instance.limit[device]:
+        place_task(arrays, block, micro_batch, when, start, free, held, options, following)
+        for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
+            device = arrays.device[place]
+            if held[device] > arrays.limit[device]:
                 return False
     return True

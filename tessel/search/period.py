@@ -16,7 +16,7 @@ Source: Tessel (HPCA 2024), section 4, for repetends; the search is in `tessel.s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -31,15 +31,12 @@ from tessel.search.limits import infeasible_error
 from tessel.search.period_result import RepetendResult
 from tessel.search.period_search import PeriodSearch
 from tessel.search.problem import Integers, Problem
-from tessel.search.progress import Progress
+from tessel.search.repetend_params import RepetendParams
 
 __all__ = ["RepetendResult", "find_repetend"]
 
 DEFAULT_MAX_COPIES = 4
 """Copies tried unless told otherwise; more rarely pay, and each costs more than the one before."""
-
-SHARE_OF_COPIES = 0.5
-"""Part of the budget left that one number of copies may take, so that a hard proof does not hide the next."""
 
 OPERATIONS_AN_ASSIGNMENT = 500_000
 """Charged for each way to take the options: its arrays, bounds and rules."""
@@ -52,9 +49,7 @@ def find_repetend(
     max_copies: int = DEFAULT_MAX_COPIES,
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
-    seed: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
-    clock: Callable[[], float] | None = None,
+    params: RepetendParams | None = None,
 ) -> RepetendResult:
     """Return the repetend with the least period for each micro-batch in it; fewer copies win a tie.
 
@@ -65,29 +60,28 @@ def find_repetend(
         placement: the blocks of one micro-batch.
         memory: limit in units, one for all devices or one a device; None for none.
         max_copies: most micro-batches in one period, >= 1.
-        budget: what may be spent; `DEFAULT_WORK` units of work if left out.
+        budget: what may be spent, who is told of each better period, and the clock; `DEFAULT_WORK` units of
+            work if left out.
         time_limit_s: in place of a budget: seconds after which the best so far is returned, looked at every
             few tenths of a second, without a limit on work.
-        seed: has no effect, since nothing here is random; all searches are called alike.
-        on_progress: called at each better period; with a budget, its own listener is.
-        clock: seconds, monotonic, for a time limit and for what is reported.
+        params: how the budget is divided; the defaults of `RepetendParams` if left out.
 
     Raises:
         InfeasibleError: no period is long enough for the limits.
         ScheduleError: the budget was used up before any repetend was found.
         ValueError: `max_copies` or the number of limits is wrong.
     """
-    del seed
     if max_copies < 1:
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s, on_progress=on_progress, clock=clock)
-    assignments = list_assignments(placement, memory=memory)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
+    params = params or RepetendParams()
+    assignments = list_assignments(placement, memory=memory, params=params)
     budget.charge(OPERATIONS_AN_ASSIGNMENT * len(assignments.problems))
-    run = _Run(budget=budget, part=budget, max_copies=max_copies)
+    run = _Run(budget=budget, part=budget, max_copies=max_copies, params=params)
     budget.answer = lambda: None if run.best is None else _result(assignments, run.best, run)
     try:
         best = _search_all_copies(assignments, run)
-        starts = shorten_latency(best.problem, best.starts, best.period, budget)
+        starts = shorten_latency(best.problem, best.starts, best.period, budget, params)
     except KeyboardInterrupt:
         if run.best is None:
             raise
@@ -122,6 +116,7 @@ class _Run:
         budget: of the whole call.
         part: of the number of copies that is searched now.
         max_copies: most copies that are searched.
+        params: how the budget is divided.
         best: the best repetend so far.
         bounds: by number of copies searched, the least period as far as is proven.
     """
@@ -129,17 +124,18 @@ class _Run:
     budget: SearchBudget
     part: SearchBudget
     max_copies: int
+    params: RepetendParams
     best: _Found | None = None
     bounds: dict[int, int] = field(default_factory=dict)
 
 
 def _search_all_copies(assignments: Assignments, run: _Run) -> _Found:
-    run.part = run.budget.part(1.0 if run.max_copies == 1 else SHARE_OF_COPIES)
+    run.part = run.budget.part(1.0 if run.max_copies == 1 else run.params.copies_share)
     best = run.best = _search_copies(assignments, 1, None, run)
     for copies in range(2, run.max_copies + 1):
         if run.budget.is_interrupted or _is_rate_optimal(best, assignments):
             break
-        run.part = run.budget.part(1.0 if copies == run.max_copies else SHARE_OF_COPIES)
+        run.part = run.budget.part(1.0 if copies == run.max_copies else run.params.copies_share)
         best = run.best = _search_copies(assignments, copies, best, run)
     return best
 
@@ -157,7 +153,9 @@ def _search_copies(assignments: Assignments, copies: int, best: _Found | None, r
             open_bounds.append(lowest)
             break
         cyclic = make_cyclic_problem(problem, copies)
-        search = PeriodSearch(cyclic, run.part, lowest=lowest, below=below, on_better=run.budget.report)
+        search = PeriodSearch(
+            cyclic, run.part, run.params, lowest=lowest, below=below, on_better=run.budget.report
+        )
         try:
             _run_search(search)
         except KeyboardInterrupt:

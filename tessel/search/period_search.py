@@ -25,19 +25,11 @@ from tessel.search.nested_shells import (
     find_nested_shells,
 )
 from tessel.search.problem import Integers
-
-FIRST_STEPS = 2_000_000
-"""Elementary steps a try is given at first: some milliseconds."""
-
-MOST_STEPS = 100_000_000
-"""Elementary steps between two looks at the budget: some tenths of a second."""
+from tessel.search.repetend_params import RepetendParams
 
 OPERATIONS_A_TIGHTENING = 20
 """Charged for each node of each arc when orders are shortened to their own least period."""
 
-
-MOST_NODES_ORDERED_FIRST = 64
-"""Blocks up to which orders are tried first: their cost grows with the square, that of moments does not."""
 
 _Try = OrderSearch | NestedSearch | CrossingSearch
 
@@ -49,6 +41,7 @@ class PeriodSearch:
     Attributes:
         cyclic: the rules.
         budget: what the search may spend.
+        params: how it divides that.
         lowest: every shorter period is impossible.
         below: periods from here on are of no interest.
         on_better: told period, lowest and method whenever a better period is known to work.
@@ -59,6 +52,7 @@ class PeriodSearch:
 
     cyclic: CyclicProblem
     budget: SearchBudget
+    params: RepetendParams
     lowest: int
     below: int
     on_better: Callable[[int, int, str], None] | None = None
@@ -77,7 +71,7 @@ class PeriodSearch:
 
     def run(self) -> None:
         """Narrow the range until it is closed or the budget is used up."""
-        steps = FIRST_STEPS
+        steps = min(self.params.first_try_work, self.params.max_try_work)
         while not self.is_closed:
             is_settled = False
             for period in self._candidates():
@@ -87,11 +81,11 @@ class PeriodSearch:
             if self.budget.is_over or self._is_stuck():
                 return
             if not is_settled:
-                steps = min(2 * steps, MOST_STEPS)
+                steps = min(2 * steps, self.params.max_try_work)
 
     def settle_for(self, period: int) -> None:
         """Try one period, such as one in which nothing overlaps, where the budget does not reach further."""
-        self._try(period, MOST_STEPS)
+        self._try(period, self.params.max_try_work)
 
     def _candidates(self) -> Iterator[int]:
         """Yield open periods, each once, the most telling first."""
@@ -111,7 +105,7 @@ class PeriodSearch:
     def _try(self, period: int, steps: int) -> bool:
         """Search one period on; return whether the range has changed."""
         search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
-        is_large = self.cyclic.num_nodes > MOST_NODES_ORDERED_FIRST
+        is_large = self.cyclic.num_nodes > self.params.max_blocks_ordered_first
         answer = Answer.UNKNOWN if is_large else self._run(search, steps)
         if answer is Answer.UNKNOWN:
             search = self._change_method(period, search)

@@ -8,22 +8,11 @@ Checked in tests/tessel/search/test_device_diagram.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tessel.placement import Placement
 from tessel.search.device_diagram import DeviceDiagram, device_diagram
 from tessel.search.incumbent import Incumbent
 from tessel.search.problem import Problem, make_problem
-
-SHARE = 0.15
-"""Part of the work that goes into bounds, the rest into schedules."""
-
-SHARE_WHILE_STUCK = 0.3
-"""Part more of the work since the best schedule was found: it may well be the least."""
-
-FIRST_SHARE = 0.05
-"""Part of the whole budget that the first bounds may take ahead of that."""
 
 OPERATIONS_A_DIAGRAM = 1_000_000
 """Charged for the first layer's arrays."""
@@ -57,18 +46,20 @@ class Prover:
     used: int = 0
 
     @classmethod
-    def of(cls, placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> Prover:
+    def of(cls, best: Incumbent) -> Prover:
         """Return a prover that has not begun."""
-        problem = None if placement.choices else make_problem(placement, memory=memory)
-        return cls(problem, best, FIRST_SHARE * best.budget.operations_left)
+        instance = best.instance
+        has_choices = bool(instance.placement.choices)
+        problem = None if has_choices else make_problem(instance.placement, memory=instance.memory)
+        return cls(problem, best, best.params.first_bound_share * best.budget.operations_left)
 
     def run(self) -> None:
         """Go on as long as there is something to do and the share of the work is not used up."""
-        best, budget = self.best, self.best.budget
+        best, budget, params = self.best, self.best.budget, self.best.params
         while not best.is_over:
             before = budget.operations
-            stuck = SHARE_WHILE_STUCK * (before - best.best.operations)
-            if self.used >= self.allowed + SHARE * before + stuck:
+            stuck = params.bound_share_while_stuck * (before - best.best.operations)
+            if self.used >= self.allowed + params.bound_share * before + stuck:
                 return
             if not self._advance():
                 return

@@ -1,6 +1,6 @@
 """Warm-up and cool-down from a repetend, without barriers: cut it to N micro-batches and close up.
 
-The periodic schedule says in which order each device runs its steps. Of that endless order keep the steps of
+The periodic schedule says in which order each device runs its tasks. Of that endless order keep the tasks of
 N micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place,
 and what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so
 the memory limits hold as well.
@@ -14,12 +14,10 @@ Checked in tests/tessel/search/test_ramps.py against the figures of docs and the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tessel.errors import ScheduleError
-from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.device_orders import earliest_starts, orders_of
 from tessel.search.incumbent import Incumbent
@@ -27,14 +25,7 @@ from tessel.search.instance import Instance, IntArray, build_instance
 from tessel.search.makespan_bounds import makespan_lower_bound
 from tessel.search.period import find_repetend
 from tessel.search.period_result import RepetendResult
-from tessel.search.repeating import find_repeating_part
-
-COPIES = (1, 3)
-"""Copies of each block that are tried: one repeats soonest, several use a tight limit better."""
-
-SHARE = 0.1
-"""Share of the budget left for each repetend: ramps are a start, and the rest of the search goes on."""
-
+from tessel.search.repeating import schedule_of
 
 MANY_BLOCKS = 64
 """Blocks from which on a repetend is not begun where its share would not do."""
@@ -43,26 +34,27 @@ LEAST_OPERATIONS_A_BLOCK = 1_000_000
 """Operations a block that its search then takes: it looks at the budget too rarely to be cut off."""
 
 
-def offer_ramps(placement: Placement, best: Incumbent, *, memory: Sequence[int] | None) -> None:
+def offer_ramps(best: Incumbent) -> None:
     """Offer the schedules that repetends give when they are cut.
 
     Args:
-        placement: blocks of one micro-batch.
         best: where to offer; its budget is charged.
-        memory: limit in units, one a device; None for none.
     """
-    for copies in COPIES:
-        if best.is_over or copies > best.instance.micro_batches:
+    instance = best.instance
+    for copies in best.params.repetend_copies:
+        if best.is_over or copies > instance.micro_batches:
             return
-        budget = best.budget.part(SHARE)
-        num_blocks = best.instance.num_blocks
-        if num_blocks > MANY_BLOCKS and not budget.covers(LEAST_OPERATIONS_A_BLOCK * num_blocks):
+        budget = best.budget.part(best.params.repetend_share)
+        least = LEAST_OPERATIONS_A_BLOCK * instance.num_blocks
+        if instance.num_blocks > MANY_BLOCKS and not budget.covers(least):
             return
         try:
-            repetend = find_repetend(placement, memory=memory, max_copies=copies, budget=budget)
+            repetend = find_repetend(
+                instance.placement, memory=instance.memory, max_copies=copies, budget=budget
+            )
         except ScheduleError:  # none was found within the share
             return
-        best.offer(cut_repetend(best.instance, repetend), "repetend with ramps")
+        best.offer(cut_repetend(instance, repetend), "repetend with ramps")
         if repetend.rate_optimal:
             return
 
@@ -80,23 +72,20 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
     placement, memory = repetend.placement, repetend.memory
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     start = cut_repetend(instance, repetend)
-    return Schedule.of(
-        placement,
-        {(step % instance.num_blocks, step // instance.num_blocks): when for step, when in _run(start)},
-        micro_batches=micro_batches,
-        memory=memory,
+    return schedule_of(
+        instance,
+        start,
         lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory),
-        repetend=find_repeating_part(placement, instance, start),
         search_seconds=repetend.search_seconds + time.monotonic() - began,
         found_by="repetend with ramps",
     )
 
 
 def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
-    """Return the starts by step of the repetend cut to the instance's micro-batches; -1 for steps not run.
+    """Return the starts by task of the repetend cut to the instance's micro-batches; -1 for tasks not run.
 
     Args:
-        instance: the arrays of the whole schedule.
+        instance: what is scheduled.
         repetend: found under the instance's limits, for the same placement.
     """
     start = np.full((instance.micro_batches, instance.num_blocks), -1, dtype=np.int64)
@@ -104,9 +93,4 @@ def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
     for micro_batch in range(instance.micro_batches):
         lap, copy = divmod(micro_batch, repetend.copies)
         start[micro_batch, blocks] = np.array(repetend.starts[copy]) + lap * repetend.period
-    return earliest_starts(instance, orders_of(instance, start.reshape(-1)))
-
-
-def _run(start: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield the steps that are run, with their starts."""
-    return ((step, when) for step, when in enumerate(start.tolist()) if when >= 0)
+    return earliest_starts(instance.arrays, orders_of(instance.arrays, start.reshape(-1)))

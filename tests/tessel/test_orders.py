@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.greedy import read_flow, run_greedily
-from tessel.orders import Step, device_orders, earliest_starts
+from tessel.orders import Task, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.shapes import SHAPES, make_shape, vshape
@@ -30,7 +30,7 @@ def ordered_placements(draw: st.DrawFn) -> tuple[Placement, int, dict[tuple[int,
     flow = read_flow(placement)
     starts = run_greedily(flow, micro_batches=micro_batches, in_flight=flow.depth)
     stretch = draw(st.integers(1, 3))
-    return placement, micro_batches, {step: start * stretch for step, start in starts.items()}
+    return placement, micro_batches, {task: start * stretch for task, start in starts.items()}
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +42,7 @@ def test_orders_of_a_schedule_give_a_valid_one_no_later(
     orders = device_orders(placement, starts)
     earliest = earliest_starts(placement, orders)
     assert find_violations(Schedule.of(placement, earliest, micro_batches=micro_batches)) == ()
-    assert all(earliest[step] <= start for step, start in starts.items())
+    assert all(earliest[task] <= start for task, start in starts.items())
 
 
 def test_two_devices_by_hand() -> None:
@@ -50,8 +50,8 @@ def test_two_devices_by_hand() -> None:
     placement = vshape(2, backward_span=2, lag=1)
     f0, f1, b1, b0 = range(4)
     orders = (
-        (Step(f0, 0), Step(f0, 1), Step(b0, 0), Step(b0, 1)),
-        (Step(f1, 0), Step(b1, 0), Step(f1, 1), Step(b1, 1)),
+        (Task(f0, 0), Task(f0, 1), Task(b0, 0), Task(b0, 1)),
+        (Task(f1, 0), Task(b1, 0), Task(f1, 1), Task(b1, 1)),
     )
     assert earliest_starts(placement, orders) == {
         (f0, 0): 0,
@@ -68,9 +68,9 @@ def test_two_devices_by_hand() -> None:
 def test_a_dead_lock_names_its_cycle() -> None:
     placement = vshape(2)
     f0, f1, b1, b0 = range(4)
-    orders = ((Step(b0, 0), Step(f0, 0)), (Step(f1, 0), Step(b1, 0)))
+    orders = ((Task(b0, 0), Task(f0, 0)), (Task(f1, 0), Task(b1, 0)))
     with pytest.raises(
-        ScheduleError, match=r"dead-lock: .*b0\[0\].* waits for .*put one of these steps earlier"
+        ScheduleError, match=r"dead-lock: .*b0\[0\].* waits for .*put one of these tasks earlier"
     ):
         earliest_starts(placement, orders)
     assert (f1, b1) == (1, 2)
@@ -78,12 +78,12 @@ def test_a_dead_lock_names_its_cycle() -> None:
 
 def test_wrong_orders_are_refused_by_name() -> None:
     placement = make_shape("mshape", 2)
-    both = Step(placement.index_by_name["f0"], 0)
+    both = Task(placement.index_by_name["f0"], 0)
     with pytest.raises(ScheduleError, match=r"f0\[0\] is missing in the order of device 1"):
         earliest_starts(placement, ((both,), ()))
-    with pytest.raises(ScheduleError, match="device 0 has a step twice"):
+    with pytest.raises(ScheduleError, match="device 0 has a task twice"):
         earliest_starts(placement, ((both, both), (both,)))
     with pytest.raises(ValueError, match=r"f1\[0\] stands in the order of device 1"):
-        earliest_starts(placement, ((), (Step(placement.index_by_name["f1"], 0),)))
+        earliest_starts(placement, ((), (Task(placement.index_by_name["f1"], 0),)))
     with pytest.raises(ValueError, match="1 orders were given for 2 devices"):
         earliest_starts(placement, ((),))

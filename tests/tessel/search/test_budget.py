@@ -88,7 +88,7 @@ def test_the_default_is_work_and_a_time_limit_alone_is_only_time() -> None:
     assert (by_time.work_limit, by_time.time_limit_s, by_time.is_by_work) == (None, 2.0, False)
     given = SearchBudget(3.0)
     assert SearchBudget.of(given, time_limit_s=None) is given
-    with pytest.raises(ValueError, match="put them into it"):
+    with pytest.raises(ValueError, match="put the time limit into the budget"):
         SearchBudget.of(given, time_limit_s=1.0)
     with pytest.raises(ValueError, match="work_limit is -1"):
         SearchBudget(-1)

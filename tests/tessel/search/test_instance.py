@@ -32,17 +32,17 @@ def peaks_of_orders(placement: Placement, device: int) -> list[int]:
 def test_serial_order_is_topological_and_keeps_the_limits(case: Case) -> None:
     placement, micro_batches, memory = case
     try:
-        instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+        arrays = build_instance(placement, micro_batches=micro_batches, memory=memory).arrays
     except InfeasibleError:
         return
-    order = instance.serial_order.tolist()
+    order = arrays.serial_order.tolist()
     assert sorted(order) == list(range(len(placement.blocks)))
     rank = {placement.blocks[block].name: index for index, block in enumerate(order)}
     assert all(rank[edge.source] < rank[edge.target] for edge in placement.edges)
     held = [0] * placement.devices
     for block in (placement.blocks[block] for block in order):
-        choice, option = instance.choice[order[rank[block.name]]], instance.option[order[rank[block.name]]]
-        if choice < 0 or option == instance.default_option[choice]:
+        choice, option = arrays.choice[order[rank[block.name]]], arrays.option[order[rank[block.name]]]
+        if choice < 0 or option == arrays.default_option[choice]:
             for device in block.devices:
                 held[device] += block.memory
                 assert memory is None or held[device] <= memory[device]

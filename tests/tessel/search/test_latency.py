@@ -14,6 +14,7 @@ from tessel.search.cyclic_problem import make_cyclic_problem
 from tessel.search.cyclic_starts import close_up
 from tessel.search.latency import latency, shorten_latency
 from tessel.search.problem import make_problem
+from tessel.search.repetend_params import RepetendParams
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
 
@@ -38,7 +39,7 @@ def test_latency_never_grows_and_all_rules_are_kept(
     if search.starts is None:
         return
     before = close_up(cyclic, search.starts, period)
-    after = shorten_latency(problem, before, period, SearchBudget())
+    after = shorten_latency(problem, before, period, SearchBudget(), RepetendParams())
     assert latency(problem, after) <= latency(problem, before)
     schedule = Schedule.of(
         placement,
@@ -65,7 +66,9 @@ def test_known_shapes_have_the_latency_of_one_micro_batch_alone(
     search = OrderSearch(cyclic, period)
     search.run(10**7)
     assert search.starts is not None
-    found = shorten_latency(problem, close_up(cyclic, search.starts, period), period, SearchBudget())
+    found = shorten_latency(
+        problem, close_up(cyclic, search.starts, period), period, SearchBudget(), RepetendParams()
+    )
     assert latency(problem, found) == longest
 
 

@@ -31,20 +31,20 @@ def test_wherever_the_search_stands_the_schedule_is_valid(
 ) -> None:
     placement = make_shape(shape, 3, split_backward=split, forward_span=2, lag=1)
     memory = (limit,) * 3
-    instance = build_instance(placement, micro_batches=5, memory=memory)
-    start = np.empty(instance.num_blocks * 5, dtype=np.int64)
+    arrays = build_instance(placement, micro_batches=5, memory=memory).arrays
+    start = np.empty(arrays.num_blocks * 5, dtype=np.int64)
     options = np.empty((0, 5), dtype=np.int64)
     priority = np.random.default_rng(seed).integers(0, 1000, len(start))
-    before = list_schedule(instance, priority, options, True, start)
-    orders = orders_of(instance, start)
-    makespan, _, _ = search_neighbourhood(instance, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
-    best = as_schedule(placement, instance, orders.best, memory)
+    before = list_schedule(arrays, priority, options, True, start)
+    orders = orders_of(arrays, start)
+    makespan, _, _ = search_neighbourhood(arrays, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
+    best = as_schedule(placement, arrays, orders.best, memory)
     check_schedule(best)
     assert best.makespan == makespan <= before
     # Where it stands now may be worse than the best, but is as valid, and its times are the earliest ones.
     now = orders.head.copy()
-    check_schedule(as_schedule(placement, instance, now, memory))
-    assert (earliest_starts(instance, orders) == now).all()
+    check_schedule(as_schedule(placement, arrays, now, memory))
+    assert (earliest_starts(arrays, orders) == now).all()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -64,11 +64,9 @@ def test_zero_bubble_v_is_improved_to_the_proven_optimum(seed: int) -> None:
     zero_bubble = next(rule for rule in HANDWRITTEN if rule.name == "zb-v")
     built = zero_bubble.build(placement, micro_batches=8, memory=memory)
     assert built.makespan == 539
-    instance = build_instance(placement, micro_batches=8, memory=memory)
-    start = np.empty(instance.num_blocks * 8, dtype=np.int64)
+    arrays = build_instance(placement, micro_batches=8, memory=memory).arrays
+    start = np.empty(arrays.num_blocks * 8, dtype=np.int64)
     for (block, micro_batch), when in built.start_by_block().items():
-        start[micro_batch * instance.num_blocks + block] = when
-    makespan, _, _ = search_neighbourhood(
-        instance, orders_of(instance, start), NEVER, 0, 20_000, 0, 531, seed
-    )
+        start[micro_batch * arrays.num_blocks + block] = when
+    makespan, _, _ = search_neighbourhood(arrays, orders_of(arrays, start), NEVER, 0, 20_000, 0, 531, seed)
     assert makespan == 531

@@ -375,7 +375,10 @@ def test_the_same_call_gives_the_same_answer() -> None:
 def test_progress_is_told_and_never_gets_worse() -> None:
     told: list[int] = []
     found = find_repetend(
-        make_shape("vshape", 4), memory=3, max_copies=1, on_progress=lambda now: told.append(now.makespan)
+        make_shape("vshape", 4),
+        memory=3,
+        max_copies=1,
+        budget=SearchBudget(on_progress=lambda now: told.append(now.makespan)),
     )
     assert told
     assert told == sorted(told, reverse=True)
@@ -416,7 +419,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
             raise KeyboardInterrupt
         return 0.0
 
-    found = find_repetend(placement, memory=3, max_copies=4, clock=clock)
+    found = find_repetend(placement, memory=3, max_copies=4, budget=SearchBudget(clock=clock))
     assert found.rate <= Fraction(8)
     assert not found.rate_optimal
     assert find_violations(unrolled(found)) == ()
@@ -449,4 +452,4 @@ def test_an_interrupt_before_any_answer_is_passed_on() -> None:
         return 0.0
 
     with pytest.raises(KeyboardInterrupt):
-        find_repetend(make_shape("nnshape", 24), memory=24, clock=clock)
+        find_repetend(make_shape("nnshape", 24), memory=24, budget=SearchBudget(clock=clock))

@@ -27,8 +27,10 @@ def test_cut_repetend_is_valid_whatever_the_number_of_micro_batches(
     repetend = find_repetend(placement, memory=memory, max_copies=copies)
     instance = build_instance(placement, micro_batches=micro_batches, memory=(memory,) * 4)
     start = cut_repetend(instance, repetend)
-    check_schedule(as_schedule(placement, instance, start, (memory,) * 4))
-    assert makespan_of(instance, start) <= micro_batches * sum(block.span for block in placement.blocks)
+    check_schedule(as_schedule(placement, instance.arrays, start, (memory,) * 4))
+    assert makespan_of(instance.arrays, start) <= micro_batches * sum(
+        block.span for block in placement.blocks
+    )
 
 
 @pytest.mark.parametrize(

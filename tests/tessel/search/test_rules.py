@@ -37,7 +37,7 @@ def test_rules_start_as_they_are_built(placement: Placement, micro_batches: int,
     has_recompute = any(block.kind is BlockKind.RECOMPUTE for block in placement.blocks)
     fitting = []
     for rule in HANDWRITTEN:
-        starts = list(_starts_of(rule, placement, instance, memory))
+        starts = list(_starts_of(rule, instance))
         if rule.why_not(placement, micro_batches, memory) is not None:
             continue
         start = starts[0]
@@ -52,12 +52,12 @@ def test_rules_start_as_they_are_built(placement: Placement, micro_batches: int,
 
 
 def test_orders_that_wait_for_each_other_are_none() -> None:
-    instance = build_instance(vshape(2), micro_batches=1, memory=None)
-    f0, f1, b1, b0 = (instance.serial_order[place : place + 1] for place in range(4))
-    orders = orders_of_devices(instance, [np.concatenate([f0, b0]), np.concatenate([f1, b1])])
+    arrays = build_instance(vshape(2), micro_batches=1, memory=None).arrays
+    f0, f1, b1, b0 = (arrays.serial_order[place : place + 1] for place in range(4))
+    orders = orders_of_devices(arrays, [np.concatenate([f0, b0]), np.concatenate([f1, b1])])
     assert orders is not None
-    assert orders.sequence.tolist() == instance.serial_order.tolist()
-    assert orders_of_devices(instance, [np.concatenate([b0, f0]), np.concatenate([f1, b1])]) is None
+    assert orders.sequence.tolist() == arrays.serial_order.tolist()
+    assert orders_of_devices(arrays, [np.concatenate([b0, f0]), np.concatenate([f1, b1])]) is None
 
 
 def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
@@ -69,12 +69,12 @@ def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
     placement = Placement(devices=1, blocks=blocks)
     instance = build_instance(placement, micro_batches=3, memory=(1,))
     for rule in HANDWRITTEN:
-        starts = list(_starts_of(rule, placement, instance, (1,)))
+        starts = list(_starts_of(rule, instance))
         assert bool(starts) == (rule.why_not(placement, 3, (1,)) is None)
 
 
 def test_rules_that_take_too_much_work_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "MOST_STEPS_UNASKED", 0)
+    monkeypatch.setattr(rules, "MOST_TASKS_UNASKED", 0)
     placement = zbv(3, split_backward=True)
     hurried = find_schedule(placement, micro_batches=24, memory=9, budget=SearchBudget(0.003))
     check_schedule(hurried)

@@ -35,40 +35,40 @@ def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
     )
     fixed = make_problem(placement, memory=None)
     memory = tuple(least_memory(fixed, device) + extra for device in range(3))
-    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    arrays = build_instance(placement, micro_batches=micro_batches, memory=memory).arrays
     rng = np.random.default_rng(seed)
-    num_steps = instance.num_blocks * micro_batches
-    priority = rng.integers(0, 1000, num_steps)
+    num_tasks = arrays.num_blocks * micro_batches
+    priority = rng.integers(0, 1000, num_tasks)
     options = np.full((len(placement.choices), micro_batches), -1, dtype=np.int64)
-    start = np.empty(num_steps, dtype=np.int64)
-    makespan = list_schedule(instance, priority, options, is_active, start)
-    schedule = as_schedule(placement, instance, start, memory)
+    start = np.empty(num_tasks, dtype=np.int64)
+    makespan = list_schedule(arrays, priority, options, is_active, start)
+    schedule = as_schedule(placement, arrays, start, memory)
     check_schedule(schedule)
     assert schedule.makespan == makespan
 
 
 @pytest.mark.parametrize("is_active", [False, True])
-def test_most_urgent_step_goes_first(is_active: bool) -> None:
-    instance = build_instance(vshape(1), micro_batches=3, memory=None)
+def test_most_urgent_task_goes_first(is_active: bool) -> None:
+    arrays = build_instance(vshape(1), micro_batches=3, memory=None).arrays
     start = np.empty(6, dtype=np.int64)
     options = np.empty((0, 3), dtype=np.int64)
     backward_first = np.array([1, 0, 1, 0, 1, 0])
-    assert list_schedule(instance, backward_first, options, is_active, start) == 12
+    assert list_schedule(arrays, backward_first, options, is_active, start) == 12
     assert start.tolist() == [0, 1, 4, 5, 8, 9]
     forward_first = np.array([0, 1, 0, 1, 0, 1])
-    assert list_schedule(instance, forward_first, options, is_active, start) == 12
+    assert list_schedule(arrays, forward_first, options, is_active, start) == 12
     assert start.tolist() == [0, 3, 1, 6, 2, 9]
 
 
 def test_a_listing_ends_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = build_instance(vshape(2), micro_batches=8, memory=None)
-    priority = np.arange(instance.num_blocks * 8, dtype=np.int64)
+    arrays = build_instance(vshape(2), micro_batches=8, memory=None).arrays
+    priority = np.arange(arrays.num_blocks * 8, dtype=np.int64)
     options = np.empty((0, 8), dtype=np.int64)
     whole, cut = np.empty((2, len(priority)), dtype=np.int64)
-    makespan = list_schedule(instance, priority, options, True, whole)
+    makespan = list_schedule(arrays, priority, options, True, whole)
     monkeypatch.setattr(serial, "MOST_LOOKS", 1)
     budget = SearchBudget(1.0)
-    assert list_schedule(instance, priority, options, True, cut, budget) == makespan
+    assert list_schedule(arrays, priority, options, True, cut, budget) == makespan
     assert (cut == whole).all()
-    assert budget.operations == len(whole) * instance.num_blocks * serial.OPERATIONS_A_LOOK
-    assert list_schedule(instance, priority, options, True, cut, SearchBudget(0.0)) == -1
+    assert budget.operations == len(whole) * arrays.num_blocks * serial.OPERATIONS_A_LOOK
+    assert list_schedule(arrays, priority, options, True, cut, SearchBudget(0.0)) == -1
