@@ -44,7 +44,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         peak_gflops: 10⁹ float32 operations a second of a large matrix product.
-        bandwidth_gb_s: 10⁹ bytes a second, read and written, of a large copy.
+        bandwidth_gb_s: 10⁹ bytes per second, read and written, of a large copy.
         call_us: microseconds of a call that does nothing.
     """
 
@@ -81,7 +81,7 @@ class ReachedSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gflops: 10⁹ operations a second of float32 matrix products.
-        bandwidth_gb_s: 10⁹ bytes a second of kernels whose traffic is as large as the bandwidth probe's.
+        bandwidth_gb_s: 10⁹ bytes per second of kernels whose traffic is as large as the bandwidth probe's.
         call_us: microseconds of the shortest kernels, each of which is one call at least.
     """
 

@@ -124,7 +124,7 @@ def train_schedule_model(
 
 
 def rows_of(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    """Return one row a schedule, shape (num_schedules, 4 × num_features + 1)."""
+    """Return one row per schedule, shape (num_schedules, 4 × num_features + 1)."""
     return np.stack([_row(each) for each in features])
 
 

@@ -22,7 +22,7 @@ from records.writer import pages
 def iterate_by_time(
     store: RecordStore, *, on_damage: Callable[[str], None] | None = None
 ) -> Iterator[Record]:
-    """Yield all records by time of measurement, then by digest; memory grows by a few bytes a record.
+    """Yield all records by time of measurement, then by digest; memory grows by a few bytes per record.
 
     Args:
         store: where they are.

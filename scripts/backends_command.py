@@ -1,4 +1,4 @@
-"""`tessel backends`: who may run sub-graphs on a target, and why not the others."""
+"""`tessel backends`: which backends can run sub-graphs on a target, and why the others cannot."""
 
 from __future__ import annotations
 

@@ -32,8 +32,10 @@ def collect(
     max_gflops: Annotated[
         float | None, typer.Option(help="Leave out programs of more 10⁹ operations than this.")
     ] = None,
-    max_samples: Annotated[int | None, typer.Option(help="Most programs to measure now.")] = None,
-    time_limit: Annotated[str | None, typer.Option(help="Longest to go on, such as 10m.")] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="Maximum number of programs to measure now.")
+    ] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Time limit, such as 10m.")] = None,
     save_networks: Annotated[
         Path, typer.Option(help="Where to write which workloads belong to which network.")
     ] = Path("out/networks.json"),

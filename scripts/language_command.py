@@ -47,7 +47,7 @@ _KERNEL_HELP = (
 ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
 ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
 TemperatureOption = Annotated[
-    float, typer.Option(help="Above 0; the lower, the more of what the model takes to be likely.")
+    float, typer.Option(help="Sampling temperature, above 0; lower values favour likelier decisions.")
 ]
 
 
@@ -77,7 +77,7 @@ def train(
         int, typer.Option(help="Random schedules of each of --kernels that the records shall hold.")
     ] = 0,
     hold_out: Annotated[
-        str | None, typer.Option(help="Kernels whose trials are not to be learnt from, by spaces.")
+        str | None, typer.Option(help="Kernels whose trials are held out of training, separated by spaces.")
     ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3,
     width: Annotated[int, typer.Option(help="Width of the network.")] = 128,

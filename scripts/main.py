@@ -1,4 +1,4 @@
-"""The `tessel` command: one module a sub-command, and one place where errors become a line and a status.
+"""The `tessel` command: one module per sub-command, and one place that turns errors into exit statuses.
 
 Exit status: 0 done, 1 could not be done, 2 wrong usage or an unreadable file, 130 interrupted. The modules of
 the sub-commands import nothing heavy before their function runs, so that `--help` answers at once.

@@ -132,7 +132,7 @@ def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> No
     else:
         for finding in findings:
             console.print_line(f"{finding.subject}: {finding.problem}")
-        console.print_line(f"{len(findings)} findings" if findings else "every record is as it was written")
+        console.print_line(f"{len(findings)} findings" if findings else "all records are intact")
     if findings:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`tessel records export | import | merge | prune`: records moved, put together and made fewer."""
+"""`tessel records export | import | merge | prune`: move, merge and prune records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write all records, one a line, in an order that depends on the records alone.
+    """Write all records, one per line, in an order that depends on the records alone.
 
     Example: `tessel records export records.jsonl`.
     """
@@ -90,7 +90,7 @@ def merge(
     ],
     records: UrlOption = DEFAULT_RECORDS,
     tolerance: Annotated[
-        float, typer.Option(help="Least ratio of two latencies that is reported as a conflict.")
+        float, typer.Option(help="Smallest ratio of two latencies that is reported as a conflict.")
     ] = 1.5,
     json: JsonOption = False,
 ) -> None:

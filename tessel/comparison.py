@@ -30,7 +30,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         makespan: steps.
         makespan_ms: milliseconds, where a step has a length; simulated from measured blocks.
         bubble_ratio: idle share of all devices' time.
-        peak_memory: most units held, one a device.
+        peak_memory: most units held, one per device.
         peak_memory_bytes: bytes, static memory included, where units are bytes.
         fits: whether it keeps the memory limit.
         ratio_to_1f1b: makespan over 1F1B's; None where 1F1B does not apply.
@@ -48,7 +48,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def title(self) -> str:
-        """The name, and who found it: `searched (by 1f1b)`."""
+        """The name, and the method that found it: `searched (by 1f1b)`."""
         return f"{self.schedule} (by {self.found_by})" if self.found_by else self.schedule
 
     @property

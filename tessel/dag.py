@@ -172,7 +172,7 @@ class Dag:
 
         Args:
             when: "eager" for as early, "lazy" for as late.
-            memory: limit in units, one a device, that the schedule is to state; None for none.
+            memory: limit in units, one per device, that the schedule is to state; None for none.
 
         Raises:
             ScheduleError: a block of a micro-batch is missing, or the limit is not kept.

@@ -67,7 +67,7 @@ class Recompute(Instruction):
 
 
 StepsByKind = Mapping[type[Instruction], int | Sequence[int]]
-"""A number by kind of instruction: one for all stages, or one a stage."""
+"""A number by kind of instruction: one for all stages, or one per stage."""
 
 ACTIVATIONS: StepsByKind = MappingProxyType({Forward: 1, Backward: -1, BackwardWeight: -1})
 """Memory where nothing else is said: a forward's activations are held until its backward is whole."""
@@ -132,7 +132,7 @@ def number_for(numbers: StepsByKind, instruction: Instruction, default: int) -> 
     """Return the number that holds for an instruction's kind and stage.
 
     Raises:
-        ScheduleError: there is a number a stage for the kind, but none for this stage.
+        ScheduleError: there is a number per stage for the kind, but none for this stage.
     """
     given = numbers.get(type(instruction), default)
     if isinstance(given, int):
@@ -140,6 +140,6 @@ def number_for(numbers: StepsByKind, instruction: Instruction, default: int) -> 
     if instruction.stage >= len(given):
         raise ScheduleError(
             f"{type(instruction).__name__} has numbers for {len(given)} stages, and stage "
-            f"{instruction.stage} is asked for; give one number, or one a stage"
+            f"{instruction.stage} is asked for; give one number, or one per stage"
         )
     return given[instruction.stage]

@@ -106,7 +106,7 @@ def _waits(placement: Placement, orders: Orders) -> _Waits:
 def _check_steps(placement: Placement, orders: Orders, waits: _Waits) -> None:
     if len(orders) != placement.devices:
         raise ValueError(
-            f"{len(orders)} orders were given for {placement.devices} devices; give one a device"
+            f"{len(orders)} orders were given for {placement.devices} devices; give one per device"
         )
     places = 0
     for device, order in enumerate(orders):

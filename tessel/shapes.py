@@ -14,7 +14,7 @@ come from measurements. Checked in tests/tessel/test_shapes.py.
 
 Source: Lin et al., Tessel (HPCA 2024), section 6, for v, x, m, nn and k and what their blocks cost; Narayanan
 et al. (SC 2021) for interleaving; Qi et al., Pipeline Parallelism with Controllable Memory (2024), for the V
-of two chunks a device. Here any number of devices is allowed: an odd one gives k two unequal halves.
+of two chunks per device. Here any number of devices is allowed: an odd one gives k two unequal halves.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ SHAPES: Mapping[str, ShapeFunction] = MappingProxyType(
 """Every shape by its name."""
 
 SHAPES_OF_CHUNKS: Mapping[str, ShapeOfChunks] = MappingProxyType({"interleaved": interleaved, "zbv": zbv})
-"""Those of several stages a device, which can be chosen."""
+"""Those of several stages per device, which can be chosen."""
 
 
 def make_shape(
@@ -239,7 +239,7 @@ def make_shape(
 
 def _check_chunks(chunks: int) -> None:
     if chunks < 1:
-        raise ValueError(f"{chunks} chunks a device were asked for; a device holds at least 1")
+        raise ValueError(f"{chunks} chunks per device were asked for; a device holds at least 1")
 
 
 _EVERY = None

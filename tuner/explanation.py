@@ -56,7 +56,7 @@ def explain_partition(
         graph: what was partitioned.
         partition: the answer to explain.
         candidates: what it was chosen from.
-        prices: one a candidate.
+        prices: one per candidate.
         launch_penalty_us: what the search counted for each part.
         refused: proposals that were refused before they were priced.
     """

@@ -226,7 +226,7 @@ class Measurer:
     def race(self, requests: Sequence[MeasureRequest]) -> tuple[RaceResult, tuple[Record, ...]]:
         """Run programs in turn in one process until it is known which is the fastest; see `tuner.race`.
 
-        Each program's samples become a record of their own, one sample a round, in order. A race of the same
+        Each program's samples become a record, one sample per round, in order. A race of the same
         programs that the records have is not run again.
 
         Args:

@@ -35,7 +35,7 @@ _RUNNABLE = SubGraphLimits(max_exits=sys.maxsize, allow_taps=True)
 """Limits that leave only convexity: whatever the rule, what waits for itself cannot run."""
 
 DEFAULT_MAX_STATES = 100_000
-"""States before the proof of optimality is given up: some ten seconds. Real models need about one a part."""
+"""States before the proof of optimality is given up: some ten seconds. Real models need one per part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def find_partition(
     Args:
         graph: what to partition.
         candidates: what to choose among.
-        prices: one a candidate; those that are `Invalid` or `Unknown` cannot be chosen.
+        prices: one per candidate; those that are `Invalid` or `Unknown` cannot be chosen.
         launch_penalty_us: microseconds for each part, the host's excepted.
         transition_penalty_us: microseconds for each value that a part reads from another backend.
         refused: proposals that were refused before, to say why nobody can run an operator.

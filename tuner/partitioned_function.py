@@ -44,7 +44,7 @@ class PricedFunction:
         graph: its data-flow graph.
         workload: what records call the whole function.
         candidates: every candidate of every backend.
-        prices: one a candidate: a latency, or why there is none.
+        prices: one per candidate: a latency, or why there is none.
         num_candidates_by_rule: how many proposals of each backend's rules were kept.
         refused: proposals that their backend refused, and why.
         num_pruned: proposals dropped by pruning.

@@ -53,7 +53,7 @@ def find_groups(
         graph: what is partitioned.
         partition: the first level's answer.
         candidates: what it was chosen from.
-        prices: one a candidate.
+        prices: one per candidate.
         launch_penalty_us: what the first level counted for each part.
     """
     index = OfferIndex(usable_offers(candidates, prices))

@@ -80,7 +80,7 @@ def start_session(
         target_name: as a user writes it, such as `cpu`.
         records_url: SQLAlchemy URL or path of the records.
         backend_names: backends to choose among; every available one if None.
-        trials: MetaSchedule trials a kernel; 0 leaves that backend out, unless there is a database.
+        trials: MetaSchedule trials per kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
         schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
             that the records hold.

@@ -36,7 +36,7 @@ def tune_model(
     Args:
         model: what is tuned.
         session: target, backends, records and the measuring process.
-        num_stages: pipeline stages, one a device.
+        num_stages: pipeline stages, one per device.
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.

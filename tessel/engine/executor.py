@@ -4,7 +4,7 @@ Tensors travel point to point over torch.distributed (`tessel.engine.transport`)
 stage on several ranks (a tensor-parallel block) runs on each of them; whoever holds both ends of an edge
 hands over locally, and otherwise the source's first rank sends. On a GPU the host waits for the device before
 and after each action: its times are then the device's, and a rank that hangs is seen in the action that does
-it; the price is one launch latency an action. What the model leaves out: a device's own parallelism between
+it; the price is one launch latency per action. What the model leaves out: a device's own parallelism between
 sending and computing; on a CPU both take cores. Checked in tests/tessel/engine/test_executor.py.
 """
 

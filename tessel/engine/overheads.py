@@ -263,7 +263,7 @@ def _workloads(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[Workloa
 
 
 def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
-    """Return the samples of each overhead, one a step."""
+    """Return the samples of each overhead, one per step."""
     spans = ShapeOptions(
         choose_backward=True,
         forward_span=stage_ms,

@@ -169,7 +169,7 @@ def _check(schedule: Schedule, num_ranks: int) -> int:
     if num_ranks != placement.devices:
         raise EngineError(
             f"the group has {num_ranks} processes, but the plan is for {placement.devices} devices; start "
-            "one process a device"
+            "one process per device"
         )
     num_stages = check_chain(placement)
     require_valid(schedule)

@@ -49,7 +49,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
         """
         check_micro_batches(micro_batches)
         if memory is None:
@@ -67,7 +67,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             ScheduleError: there is no limit.
@@ -82,7 +82,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             ScheduleError: there is no limit.
@@ -101,7 +101,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             InfeasibleError: one micro-batch in flight needs more memory than there is.

@@ -118,7 +118,7 @@ class StreamRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device; None for none.
+            memory: limit in units, one per device; None for none.
         """
         check_micro_batches(micro_batches)
         if self.generalised is None:
@@ -138,7 +138,7 @@ class StreamRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device; None for none.
+            memory: limit in units, one per device; None for none.
 
         Raises:
             InfeasibleError: it needs more memory than there is; the message names the device.
@@ -245,11 +245,11 @@ def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> 
     """Return which device needs more than its limit and how much, or None if none does.
 
     Raises:
-        ValueError: there is not one limit a device.
+        ValueError: there is not one limit per device.
     """
     if len(memory) != placement.devices:
         raise ValueError(
-            f"{len(memory)} memory limits were given for {placement.devices} devices; give one a device"
+            f"{len(memory)} memory limits were given for {placement.devices} devices; give one per device"
         )
     peaks = peak_memory(placement, starts)
     for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True)):

@@ -27,7 +27,7 @@ def build_strongest(
         rule: it applies to the placement.
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
-        memory: limit in units, one a device; None for none.
+        memory: limit in units, one per device; None for none.
 
     Raises:
         InfeasibleError: the rule needs a limit, and one micro-batch in flight does not keep it.

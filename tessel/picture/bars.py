@@ -97,7 +97,7 @@ def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
 
 
 def critical_bars(schedule: Schedule) -> tuple[Bar, ...]:
-    """Return the bars of the schedule's critical path, in order of time, one a block.
+    """Return the bars of the schedule's critical path, in order of time, one per block.
 
     They stand where the schedule has them, which is later than they could be if it waits where it need not.
     Of a block on several devices the bar is on the one nearest to the bar before.

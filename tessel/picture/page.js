@@ -575,7 +575,7 @@ function partRow(part, total) {
   const share = costOf(part) / total, bar = element("i"), swatch = element("i");
   bar.style.width = `${Math.max(Math.round(90 * share), 1)}px`;
   bar.style.background = swatch.style.background = data.backend_colors[part.backend];
-  const other = part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "nobody else";
+  const other = part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "no other backend";
   return element("tr", {},
     element("td", { textContent: part.operators.join(", ") }),
     element("td", {}, element("span", { className: "key" }, swatch, part.backend)),

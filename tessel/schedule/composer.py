@@ -44,7 +44,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
@@ -58,7 +58,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
             nmicros: micro-batches that the schedule shows; more where its repetend needs more.
 
         Raises:
@@ -78,7 +78,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
             wc_ratio: without effect; Tessel ends its search when warm-up and cool-down are a small share.
 
         Raises:

@@ -90,7 +90,7 @@ def _additions(node: OnnxNode) -> list[OnnxNode]:
 
 
 def _spread_slope(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
-    """Give a slope of PRelu-6, one a channel, the axes by which it broadcasts as later versions ask for."""
+    """Give a slope of PRelu-6, one per channel, the axes by which it broadcasts as later versions ask for."""
     graph, slope = model.graph, node.input[1]
     version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
     shape = shapes.get(node.input[0])
