@@ -86,7 +86,7 @@ def _partition(plan: Plan) -> str:
         )
         for part in plan.partition[:_MAX_PARTS]
     ]
-    return _table(("operators", "backend", "latency", "runs", "runner-up"), rows)
+    return _table(("operators", "backend", "latency", "runs", "alternative"), rows)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

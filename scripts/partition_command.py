@@ -174,14 +174,14 @@ def _explain(result: PartitionedModel) -> None:
         ]
         for each in result.explanations
     ]
-    columns = ["operators", "backend", "latency", "runner-up", "its latency", "others", "rule"]
+    columns = ["operators", "backend", "latency", "alternative", "its latency", "others", "rule"]
     console.print_line()
     console.print_table(
         "Why each sub-graph runs where it does",
         columns,
         rows,
         text_columns=2,
-        folded=("runner-up", "others", "rule"),
+        folded=("alternative", "others", "rule"),
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
@@ -198,7 +198,7 @@ def _note_reasons(result: PartitionedModel) -> None:
 
 
 def _others(explanation: Explanation) -> str:
-    """Say how long the backends after the runner-up take, and what the others said."""
+    """Say how long the backends after the best alternative take, and why the others cannot run it."""
     slower = [f"{each.runners} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
     return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
 

@@ -45,7 +45,7 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
         for part in ordered[:_MAX_ROWS]
     ]
     console.print_line()
-    console.print_table("", ["most time in", "backend", "latency", "runs", "runner-up"], rows, text_columns=2)
+    console.print_table("", ["operators", "backend", "latency", "runs", "alternative"], rows, text_columns=2)
     if len(ordered) > _MAX_ROWS:
         console.print_line(f"… and {len(ordered) - _MAX_ROWS} more")
     console.print_line()

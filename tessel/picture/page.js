@@ -562,7 +562,7 @@ function showParts() {
     return bar;
   }));
   const rows = [...shown].sort((a, b) => costOf(b) - costOf(a)), few = state.allParts ? rows : rows.slice(0, MAX_PARTS);
-  const head = ["operators", "backend", "latency", "from", "runs", "share of time", "runner-up"];
+  const head = ["operators", "backend", "latency", "from", "runs", "share of time", "alternative"];
   byId("parts").replaceChildren(
     element("thead", {}, element("tr", {}, ...head.map((textContent) => element("th", { scope: "col", textContent })))),
     element("tbody", {}, ...few.map((part) => partRow(part, total))),
