@@ -1,17 +1,17 @@
-"""What waits for what in a schedule, and what follows: earliest and latest starts, slack, the critical path.
+"""The dependency graph of a schedule, with earliest and latest starts, slack and the critical path.
 
-A task is one block of one micro-batch, or one instruction. Arcs are the waits inside the model (a backward
-for the gradient) and the order on each device. Slack is how long a task may be put off without making the
-whole longer; tasks without slack from the first step to the last are the critical path.
+A task is one block of one micro-batch, or one instruction. Arcs are the model's data dependencies (a backward
+waits for its gradient) and the order on each device. Slack is how long a task can be delayed without
+increasing the makespan; the tasks without slack form the critical path.
 
     device 0   F0 F1 .  .  B0 B0 .  B1 B1     F1 has two steps of slack and B0 one: eager starts are as early
     device 1   .  F0 B0 B0 F1 B1 B1 .  .      as the arcs allow, lazy ones as late as the makespan allows
 
-A schedule of this package and a `PipelineSchedule` of one's own become the same `Dag`: `Dag.of_schedule`, and
-`tessel.pipeline_dag.dag_of_pipeline`.
+A schedule of this package and a `PipelineSchedule` defined by the user both become a `Dag`:
+`Dag.of_schedule`, and `tessel.pipeline_dag.dag_of_pipeline`.
 
-Memory is left out: order decides it, and neither eager nor lazy starts change an order.
-Checked in tests/tessel/test_dag.py.
+Memory is not modelled: it depends on the orders only, which neither eager nor lazy starts change. Checked in
+tests/tessel/test_dag.py.
 
 Source: Chung et al., Perseus (SOSP 2024), section 4, for the DAG of a pipeline; its slack is what a slower,
 cheaper clock may use.

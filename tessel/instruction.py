@@ -1,9 +1,8 @@
-"""What a device is told to do, in order: the form in which pipeline schedules are published.
+"""Instruction streams per device: the form in which pipeline schedules are published.
 
-A schedule of one's own is a `PipelineSchedule` whose `instructions` yields what one device does, first to
-last; `examples/custom_schedule.py` is one. An instruction says nothing about time but its duration: when it
-runs follows from the order and from what it waits for (`tessel.pipeline_dag`). Checked in
-tests/tessel/test_instruction.py.
+A user-defined schedule is a `PipelineSchedule` whose `instructions` yields what one device does, first to
+last; `examples/custom_schedule.py` is one. An instruction has a duration but no start time, which follows
+from the order and the dependencies (`tessel.pipeline_dag`). Checked in tests/tessel/test_instruction.py.
 
     device 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
 

@@ -2,7 +2,7 @@
 
 The builder knows what a stage of a trained pipeline is (a forward block, a joint or split backward, perhaps a
 recomputation) and how gradients flow back along the links, so that a shape is a few lines. It decides nothing
-about costs: they are options. `tessel.shapes` is written with it, and one's own shape can be:
+about costs: they are options. `tessel.shapes` is written with it, and custom shapes can be too:
 
     >>> from tessel.placement_builder import PlacementBuilder
     >>> builder = PlacementBuilder(2, {"backward_span": 2})

@@ -1,12 +1,12 @@
-"""The placements that pipelines are known by, drawn device per row, ready to search or to change.
+"""The standard pipeline placements, drawn one device per row, ready to search or modify.
 
-A shape is one micro-batch. Forward blocks are named `f0, f1, …` in stage order and their backward blocks
-`b0, b1, …`; a split backward has `b3_input` and `b3_weight`, recomputation `r3`. In the drawings a column is
-a moment, `f` and `b` are blocks, and a letter on every row of a column is one tensor-parallel block that
+A shape is one micro-batch. Forward blocks are named `f0, f1, …` in stage order and their backward blocks `b0,
+b1, …`; a split backward has `b3_input` and `b3_weight`, recomputation `r3`. In the drawings a column is a
+point in time, `f` and `b` are blocks, and a letter on every row of a column is one tensor-parallel block that
 holds all devices. Blocks stand in the placement in topological order.
 
-Every shape takes the same options (`ShapeOptions`). Left out: what decides the numbers; a stage's real spans
-come from measurements. Checked in tests/tessel/test_shapes.py.
+Every shape takes the same options (`ShapeOptions`). The numbers are options; a stage's real spans come from
+measurements. Checked in tests/tessel/test_shapes.py.
 
     >>> from tessel.shapes import vshape
     >>> [block.name for block in vshape(2).blocks]

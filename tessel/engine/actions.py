@@ -1,7 +1,7 @@
-"""A schedule as what each rank does, in order: stage, action, micro-batch.
+"""A schedule as the ordered actions of each rank: stage, action, micro-batch.
 
 The text form is the CSV that torch.distributed.pipelining loads: one line per rank, cells such as `0F3`
-(stage 0, forward, micro-batch 3), `B` a whole backward, `I` and `W` its two halves. Actions hold no times:
+(stage 0, forward, micro-batch 3), `B` a joint backward, `I` and `W` its two halves. Actions hold no times:
 read back, each starts as early as the order allows. What the text cannot express (a stage on several ranks, a
 recomputation, stages that do not form a chain) is refused before anything starts. Nothing here needs torch.
 Checked in tests/tessel/engine/test_actions.py.

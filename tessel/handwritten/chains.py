@@ -1,4 +1,4 @@
-"""Whether a pipeline is the chain that a rule is published for, and its streams on the devices of the chain.
+"""Check that a pipeline is a chain as a rule requires, and lay out its streams on the chain's devices.
 
     one stage per device   several rounds        a V, there and back
     device 0   0           device 0   0   2      device 0   0     3

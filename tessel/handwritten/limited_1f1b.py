@@ -7,7 +7,7 @@ Every stage starts with 1F1B's limit, its distance from the end; where a device 
 the limits of its stages shrink in proportion until all devices fit. Then each stage in turn gets one more
 back as long as that fits and takes no longer, since a device with room need not wait for a full one. With a
 limit of one everywhere, a chain runs one micro-batch at a time on each stage; what does not fit then has no
-schedule of this kind. It cannot dead-lock, since a limit makes a micro-batch wait only for earlier ones.
+schedule of this kind. It cannot deadlock, since a limit makes a micro-batch wait only for earlier ones.
 
 Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the limit as a parameter.
 """

@@ -1,7 +1,7 @@
-"""What a picture of a schedule shows, before anything is drawn: bars, idle time, memory over time.
+"""The data behind a picture of a schedule: bars, idle time, memory over time.
 
 Pure functions from a schedule to plain data. Every drawing (matplotlib, the page, the trace, the terminal)
-starts from these, and tests look at these. Times are schedule steps.
+starts from these, and tests examine these. Times are schedule steps.
 """
 
 from __future__ import annotations

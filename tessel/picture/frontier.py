@@ -1,4 +1,4 @@
-"""The frontier as a picture: how long a micro-batch, or a whole schedule, takes with how much memory.
+"""Plot of the frontier: time per micro-batch, or makespan, against the memory limit.
 
     ●━━━┓          filled: proven optimal; solid: nothing better exists up to the next point
         ○┅┅┅┅┅┓    hollow: not proven; dashed: open, something better may exist at these limits

@@ -4,10 +4,10 @@
     >>> schedule = Composer.compose_n(placement, memory=4, nmicros=4)               # doctest: +SKIP
     >>> print(schedule.unroll(6))                                                   # doctest: +SKIP
 
-A thin door: the repetend is found by `tessel.search.find_repetend`, exactly and with a proof, so that the
-number of micro-batches need not be guessed; `nmicros` only says how many the schedule shows. Warm-up and
-cool-down are the repetend's own device orders, run as early as they allow, without a barrier between the
-phases. For the shortest schedule of a given number of micro-batches, ask `tessel.search.find_schedule`.
+A thin wrapper: the repetend is found by `tessel.search.find_repetend`, exactly and with a proof, so that the
+number of micro-batches need not be guessed; `nmicros` is only the number shown. Warm-up and cool-down are the
+repetend's own device orders, run as early as they allow, without a barrier between the phases. For the
+shortest schedule of a given number of micro-batches, use `tessel.search.find_schedule`.
 
 No solution is an `InfeasibleError` that names the device, where Tessel returns None.
 Checked in tests/tessel/test_schedplan.py.
