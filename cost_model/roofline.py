@@ -1,11 +1,11 @@
-"""The least time a program can take on a device: work over peak speed or traffic over bandwidth, and a call.
+"""A lower bound on a program's latency: work over peak speed or traffic over bandwidth, plus a call.
 
 The device's speeds are measurements like any other: workloads of role `device` (a large matrix product, a
-large copy, an empty call), kept in the records for each environment. What disturbs a probe only slows it
-down, so the fastest of each kind counts, whatever its date: a probe that was taken beside other work does no
-harm once there is another. What kernels are known to have reached on the device is evidence too: a probe that
-claims less is contradicted by them, and their speed stands in for it until it is taken again. The model
-leaves out caches, so a small working set may be faster than its bound; the learnt correction takes that up.
+large copy, an empty call), kept in the records for each environment. Disturbances only slow a probe down, so
+the fastest of each kind is used, whatever its date: a probe taken under load is harmless once there is
+another. The speed that kernels have reached on the device is evidence too: a probe that reports less is
+contradicted by them, and their speed is used instead until it is repeated. Caches are not modelled, so a
+small working set may be faster than its bound; the learnt correction accounts for that.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 2009.
 Checked in tests/cost_model/test_roofline.py.

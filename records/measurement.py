@@ -1,7 +1,7 @@
-"""What came out of running a workload once: samples, or why there are none.
+"""The outcome of running a workload: samples, or the reason why there are none.
 
 A failed measurement is a measurement: it has a status and a message and no samples, never an infinite
-latency. Latencies are wall-clock microseconds of one execution, one sample a repeat.
+latency. Latencies are wall-clock microseconds of one execution, one sample per repeat.
 """
 
 from __future__ import annotations
