@@ -1,4 +1,4 @@
-"""Why each part of a partition went where it did: everyone who could have run it, and why others could not.
+"""Explain the choice of backend for each part: the alternatives, and why other backends cannot run it.
 
 This is data for reports, and decides nothing. Checked in tests/tuner/test_explanation.py.
 """

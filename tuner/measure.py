@@ -1,4 +1,4 @@
-"""Measure programs: look in the records first, build and time in a worker process, keep every outcome.
+"""Measure programs: look up the records, else build and time in a worker process and record every outcome.
 
 A program is a Relax module whose `main` is the workload; its weights are parameters like any other. What
 cannot be built, crashes, hangs or gives wrong numbers becomes a record too, so that it is never tried twice.

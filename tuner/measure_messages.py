@@ -1,4 +1,4 @@
-"""What the measuring process and its worker say to each other: tagged documents, one a frame.
+"""Messages between the measuring process and its worker: tagged documents, one per frame.
 
 A frame is eight bytes of length (big-endian), then MessagePack. Nothing that could run code crosses: modules
 travel as TVM's JSON, backends as references, inputs as shapes and a seed. Checked in

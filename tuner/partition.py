@@ -1,4 +1,4 @@
-"""Partition search: which backend runs which sub-graph, at the least sum of prices.
+"""Partition search: assign sub-graphs to backends at the minimal sum of prices.
 
 The cost of a partition is the sum of its parts' latencies, a launch penalty for each part, and a transition
 penalty for each value that a part reads from another backend. This leaves out what parts do to each other's

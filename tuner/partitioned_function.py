@@ -1,4 +1,4 @@
-"""One function with the partition chosen for it: graph in, priced candidates, search, outlined module out.
+"""Partition one function: data-flow graph, priced candidates, search, outlined module.
 
 The same steps serve a whole model, a layer and each function of a stage. Prices come from the records where
 they hold them, so a sub-graph that several functions share is measured once. Checked in

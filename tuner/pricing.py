@@ -1,4 +1,4 @@
-"""How candidates get their prices: all measured, all predicted, or measured only where the decision needs it.
+"""Pricing of candidates: all measured, all predicted, or measured only where the decision depends on it.
 
 `measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
 predicted with an interval. `active` measures what matters. It solves the partition problem optimistically

@@ -1,4 +1,4 @@
-"""A paired sequential race: which of several programs is the fastest, and by how much, with an interval.
+"""A paired sequential race: the fastest of several programs, and by how much, with confidence intervals.
 
 Programs run in rounds, each once per round, in an order of the round's own, so that whatever else the machine
 does meets all of them alike: two programs are compared by the ratio of their latencies round by round. Of

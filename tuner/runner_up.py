@@ -1,4 +1,4 @@
-"""Who else could run a part: the cheapest way of each other backend, in as many parts as that takes.
+"""Alternatives for a part: the cheapest cover by each other backend, in as many parts as that takes.
 
 A backend that cannot run all of a part does what it can, and the chosen one, in smaller parts, does the rest.
 This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked

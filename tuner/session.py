@@ -1,4 +1,4 @@
-"""What tuning works with from its first step to its last: target, backends, records, the measuring process.
+"""The resources of a tuning session: target, backends, records, measuring process.
 
 A session owns the open record store and the measuring worker, and gives both back on any exit; every finished
 measurement is in the records by then. It also holds how to say what is going on (`TuningProgress`).

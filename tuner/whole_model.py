@@ -1,4 +1,4 @@
-"""A whole model partitioned: the mix of backends measured end to end, beside each backend alone.
+"""Partition an entire model: the mix of backends measured end to end against each single backend.
 
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the winner of a race

@@ -1,4 +1,4 @@
-"""Other partitions of a function, each measured as a whole: coarser ones, and ones that leave backends out.
+"""Variants of a partition, each measured end to end: coarser ones, and ones without some backends.
 
 Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
 be faster as a whole. Which partitions are worth a measurement is decided here. Each is measured once, however

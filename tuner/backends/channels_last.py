@@ -1,4 +1,4 @@
-"""Stretches of convolutional networks with channels last inside, as TVM kernels that cost no tuning.
+"""Contiguous sub-graphs of convolutional networks in channels-last layout, as untuned TVM kernels.
 
 A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
 with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each

@@ -1,4 +1,4 @@
-"""onnxruntime: whole stretches of a model a call, with weights packed once and layouts of its own inside.
+"""onnxruntime: contiguous sub-graphs in one call, with weights packed once and its own layouts inside.
 
 A partition is written as an ONNX graph and becomes one packed call. Where it reads weights of a model that is
 not trained, they are constants to onnxruntime: it folds normalisations into them and packs them, which is

@@ -1,4 +1,4 @@
-"""Rewrite what TVM's ONNX importer takes badly into what it takes well.
+"""Rewrite operators that TVM's ONNX importer mishandles into ones that it imports correctly.
 
 Sums become additions, PRelu two sides, and `auto_pad` explicit padding, which the importer would hide in a
 kernel; dropout and identities go; and nodes without a name get one. Checked in

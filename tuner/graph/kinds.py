@@ -1,4 +1,4 @@
-"""Op-pattern kinds: what decides which operators TVM can fuse into one kernel.
+"""Op-pattern kinds, which determine the operators that TVM can fuse into one kernel.
 
 Relax, unlike Relay, declares no kind for an operator: it derives one from the loops that the operator is
 legalised to. That costs milliseconds an operator, and depends on how TVM writes the loops (an `add` that

@@ -1,4 +1,4 @@
-"""A rule for libraries that run long stretches of a model at once.
+"""A rule for libraries that run large contiguous sub-graphs in one call.
 
 A graph's nodes in order are cut where few values cross and a new anchor or reduction begins; every stretch of
 1, 2, 4, … neighbouring pieces is proposed, and the whole graph. Any run of nodes in a topological order is

@@ -1,4 +1,4 @@
-"""Partition specs: a backend's name, the rule that proposes its candidates, and who may refuse them.
+"""Partition specs: a backend's name, the rule that proposes its candidates, and their validity check.
 
 Source: TVM RFC 62 ("PartitionSpec", "GatherPartitionSpecs").
 """

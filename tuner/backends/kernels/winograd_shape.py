@@ -2,7 +2,7 @@
 
 The choice between tiles of 2 x 2 and 4 x 4 results and the block is made by a model of multiplications and of
 bytes of weights; registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
-tests/tuner/backends/test_winograd.py.
+tests/tuner/backends/kernels/test_winograd.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A transform is matrix x values x matrix transposed. Its weights are few and simple: what rows and columns have
 in common is computed once, and products with 1 and 0 are left out. Checked in
-tests/tuner/backends/test_winograd.py.
+tests/tuner/backends/kernels/test_winograd.py.
 
 Source: the matrices of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """
