@@ -33,7 +33,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         target: canonical text of the target.
         environment: where it ran.
         status: how it ended.
-        samples_us: wall-clock microseconds, one a repeat, in the order taken; empty unless the status is ok.
+        samples_us: wall-clock microseconds, one per repeat, in order; empty unless the status is ok.
         message: why it failed, in one line; empty if it did not.
         peak_memory_bytes: most memory the program held beside its arguments, where it was measured.
         relative_error: where results were checked, the largest difference from the reference's, over the

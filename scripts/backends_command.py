@@ -19,7 +19,7 @@ def backends(
     ] = "cpu",
     own: Annotated[
         list[str] | None,
-        typer.Option("--own", metavar="MODULE:OBJECT", help="List a backend of one's own too; repeatable."),
+        typer.Option("--own", metavar="MODULE:OBJECT", help="Also list your own backend; repeatable."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:

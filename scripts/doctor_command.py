@@ -51,7 +51,7 @@ class Finding:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Say what this machine and installation can do, why not the rest, and how to mend it.
+    """Report what works on this machine and installation, what does not, and how to fix it.
 
     The exit status is 1 where something required is broken. What is optional is only missing, and a warning
     costs time, not correctness.

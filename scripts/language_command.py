@@ -399,7 +399,7 @@ def _measuring(machine: Machine, records: str, model: Path) -> Measuring:
 
 
 def _progress(update: Reporter, text: str, before: int, total: int) -> Callable[[int, int], None]:
-    """Return what is told of a part, and shows the whole."""
+    """Return a callback that reports a part's progress as progress of the total."""
     return lambda done, _: update(text, before + done, total)
 
 

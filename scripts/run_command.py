@@ -59,7 +59,7 @@ def run(
         typer.Option(
             help="compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
             "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
-            "blocks (the default for a schedule). module:function or file.py:function: stages of one's own."
+            "blocks (the default for a schedule). module:function or file.py:function: your own stages."
         ),
     ] = None,
     step: Annotated[
@@ -375,7 +375,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             "tuner.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
-            "the whole torch module under plain torch",
+            "the uncut torch module under plain torch",
             plan.step_us,
         )
     from tuner import compiled_stages

@@ -119,7 +119,7 @@ CoalesceOption = Annotated[
     bool,
     typer.Option(
         "--coalesce",
-        help="Try larger sub-graphs, and fewer backends; used where the whole model is measured faster.",
+        help="Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end.",
         rich_help_panel=_TUNING,
     ),
 ]

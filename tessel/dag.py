@@ -145,7 +145,7 @@ class Dag:
 
     @cached_property
     def slack(self) -> tuple[int, ...]:
-        """Steps that each task can be put off alone without making the makespan longer."""
+        """Steps by which each task alone can be delayed without increasing the makespan."""
         return tuple(late - early for late, early in zip(self.latest, self.earliest, strict=True))
 
     def critical_path(self) -> tuple[Task, ...]:

@@ -156,7 +156,7 @@ def _dead_lock(placement: Placement, waits: _Waits, done: Mapping[tuple[int, int
         step = next(source for source, _ in waits[step] if source not in done)
     cycle = [*path[path.index(step) :], step]
     return (
-        f"the device orders dead-lock: {' waits for '.join(_label(placement, step) for step in cycle)}; "
+        f"the device orders deadlock: {' waits for '.join(_label(placement, step) for step in cycle)}; "
         "put one of these steps earlier in its device's order"
     )
 

@@ -50,7 +50,7 @@ def explain_partition(
     launch_penalty_us: float,
     refused: Sequence[RefusedCandidate] = (),
 ) -> tuple[Explanation, ...]:
-    """Return one explanation a part, in order; parts of the host need none.
+    """Return one explanation per part, in order; parts that cost nothing need none.
 
     Args:
         graph: what was partitioned.

@@ -2,9 +2,9 @@
 
 The cost of a partition is the sum of its parts' latencies, a launch penalty for each part, and a transition
 penalty for each value that a part reads from another backend. This leaves out what parts do to each other's
-caches and memory; the additive error is reported beside measured end-to-end latency, and
-`tuner.evolution` searches on that. The answer is the cheapest by that sum, proven (`Partition.proven`), to
-within a picosecond a part; such ties go to fewer parts. Checked in tests/tuner/test_partition.py.
+caches and memory; the additive error is reported beside measured end-to-end latency, and `tuner.evolution`
+searches on that. The answer is the cheapest by that sum, proven (`Partition.proven`), to within a picosecond
+per part; such ties go to fewer parts. Checked in tests/tuner/test_partition.py.
 
 Source: Jeon et al., "Collage" (PACT 2022), op-level search; TVM RFC 62 ("Partitioner").
 """

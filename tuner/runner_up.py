@@ -88,7 +88,7 @@ class OfferIndex:
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.latency_us))
 
     def runner_up(self, part: CandidatePartition, *, launch_penalty_us: float) -> RunnerUp | None:
-        """Return who is next best for the nodes of a part; None where no other backend can run any of it."""
+        """Return the best alternative for the nodes of a part; None if no other backend can run any of it."""
         found = self.alternatives(
             part.sub_graph.inside, without=part.backend, launch_penalty_us=launch_penalty_us
         )

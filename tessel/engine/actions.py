@@ -220,7 +220,7 @@ def check_chain(placement: Placement) -> int:
             name = placement.blocks[stage.forward].name
             raise EngineError(
                 f"stage {number} ({name}) has no backward, but stage {number - 1} has one and would wait for "
-                "gradients for ever; give every stage after the first trained one a backward"
+                "gradients indefinitely; give every stage after the first trained one a backward"
             )
         before = (number - 1,) if number else ()
         if stage.before != before:

@@ -60,7 +60,7 @@ class Executor:
         device: where the programs compute.
 
     Raises:
-        EngineError: more tensors cross a border than transfers can be told apart.
+        EngineError: more tensors cross a boundary than transfers can be distinguished.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Executor:
             if max(len(program.received), len(program.sent)) > MAX_TENSORS:
                 raise EngineError(
                     f"stage {stage} receives {len(program.received)} tensors and sends {len(program.sent)}, "
-                    f"but at most {MAX_TENSORS} may cross a border; cut the model elsewhere"
+                    f"but at most {MAX_TENSORS} may cross a boundary; cut the model elsewhere"
                 )
         self._rank = rank
         self._progress = progress

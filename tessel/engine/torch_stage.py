@@ -104,7 +104,7 @@ def replicated_part(stage: PipelineStage) -> DistributedDataParallel | None:
     if inside is not None:
         raise EngineError(
             f"module {inside} of stage {stage.stage_index} is replicated by DistributedDataParallel, which "
-            "would average its gradients once per micro-batch; wrap the whole stage instead"
+            "would average its gradients once per micro-batch; wrap the entire stage instead"
         )
     return None
 

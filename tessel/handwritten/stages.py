@@ -277,7 +277,7 @@ def _check_choices(placement: Placement, stages: tuple[Stage, ...]) -> None:
 def _check_edges(placement: Placement, stages: tuple[Stage, ...]) -> None:
     """Results go from forward to forward, gradients from backward to backward, the rest stays in its stage.
 
-    Orders are published for such pipelines; with other waits they could dead-lock.
+    Orders are published for such pipelines; with other dependencies they could deadlock.
     """
     index = placement.index_by_name
     stage_of = {

@@ -130,9 +130,9 @@ def _schedule(found: RepetendResult, starts: Mapping[tuple[int, int], int], micr
 def _repeating_part(
     found: RepetendResult, starts: Mapping[tuple[int, int], int], micro_batches: int
 ) -> Repetend | None:
-    """The longest stretch of time in which all repeats and that holds a whole period, if there is one.
+    """The longest interval that is periodic and contains at least one full period, if there is one.
 
-    A start with no match a period later must lie before the stretch or in its last period, and one with no
+    A start with no match a period later must lie before the interval or in its last period, and one with no
     match a period earlier in its first period or behind it. Shifted by a period both cut alike.
     """
     cuts = {-1}

@@ -70,7 +70,7 @@ def test_a_dead_lock_names_its_cycle() -> None:
     f0, f1, b1, b0 = range(4)
     orders = ((Step(b0, 0), Step(f0, 0)), (Step(f1, 0), Step(b1, 0)))
     with pytest.raises(
-        ScheduleError, match=r"dead-lock: .*b0\[0\].* waits for .*put one of these steps earlier"
+        ScheduleError, match=r"deadlock: .*b0\[0\].* waits for .*put one of these steps earlier"
     ):
         earliest_starts(placement, orders)
     assert (f1, b1) == (1, 2)

@@ -28,7 +28,7 @@ from tuner.target import Target
 
 
 class ChannelsLast(CpuKernels):
-    """Runs stretches of convolutional networks with channels last inside, 3 x 3 by Winograd's method."""
+    """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "channels_last"
     kernels_version = 1
@@ -37,7 +37,7 @@ class ChannelsLast(CpuKernels):
     takes_stretches = True
 
     def rule(self, target: Target) -> Rule:
-        """Return the rule that proposes stretches of a model that is not trained."""
+        """Return the rule that proposes contiguous sub-graphs of an inference model."""
         return WithPackedWeights(Segments(self.name))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:

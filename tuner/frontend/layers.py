@@ -59,7 +59,7 @@ class TiedHead(Layer):
 
 
 class PositionEmbedding(Layer):
-    """The first rows of a table, one a position."""
+    """The first rows of a table, one per position."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         self.weight = nn.Parameter((num_rows, width))
