@@ -23,7 +23,7 @@ def backends(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """List the backends, with the reason where one cannot run on the target here.
+    """List the backends, with the reason if one cannot run on the target here.
 
     Example: `tessel backends --target cpu`.
     """

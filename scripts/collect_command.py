@@ -1,4 +1,4 @@
-"""`tessel records collect`: gather a training set for the cost model."""
+"""`tessel records collect`: measure a training set for the cost model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def collect(
     options: MeasuringOptions,
     networks: Annotated[
         str | None,
-        typer.Option(help="Models to take kernels from, by commas; small ones of the zoo if left out."),
+        typer.Option(
+            help="Models to take kernels from, separated by commas; default: small ones of the zoo."
+        ),
     ] = None,
-    batches: Annotated[str, typer.Option(help="Batch sizes, by commas.")] = "1,2,4",
+    batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,2,4",
     lengths: Annotated[
         str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
     ] = None,
@@ -41,7 +43,7 @@ def collect(
     ] = Path("out/networks.json"),
     json: JsonOption = False,
 ) -> None:
-    """Measure kernels of many networks, shapes and backends; stop and go on at any time.
+    """Measure kernels of many networks, shapes and backends; can be interrupted and resumed.
 
     Example: `tessel records collect --time-limit 10m`
     """

@@ -98,7 +98,7 @@ def evaluate(
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say how good the model is on shapes, combinations and networks it has not seen, and on unseen stages.
+    """Evaluate the model on held-out shapes, combinations, networks and stages.
 
     Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
     """
@@ -143,7 +143,7 @@ def predict(
     records: RecordsOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Predict how long each backend takes for a workload, or how long a stage does, beside what was measured.
+    """Predict the latency of a workload on each backend, or of a stage, next to what was measured.
 
     Example: `tessel cost-model predict 4be2… --records sqlite:///out/records.db`
     """

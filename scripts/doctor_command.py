@@ -53,8 +53,8 @@ def doctor(
 ) -> None:
     """Report what works on this machine and installation, what does not, and how to fix it.
 
-    The exit status is 1 where something required is broken. What is optional is only missing, and a warning
-    costs time, not correctness.
+    The exit status is 1 if something required is broken. Optional parts may be missing, and a warning
+    concerns speed, not correctness.
 
     Examples:
 

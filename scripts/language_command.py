@@ -1,4 +1,4 @@
-"""`tessel language`: train the tensor language model, have it write schedules, and measure them."""
+"""`tessel language`: train the tensor language model, generate schedules with it, and measure them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = CommandApp(
     no_args_is_help=True,
-    help="Train the tensor language model, have it write schedules of kernels, and measure them.\n\n"
+    help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
     "Example: `tessel language train`",
 )
 
@@ -90,7 +90,7 @@ def train(
 ) -> None:
     """Train on unmeasured schedules of random kernels, then on the best trials that the records hold.
 
-    Checkpoints are whole models: Ctrl-C ends the training with the last state kept, and `--go-on` continues.
+    Checkpoints are complete models: Ctrl-C ends training and keeps the last one; `--go-on` resumes.
 
     Examples:
 
@@ -178,7 +178,7 @@ def generate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Write schedules of a kernel, the likeliest first, and say which of them TVM takes as they are.
+    """Generate schedules of a kernel, likeliest first, and report which of them TVM accepts unchanged.
 
     Examples:
 
@@ -263,7 +263,7 @@ def evaluate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Measure how fast kernels get after 1, 2, 4, … trials: by the model, by evolution, and at random.
+    """Compare the best latency after 1, 2, 4, … trials: proposed by the model, by evolution, and at random.
 
     All three are measured by the same builder and runner. Evolution is MetaSchedule's with its XGBoost model.
     A trial takes about a second; all are kept in the records.

@@ -54,7 +54,7 @@ app = CommandApp(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Find how to run a model fast across several devices, and prove it against hand-written 1F1B.\n\n"
+    help="Find a fast way to run a model on several devices, and compare it with hand-written 1F1B.\n\n"
     "Example: `tessel tune gpt2:tiny --devices 2`; `tessel COMMAND --help` has more.",
 )
 app.command("tune")(tune_command.tune)

@@ -34,7 +34,7 @@ def best(
     records: UrlOption = tuning_options.DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Show the fastest record of each part of a model on a target, and of the model as a whole.
+    """Show the fastest record of each part of a model on a target, and of the entire model.
 
     Nothing is measured. Target and device are always this machine's own; `--match` says how much else must
     be.

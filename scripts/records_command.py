@@ -1,4 +1,4 @@
-"""`tessel records`: what was measured so far, and what to do with it."""
+"""`tessel records`: what was measured so far, and tools to manage it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_records(
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 50,
     json: JsonOption = False,
 ) -> None:
-    """List records in the order they were kept.
+    """List records in the order they were stored.
 
     Example: `tessel records list --status error`.
     """

@@ -64,7 +64,7 @@ def import_(
     records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Add the records of a file; it is checked completely first, and what is known stays as it is.
+    """Add the records of a file; it is validated completely first, and existing records are unchanged.
 
     Example: `tessel records import records.jsonl`.
     """
@@ -94,7 +94,7 @@ def merge(
     ] = 1.5,
     json: JsonOption = False,
 ) -> None:
-    """Add other records to `--records`, and say where they contradict what was there; both are kept.
+    """Add other records to `--records`, and report where they contradict existing ones; both are kept.
 
     Example: `tessel records merge laptop.db server.db --records sqlite:///all.db`.
     """

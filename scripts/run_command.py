@@ -112,7 +112,7 @@ def run(
 ) -> None:
     """Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.
 
-    Ends with status 1 where a tensor is not the reference's within the tolerance of its data type.
+    Exits with status 1 if a tensor deviates from the reference by more than its data type's tolerance.
 
     Examples:
 

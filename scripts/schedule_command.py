@@ -116,7 +116,7 @@ def schedule(
         bool,
         typer.Option(
             "--period-only",
-            help="Find the repetend alone, without warm-up and cool-down.",
+            help="Find only the repetend, without warm-up and cool-down.",
             rich_help_panel=_SEARCH,
         ),
     ] = False,
@@ -142,7 +142,7 @@ def schedule(
         bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
     ] = False,
 ) -> None:
-    """Search the order of all blocks of all micro-batches, under a memory limit.
+    """Search for the order of all blocks of all micro-batches under a memory limit.
 
     Examples:
 

@@ -73,7 +73,7 @@ def tune(
     second_level: SecondLevelOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Find how to run a model on several devices, and compare that with hand-written schedules.
+    """Find a fast way to run a model on several devices, and compare it with hand-written schedules.
 
     Examples:
 

@@ -45,7 +45,7 @@ RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQL
 BackendsOption = Annotated[
     str | None,
     typer.Option(
-        help="Backends to choose among, by commas; all that are here if left out.",
+        help="Backends to choose among, separated by commas; default: all available.",
         rich_help_panel=_TUNING,
         autocompletion=completion.backends,
     ),
