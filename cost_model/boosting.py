@@ -1,11 +1,11 @@
-"""XGBoost, loaded so that its threads sleep while they wait, and how many of them training takes.
+"""XGBoost, loaded so that waiting threads sleep, and the number of threads used for training.
 
-Training is thousands of short parallel loops. By default a thread that is done with its share spins until the
-others are; beside other work the others then wait for a core on which somebody spins, and training that takes
-a minute takes a quarter of an hour. OpenMP reads how to wait once, when its library is loaded: that is during
-the import below, and what is set for it is taken back at once, so that measuring processes do not inherit it.
-Threads that sleep still wait for each other, so training takes only as many as there are idle cores. The
-trees do not depend on it. Checked in tests/cost_model/test_boosting.py.
+Training consists of thousands of short parallel loops. By default a thread that has finished its share spins
+until the others have; under background load the others then wait for a core occupied by a spinning thread,
+and training that takes a minute takes a quarter of an hour. OpenMP reads its wait policy once, when its
+library is loaded: that happens in the import below, and the setting is reverted immediately, so that
+measuring processes do not inherit it. Sleeping threads still wait for each other, so training uses only as
+many as there are idle cores. The trees do not depend on it. Checked in tests/cost_model/test_boosting.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Measured samples as a training set, and honest ways to hold some of it out.
+"""Measured samples as a training set, and unbiased ways to hold some of it out.
 
 One sample is one key (workload, backend, settings, environment): repeated measurements of a key are merged
-into their median, so that a duplicate never stands on both sides of a split. A held-out group is a workload,
-a shape of the most expensive operator with everything around it, a combination of operators, or a network.
+into their median, so that duplicates never fall on both sides of a split. A held-out group is a workload, a
+shape of the most expensive operator with everything around it, a combination of operators, or a network.
 Checked in tests/cost_model/test_dataset.py.
 """
 

@@ -1,4 +1,4 @@
-"""How good the cost model is on what it has not seen, with the noise floor beside.
+"""Accuracy of the cost model on unseen programs, with the noise floor for comparison.
 
 Held out in turn: workloads, shapes, combinations of operators, the largest programs, networks. Figures are
 over kernels of at least `min_latency_us`; decision regret is over groups of backends that ran the same

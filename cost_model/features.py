@@ -1,9 +1,9 @@
-"""Workloads as numbers: what a sub-graph does, on what shapes, by which backend, on how fast a device.
+"""Features of a workload: what a sub-graph computes, on which shapes, by which backend, on which device.
 
 Groups: work (operations, bytes, roofline times), the anchor's canonical shape, its layout (which operands are
 transposed, which vectors and tiles its extents allow), structure, and the system. Everything comes from
-records, so a change here needs no new measurement, only a higher `FEATURES_VERSION`. The model leaves out
-values of tensors and memory alignment. Checked in tests/cost_model/test_features.py.
+records, so a change here needs no new measurement, only a higher `FEATURES_VERSION`. Tensor values and memory
+alignment are ignored. Checked in tests/cost_model/test_features.py.
 
 Source: the groups follow TenSet (Zheng et al., NeurIPS 2021, section 4) and nn-Meter (Zhang et al., MobiSys
 2021, section 5), with the anchor's shape and the roofline bound in place of per-loop statistics.

@@ -1,10 +1,9 @@
-"""A forest of trees in XGBoost's JSON, checked before XGBoost sees it.
+"""A forest of trees in XGBoost's JSON, validated before XGBoost reads it.
 
-XGBoost follows the node numbers of a file without looking whether there are such nodes: a changed number ends
-the process. So a file is read into typed values here, every number is checked, and XGBoost is given a
-document that is written anew from those values alone. What it does not say (categories, weights of a DART
-booster) this project does not train, and refuses. Checked in tests/cost_model/test_forest_files.py, with
-changed files.
+XGBoost follows the node numbers of a file without bounds checks: a corrupted number crashes the process. A
+file is therefore read into typed values here, every number is validated, and XGBoost is given a document
+rewritten from those values alone. Features that this project does not train (categories, weights of a DART
+booster) are refused. Checked in tests/cost_model/test_forest_files.py, with changed files.
 
 Source: the format is XGBoost's own, "Introduction to Model IO", section "JSON schema".
 """

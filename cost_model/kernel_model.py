@@ -1,12 +1,12 @@
-"""Absolute latency of a (sub-graph, backend, target), with an interval that says how sure it is.
+"""Absolute latency of a (sub-graph, backend, target), with a calibrated prediction interval.
 
-Gradient-boosted trees learn log(latency / roofline bound): an analytic bound carries over to shapes never
-seen, and the trees correct it. A second, smaller forest learns how large the first one's error is likely to
-be; its scale is calibrated on out-of-fold residuals (normalised conformal prediction), so that a share
-`coverage` of intervals holds the truth. All kernels of one width count as much as all of another, because a
-new network brings widths rather than kernels. How far a program is from what was measured decides how large
-its error is, so residuals are taken, and intervals calibrated, for each *novelty* apart: a known combination
-of operators around a known shape, a known combination around a new shape, and a new combination. Checked in
+Gradient-boosted trees learn log(latency / roofline bound): an analytic bound extrapolates to unseen shapes,
+and the trees correct it. A second, smaller forest predicts the size of the first one's error; its scale is
+calibrated on out-of-fold residuals (normalised conformal prediction), so that a share `coverage` of intervals
+contains the true latency. Each width has the same total weight, because a new network brings new widths
+rather than new kernels. The error grows with a program's distance from the training set, so residuals are
+computed, and intervals calibrated, separately for each *novelty*: a known combination of operators around a
+known shape, a known combination around a new shape, and a new combination. Checked in
 tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for

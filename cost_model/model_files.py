@@ -1,9 +1,9 @@
-"""A model on disk: forests in XGBoost's own JSON, and a manifest beside them that says what they rest on.
+"""A model on disk: forests in XGBoost's own JSON, with a manifest of their provenance.
 
-The manifest is written last and removed first, so a folder with a manifest is a whole model. It names the
-digest of each forest, so that a changed one or one of another model is noticed. Whoever changes a forest can
-change the digest too: what keeps such a file from harm is `forest_files`. Nothing but JSON is read. Checked
-through tests/cost_model/test_kernel_model.py and test_stage_model.py.
+The manifest is written last and removed first, so a folder with a manifest is a complete model. It contains
+the digest of each forest, so that a modified forest or one of another model is detected. An attacker can
+change the digest too: protection against malicious files is in `forest_files`. Nothing but JSON is read.
+Checked through tests/cost_model/test_kernel_model.py and test_stage_model.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which tile of a reduction's results is kept in vector registers, from extents and strides alone.
+"""Choose the tile of a reduction's results that is kept in vector registers, from extents and strides alone.
 
 The model: a vector covers `lanes` neighbouring results, a tile is some rows of several vectors, and all of
 its partial results stay in registers while the reduction runs. A vector is cheap to load where the operand
 holds its axis last and advances by one; an operand that holds it elsewhere can be packed. Tiles divide their
-axes: there is no remainder. Latencies and cache sizes are left out.
+axes: there is no remainder. Latencies and cache sizes are not modelled.
 
 The tuner schedules kernels by this choice (`tuner.backends.kernels.register_tile`), and the cost model reads
 it off a workload (`cost_model.product_tile`), so that both know the same tile. Checked in

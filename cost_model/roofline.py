@@ -1,11 +1,11 @@
-"""The least time a program can take on a device: work over peak speed or traffic over bandwidth, and a call.
+"""A lower bound on a program's latency: work over peak speed or traffic over bandwidth, plus a call.
 
 The device's speeds are measurements like any other: workloads of role `device` (a large matrix product, a
-large copy, an empty call), kept in the records for each environment. What disturbs a probe only slows it
-down, so the fastest of each kind counts, whatever its date: a probe that was taken beside other work does no
-harm once there is another. What kernels are known to have reached on the device is evidence too: a probe that
-claims less is contradicted by them, and their speed stands in for it until it is taken again. The model
-leaves out caches, so a small working set may be faster than its bound; the learnt correction takes that up.
+large copy, an empty call), kept in the records for each environment. Disturbances only slow a probe down, so
+the fastest of each kind is used, whatever its date: a probe taken under load is harmless once there is
+another. The speed that kernels have reached on the device is evidence too: a probe that reports less is
+contradicted by them, and their speed is used instead until it is repeated. Caches are not modelled, so a
+small working set may be faster than its bound; the learnt correction accounts for that.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 2009.
 Checked in tests/cost_model/test_roofline.py.
@@ -44,7 +44,7 @@ class DeviceSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         peak_gflops: 10⁹ float32 operations a second of a large matrix product.
-        bandwidth_gb_s: 10⁹ bytes a second, read and written, of a large copy.
+        bandwidth_gb_s: 10⁹ bytes per second, read and written, of a large copy.
         call_us: microseconds of a call that does nothing.
     """
 
@@ -81,7 +81,7 @@ class ReachedSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gflops: 10⁹ operations a second of float32 matrix products.
-        bandwidth_gb_s: 10⁹ bytes a second of kernels whose traffic is as large as the bandwidth probe's.
+        bandwidth_gb_s: 10⁹ bytes per second of kernels whose traffic is as large as the bandwidth probe's.
         call_us: microseconds of the shortest kernels, each of which is one call at least.
     """
 

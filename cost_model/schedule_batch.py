@@ -1,10 +1,9 @@
-"""Which schedules are measured together: good ones that are not all alike.
+"""Choose a batch of schedules to measure: good ones that are diverse.
 
-A tuner measures the schedules with the highest scores that it came across. The highest are often alike: they
-take the same time, so that one of them measured makes the others waste. Here the best of those that are alike
-keeps its score, and the others get less, the more of them there are. Schedules are alike whose features
-differ little, on the scale on which those of the first ones that were seen differ. Checked in
-tests/cost_model/test_schedule_batch.py.
+A tuner measures the candidates with the highest scores. These are often similar: they take the same time, so
+that measuring one makes the others redundant. Here the best of a group of similar schedules keeps its score,
+and the others are penalised, the more of them there are. Schedules are similar if their features differ
+little, relative to the spread among the first candidates. Checked in tests/cost_model/test_schedule_batch.py.
 
 Source: local penalties within a batch follow González et al., "Batch Bayesian Optimization via Local
 Penalization", AISTATS 2016; here they multiply scores, and reach as far for every schedule.

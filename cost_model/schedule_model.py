@@ -1,13 +1,12 @@
-"""Which schedules of a kernel are likely to be fast: learnt from trials of other kernels, and its own.
+"""Rank the schedules of a kernel, learnt from its own trials and those of other kernels.
 
-A tuner asks for the order of thousands of candidate schedules, not for their latency, so the trees learn how
-far a trial is from the best of its own kernel: one forest the ratio, which tells the good ones apart, another
-its logarithm, which tells the bad ones apart. What they see are the features that TVM's tuner extracts of
-every store of a scheduled program; a program's stores are put together as the sum and the largest of each
-feature, those of the busiest store, and the sum over the others. Trials of the kernel at hand weigh four
-times as much as all others together. Trials that failed are left out.
-Checked in tests/cost_model/test_schedule_model.py; compared with TVM's own model in
-`benchmarks.schedule_cost_model`.
+A tuner needs a ranking of thousands of candidate schedules, not their latency, so the trees learn how far a
+trial is from the best of its own kernel: one forest the ratio, which separates the good ones, another its
+logarithm, which separates the bad ones. Their inputs are the features that TVM's tuner extracts from every
+store of a scheduled program; a program's stores are aggregated as the sum and the maximum of each feature,
+those of the busiest store, and the sum over the others. Trials of the current kernel weigh four times as much
+as all others together. Failed trials are ignored. Checked in tests/cost_model/test_schedule_model.py;
+compared with TVM's own model in `benchmarks.schedule_cost_model`.
 
 Source: the features are Ansor's (Zheng et al., OSDI 2020, section 4.4), as TVM's MetaSchedule extracts them;
 learning across kernels follows TenSet (Zheng et al., NeurIPS 2021, section 5).
@@ -124,7 +123,7 @@ def train_schedule_model(
 
 
 def rows_of(features: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    """Return one row a schedule, shape (num_schedules, 4 × num_features + 1)."""
+    """Return one row per schedule, shape (num_schedules, 4 × num_features + 1)."""
     return np.stack([_row(each) for each in features])
 
 

@@ -1,12 +1,11 @@
 """Latency of a pipeline stage (forward, backward or a half of it) from the latencies of its parts.
 
 A stage is measured as one program of several parts, each a sub-graph run by one backend; its record names
-them. The plain estimate is their sum and a call each. What it leaves out (parts find their inputs in a warm
-cache or not, the virtual machine allocates what goes between them) is learnt: a few small trees correct the
-logarithm of measured over plain. The interval is conformal, from errors on stages whose network's layers the
-trees had not seen. Parts may be measured or predicted; where they are predicted, their own uncertainty is
-added. Saved, it stands in the kernel model's folder, with a manifest of its own. Checked in
-tests/cost_model/test_stage_model.py.
+them. The plain estimate is their sum plus a call each. What it ignores (whether inputs are in the cache,
+allocation of intermediate tensors by the virtual machine) is learnt: a few small trees correct the logarithm
+of measured over plain. The interval is conformal, from errors on stages of networks held out from training.
+Parts may be measured or predicted; where they are predicted, their own uncertainty is added. It is saved in
+the kernel model's folder, with its own manifest. Checked in tests/cost_model/test_stage_model.py.
 
 Source: reference point is the plain sum of kernels as nn-Meter (Zhang et al., MobiSys 2021, section 5.3) uses
 it; the correction and its features are our own.

@@ -1,11 +1,11 @@
-"""How far a query lies outside of what a model was trained on, and how much wider its interval is for it.
+"""Distance of a query from the training range of a model, and the resulting widening of its interval.
 
-Trees say of every larger program what they say of the largest that they saw, so an error grows with the
-distance. Of each quantity (operations, working set, extents, threads, speeds of the device) the model keeps
-the range of its training set, apart for matrix products, convolutions, reductions and the rest. A query's
-*distance* is by how many doublings its farthest quantity lies outside, beyond a quarter of a doubling; half
-the width of its interval, in logarithms, grows in proportion to it. By how much is calibrated: models that
-were trained without the largest or the smallest programs are asked for these. Checked in
+Trees do not extrapolate: they predict for every larger program what they predict for the largest in training,
+so errors grow with the distance. For each quantity (operations, working set, extents, threads, speeds of the
+device) the model keeps the range of its training set, separately for matrix products, convolutions,
+reductions and the rest. A query's *distance* is the number of doublings by which its farthest quantity lies
+outside, beyond a quarter of a doubling; the half-width of its interval, in logarithms, grows in proportion to
+it. The rate is calibrated with models trained without the largest or the smallest programs. Checked in
 tests/cost_model/test_training_range.py; `tessel cost-model evaluate` shows the coverage on the largest
 programs as the split `extrapolation`.
 """

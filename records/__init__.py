@@ -1,8 +1,8 @@
 """What was measured, where, and with which versions; nothing else.
 
-The package owns three facts: a `Workload` (what was run, without any compiler's types), an `Environment`
-(on what it was run) and a `Measurement` (what came out). A `RecordStore` keeps them as `Record`s; nothing
-here knows how a latency is produced or used.
+The package defines three types: a `Workload` (what was run, without any compiler's types), an `Environment`
+(on what it was run) and a `Measurement` (the outcome). A `RecordStore` keeps them as `Record`s; nothing here
+depends on how a latency is produced or used.
 """
 
 from records.counts import Stats

@@ -1,14 +1,14 @@
-"""Connections to the database behind a store: which URL is which, how it is opened, what its errors mean.
+"""Connections to the database of a store: URLs, opening, and translation of errors.
 
 SQLite runs in write-ahead mode with `synchronous=FULL`: readers never wait for writers, and a commit that
-returned is on the disk, so that neither a killed process nor a power cut takes it back. Writers take the
-write lock when they begin (`BEGIN IMMEDIATE`), because a transaction that reads first and writes later can be
-refused at once, without waiting. A new file is made under another name and linked into place, so it
-appears whole, and eight processes that start together make one file.
+returned is on the disk, so that it survives a killed process and a power cut. Writers take the write lock
+when they begin (`BEGIN IMMEDIATE`), because a transaction that reads first and writes later can be refused
+immediately, without waiting. A new file is created under another name and linked into place, so creation is
+atomic, and eight processes that start together create one file.
 
-A file that may not be written, or in whose folder nothing may be, is read all the same: without the files
-that SQLite otherwise makes beside it, and never without what a killed writer left there. A file of somebody
-else's is refused before anything of it is changed, its journal mode included. Checked in
+A read-only file, or one in a read-only folder, can still be read: without the auxiliary files that SQLite
+otherwise creates, but including a write-ahead log left by a killed writer. A file of another application is
+refused before anything in it is changed, its journal mode included. Checked in
 tests/records/test_connection.py.
 """
 

@@ -1,4 +1,4 @@
-"""How much a store holds, counted from one index that was made for it."""
+"""Summary counts of a store, computed from a single covering index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""On what a program was run: the device, its threads, its driver and the versions of what ran it.
+"""The environment of a measurement: device, threads, driver, and versions of the software involved.
 
-Two environments are interchangeable for an exact look-up only where every field is equal. What the model
-leaves out (clock speed at the moment, other load) shows in the spread of a measurement's samples instead.
+Two environments are interchangeable for an exact look-up only where every field is equal. What is not
+modelled (current clock frequency, other load) shows in the spread of a measurement's samples instead.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Records as JSON Lines: to look at, to keep, to send, to put together again.
+"""Export and import of records as JSON Lines.
 
-Each line is one record that stands alone:
-```
-{"digest": "…", "measurement": {…}, "schema_version": 1, "workload": {…}}
-```
-Keys are sorted, and lines are ordered by the time of measurement, then by digest, so the same records give
-the same bytes from whatever store, and an export that is imported and exported again is equal byte for byte.
-Record ids belong to a store and are left out. A file may come from a stranger: every line is bounded
-in size, decoded into typed values only, and checked against its digest, and `check_records` looks at all of
+Each line is one record that stands alone: ``` {"digest": "…", "measurement": {…}, "schema_version": 1,
+"workload": {…}} ``` Keys are sorted, and lines are ordered by the time of measurement, then by digest, so the
+same records give the same bytes from any store, and exporting an imported file reproduces it byte for byte.
+Record ids belong to a store and are omitted. A file may come from an untrusted source: every line is bounded
+in size, decoded into typed values only, and checked against its digest, and `check_records` validates all of
 them before the first is imported. Checked in tests/records/test_exchange.py and, with changed files,
 tests/records/test_untrusted.py.
 """

@@ -1,8 +1,8 @@
-"""How large what a record says may be: one truth for appending, exporting, importing and both databases.
+"""Size limits of records, shared by appending, exporting, importing and both databases.
 
 Whatever `append` accepts is exported as a line that is imported again, equal, from and into either database.
-So each bound is looked at before a record is kept, by `records.record.storable`, and every reader of lines
-takes what those bounds allow. Checked in tests/records/test_limits.py.
+Each limit is therefore checked before a record is stored, by `records.record.storable`, and every reader of
+lines accepts what those limits allow. Checked in tests/records/test_limits.py.
 """
 
 from __future__ import annotations

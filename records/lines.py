@@ -1,4 +1,4 @@
-"""Files of JSON Lines from strangers: read line by line, with a bound on how long a line may be."""
+"""Untrusted files of JSON Lines, read line by line, with a limit on the length of a line."""
 
 from __future__ import annotations
 

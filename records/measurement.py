@@ -1,7 +1,7 @@
-"""What came out of running a workload once: samples, or why there are none.
+"""The outcome of running a workload: samples, or the reason why there are none.
 
 A failed measurement is a measurement: it has a status and a message and no samples, never an infinite
-latency. Latencies are wall-clock microseconds of one execution, one sample a repeat.
+latency. Latencies are wall-clock microseconds of one execution, one sample per repeat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         target: canonical text of the target.
         environment: where it ran.
         status: how it ended.
-        samples_us: wall-clock microseconds, one a repeat, in the order taken; empty unless the status is ok.
+        samples_us: wall-clock microseconds, one per repeat, in order; empty unless the status is ok.
         message: why it failed, in one line; empty if it did not.
         peak_memory_bytes: most memory the program held beside its arguments, where it was measured.
         relative_error: where results were checked, the largest difference from the reference's, over the

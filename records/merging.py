@@ -1,8 +1,7 @@
 """Records of other stores and files, added to a store: imported, or merged with a report of conflicts.
 
-Every batch is one transaction, and adds nothing that is there already: whoever is killed in the middle runs
-the same command again. Checked in tests/records/test_merging.py and, with kills, in
-tests/records/test_faults.py.
+Every batch is one idempotent transaction: after a kill, running the same command again resumes. Checked in
+tests/records/test_merging.py and, with kills, in tests/records/test_faults.py.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The database files of TVM's MetaSchedule, in and out, without TVM.
+"""Import and export of TVM's MetaSchedule databases, without TVM.
 
-TVM keeps a folder of two files of JSON Lines: `database_workload.json` with `[structural hash, module]` a
-line, the module being TVM's own serialisation in base64, and `database_tuning_record.json` with
+TVM keeps a folder of two files of JSON Lines: `database_workload.json` with one `[structural hash, module]`
+per line, the module being TVM's own serialisation in base64, and `database_tuning_record.json` with
 `[workload index, [trace, seconds or null, target, arguments]]`. Such a record becomes a measurement by the
 backend `metaschedule` whose settings are the trace, of a workload with one opaque operator that carries hash
 and module; neither is interpreted here, so nothing in the files is run.
 
-TVM does not write down on which device, with how many threads or with which version it measured. The
-environment of an imported record says `unknown` instead, so that no exact look-up finds it by mistake. Going
-out, seconds may differ from those that came in by one unit in the last place, and only records that came
-from TVM have what TVM needs. Checked in tests/records/test_metaschedule.py, there also against TVM itself.
+TVM does not record on which device, with how many threads or with which version it measured. The environment
+of an imported record says `unknown` instead, so that no exact look-up finds it by mistake. On export, seconds
+may differ from the imported ones by one unit in the last place, and only records imported from TVM can be
+exported. Checked in tests/records/test_metaschedule.py, there also against TVM itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What happens to a database of records before its first use: made, taken as it is, upgraded or refused.
+"""Opening a database of records: it is created, used as it is, upgraded or refused.
 
-The version stands in the table `record_schema`. An older database is upgraded in one transaction: its records
-are read as values by what is known of the old tables, and written by today's code under the ids that they had
-(a plan names its records by id). Whoever dies in the middle leaves the old database. The old tables are kept:
-an SQLite file is first copied to `NAME.v1-backup` beside it, and on PostgreSQL the old tables move to the
-schema `records_v1_backup`. A newer database is refused. Checked in tests/records/test_migration.py.
+The version is stored in the table `record_schema`. An older database is upgraded in one transaction: its
+records are read as values according to the old tables, and written by the current code under their old ids (a
+plan refers to its records by id). A crash in between leaves the old database unchanged. The old tables are
+kept: an SQLite file is first copied to `NAME.v1-backup` beside it, and on PostgreSQL the old tables move to
+the schema `records_v1_backup`. A newer database is refused. Checked in tests/records/test_migration.py.
 
 Versions: 1 held target and latency in no table of their own and had no digests; 2 is described in
 `records.schema`.

@@ -1,4 +1,4 @@
-"""A store made smaller: what no look-up needs is removed, in one transaction.
+"""Pruning of a store: records that no look-up needs are removed, in one transaction.
 
 Checked in tests/records/test_pruning.py.
 """

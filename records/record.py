@@ -1,9 +1,9 @@
-"""A stored measurement, what names it, and which stored ones a caller is willing to reuse.
+"""A stored measurement, its identity, and which stored ones a caller accepts for reuse.
 
-A record is named by its *digest*: a hash of everything the measurement says. Two records with one digest are
-the same fact, so that appending, importing and merging twice changes nothing, and an append whose answer was
-lost may be sent again. The digest is also what shows damage: it is checked whenever a record is read.
-Checked in tests/records/test_record.py.
+A record is identified by its *digest*: a hash of the entire measurement. Two records with the same digest are
+equal, so appending, importing and merging are idempotent, and an append whose acknowledgement was lost can be
+retried. The digest also detects corruption: it is checked whenever a record is read. Checked in
+tests/records/test_record.py.
 """
 
 from __future__ import annotations

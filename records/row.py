@@ -1,8 +1,8 @@
-"""Records as rows of the tables, and back; what comes back is checked against its hashes.
+"""Conversion of records to and from table rows; what is read is checked against its hashes.
 
-SQLite notices a file that is cut short or whose pages do not fit together, but not a changed byte inside a
-value. Workloads, environments and targets are stored under the hash of their text, and each measurement
-beside its digest, so such a byte is noticed here.
+SQLite detects a truncated file and inconsistent pages, but not a changed byte inside a value. Workloads,
+environments and targets are stored under the hash of their text, and each measurement beside its digest, so
+such corruption is detected here.
 """
 
 from __future__ import annotations

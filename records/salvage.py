@@ -1,8 +1,8 @@
-"""All records in an order that every store shares, and what is left of them in a damaged file.
+"""All records in canonical order, and recovery of the readable ones from a damaged file.
 
 The order is the time of measurement, then the digest. In a damaged file, a page of the database or a single
-value may be unreadable, and even the index by which all records are found; then every id that was ever given
-out is tried by itself, so that one bad page costs the records on it and no others.
+value may be unreadable, and even the index by which all records are found; then every id ever assigned is
+tried separately, so that a bad page loses only the records on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from records.writer import pages
 def iterate_by_time(
     store: RecordStore, *, on_damage: Callable[[str], None] | None = None
 ) -> Iterator[Record]:
-    """Yield all records by time of measurement, then by digest; memory grows by a few bytes a record.
+    """Yield all records by time of measurement, then by digest; memory grows by a few bytes per record.
 
     Args:
         store: where they are.

@@ -1,14 +1,10 @@
 """The tables that hold records, for SQLite and PostgreSQL alike.
 
-```
-workloads ◄──┐
-environments ◄── measurements       record_schema: one row, the version of all this
-targets ◄────┘
-```
-What many measurements share stands once, under the hash of its text; a measurement refers to it. Columns of
-`measurements` repeat what its digest covers and add one derived figure, `latency_us`, which lets the
-database order by it. The version is raised with every change of the tables; `records.migration` then learns
-to read the version before.
+``` workloads ◄──┐ environments ◄── measurements record_schema: one row, the version of all this targets
+◄────┘ ``` Data shared by many measurements is stored once, under the hash of its text, and referenced by
+them. Columns of `measurements` repeat what its digest covers and add one derived figure, `latency_us`, which
+lets the database order by it. The version is raised with every change of the tables; `records.migration` then
+learns to read the version before.
 """
 
 from __future__ import annotations

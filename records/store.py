@@ -1,9 +1,9 @@
-"""The store of records: append measurements, and find those that may be used again.
+"""The store of records: append measurements, and find those that can be reused.
 
 An append returns when its record is on the disk. A look-up always respects the target and the device model
-(TVM's own database looks at neither), and by default every field of the environment, because a latency under
-another number of threads or another library version is another latency. Appending what is already there
-changes nothing and returns its id. Both databases pass the one contract test, tests/records/test_store.py.
+(TVM's own database checks neither), and by default every field of the environment, because latencies under
+another number of threads or another library version differ. Appending an existing record changes nothing and
+returns its id. Both databases pass the same contract test, tests/records/test_store.py.
 """
 
 from __future__ import annotations

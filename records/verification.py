@@ -1,7 +1,7 @@
-"""Reading everything in a store to find what is not as it was written.
+"""Integrity check of an entire store.
 
-Three things are looked at: the database's own structure (SQLite's pages and indexes), references between the
-tables, and every hash. Reading goes on after what is damaged, as far as the database lets it.
+Three things are checked: the database's own structure (SQLite's pages and indexes), references between the
+tables, and every hash. Reading continues past damage as far as the database permits.
 """
 
 from __future__ import annotations

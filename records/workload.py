@@ -1,10 +1,10 @@
-"""What was run: operators, shapes, data types, work and traffic, in a form that outlives any compiler.
+"""What was run: operators, shapes, data types, work and traffic, independent of any compiler.
 
 A workload is a small data-flow program. Its values are numbered: first the inputs, then the outputs of each
 operator in order. Two programs that differ only in names or in the order of independent operators have the
-same canonical form, and so the same fingerprint: that is how a repeated layer is measured once. The model
-leaves out what runs the program (that is the backend and target of a `Measurement`) and the data itself.
-Checked in tests/records/test_workload.py.
+same canonical form, and so the same fingerprint: that is how a repeated layer is measured once. It contains
+neither what runs the program (the backend and target of a `Measurement`) nor the data itself. Checked in
+tests/records/test_workload.py.
 """
 
 from __future__ import annotations

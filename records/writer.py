@@ -1,4 +1,4 @@
-"""How records get into the tables: what they share first, then the measurements, each only once.
+"""Insertion of records into the tables: shared rows first, then the measurements, each only once.
 
 All writing goes through `insert_records`: appending, importing, merging and upgrading. The caller owns the
 transaction.

@@ -99,18 +99,18 @@ def parse_duration(text: str) -> float:
 
 
 def parse_limits(text: str, num_devices: int) -> tuple[int, ...]:
-    """Return a memory limit in units for each device from one number or one a device (`6` or `6,6,4,4`)."""
+    """Return a memory limit in units for each device from one number or one per device (`6` or `6,6,4,4`)."""
     try:
         limits = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise typer.BadParameter(
-            f"memory {text!r} is not a whole number, nor one a device; write 6 or 6,6,4,4"
+            f"memory {text!r} is not a whole number, nor one per device; write 6 or 6,6,4,4"
         ) from error
     if len(limits) == 1:
         limits *= num_devices
     if len(limits) != num_devices:
         raise typer.BadParameter(
-            f"memory {text!r} has {len(limits)} numbers for {num_devices} devices; give one, or one a device"
+            f"memory {text!r} has {len(limits)} numbers for {num_devices} devices; give 1 or one per device"
         )
     if min(limits) < 0:
         raise typer.BadParameter(f"memory {text!r} has a negative number; limits are units >= 0")
@@ -118,7 +118,7 @@ def parse_limits(text: str, num_devices: int) -> tuple[int, ...]:
 
 
 def parse_spans(text: str) -> int | tuple[int, ...]:
-    """Return one span, or one a stage, from `3` or `3,4,4,5`."""
+    """Return one span, or one per stage, from `3` or `3,4,4,5`."""
     try:
         spans = tuple(int(part) for part in text.split(","))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`tessel backends`: who may run sub-graphs on a target, and why not the others."""
+"""`tessel backends`: which backends can run sub-graphs on a target, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def backends(
     ] = "cpu",
     own: Annotated[
         list[str] | None,
-        typer.Option("--own", metavar="MODULE:OBJECT", help="List a backend of one's own too; repeatable."),
+        typer.Option("--own", metavar="MODULE:OBJECT", help="Also list your own backend; repeatable."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """List the backends, with the reason where one cannot run on the target here.
+    """List the backends, with the reason if one cannot run on the target here.
 
     Example: `tessel backends --target cpu`.
     """

@@ -1,4 +1,4 @@
-"""`tessel records collect`: gather a training set for the cost model."""
+"""`tessel records collect`: measure a training set for the cost model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def collect(
     options: MeasuringOptions,
     networks: Annotated[
         str | None,
-        typer.Option(help="Models to take kernels from, by commas; small ones of the zoo if left out."),
+        typer.Option(
+            help="Models to take kernels from, separated by commas; default: small ones of the zoo."
+        ),
     ] = None,
-    batches: Annotated[str, typer.Option(help="Batch sizes, by commas.")] = "1,2,4",
+    batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,2,4",
     lengths: Annotated[
         str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
     ] = None,
@@ -32,14 +34,16 @@ def collect(
     max_gflops: Annotated[
         float | None, typer.Option(help="Leave out programs of more 10⁹ operations than this.")
     ] = None,
-    max_samples: Annotated[int | None, typer.Option(help="Most programs to measure now.")] = None,
-    time_limit: Annotated[str | None, typer.Option(help="Longest to go on, such as 10m.")] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="Maximum number of programs to measure now.")
+    ] = None,
+    time_limit: Annotated[str | None, typer.Option(help="Time limit, such as 10m.")] = None,
     save_networks: Annotated[
         Path, typer.Option(help="Where to write which workloads belong to which network.")
     ] = Path("out/networks.json"),
     json: JsonOption = False,
 ) -> None:
-    """Measure kernels of many networks, shapes and backends; stop and go on at any time.
+    """Measure kernels of many networks, shapes and backends; can be interrupted and resumed.
 
     Example: `tessel records collect --time-limit 10m`
     """

@@ -1,4 +1,4 @@
-"""`tessel compare`: the searched schedule beside every hand-written one."""
+"""`tessel compare`: compare the searched schedule with the hand-written ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _check_names(text: str | None) -> str | None:
 SchedulesOption = Annotated[
     str | None,
     typer.Option(
-        help="Hand-written schedules to compare with, by commas; all that apply if left out.",
+        help="Hand-written schedules to compare with, separated by commas; default: all that apply.",
         autocompletion=completion.schedules,
         callback=_check_names,
     ),
@@ -39,12 +39,12 @@ SchedulesOption = Annotated[
 def compare(
     file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also say why a hand-written schedule does not apply.")
+        bool, typer.Option("--explain", help="Also explain why a hand-written schedule does not apply.")
     ] = False,
     schedules: SchedulesOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Show a schedule beside every hand-written one on the same placement and limits.
+    """Compare a schedule with every hand-written one on the same placement and limits.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""What the shell completes: names of models, sizes, backends, targets, shapes and schedules.
+"""Shell completion: names of models, sizes, backends, targets, shapes and schedules.
 
 Importing TVM takes longer than one waits for a completion, so the names that it stands behind are written
 down here; tests/scripts/test_completion.py holds them against the real ones. Targets of a vendor are asked of

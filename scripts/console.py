@@ -1,4 +1,4 @@
-"""How the commands speak: results on stdout, everything else on stderr.
+"""Output of the commands: results on stdout, everything else on stderr.
 
 Tables fit 100 columns. Colours, bold and dim text are left out where the output is no terminal or NO_COLOR is
 set. Names come from files, and files from strangers: whatever is printed goes through `printable`, so that no
@@ -127,7 +127,7 @@ def print_table(
     Args:
         title: above the table; nothing if empty.
         columns: their headings.
-        rows: a cell a column.
+        rows: a cell per column.
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.
     """
@@ -178,7 +178,7 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
 
 
 def format_numbers(numbers: Sequence[int]) -> str:
-    """Return a number a device: one where all are equal, only their range where they would fill a line."""
+    """Return a number per device: one where all are equal, only their range where they would fill a line."""
     if len(set(numbers)) == 1:
         return str(numbers[0])
     text = ",".join(map(str, numbers))

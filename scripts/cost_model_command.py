@@ -1,4 +1,4 @@
-"""`tessel cost-model`: train the model on records, say how good it is, and ask it."""
+"""`tessel cost-model`: train the model on records, evaluate it, and predict with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = CommandApp(
     no_args_is_help=True,
-    help="Train, evaluate and ask the cost model; from records alone.\n\nExample: `tessel cost-model train`",
+    help="Train, evaluate and query the cost model from records.\n\nExample: `tessel cost-model train`",
 )
 
 DEFAULT_MODEL = Path("out/cost_model")
@@ -100,7 +100,7 @@ def evaluate(
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say how good the model is on shapes, combinations and networks it has not seen, and on unseen stages.
+    """Evaluate the model on held-out shapes, combinations, networks and stages.
 
     Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
     """
@@ -147,7 +147,7 @@ def predict(
     records: RecordsOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Predict how long each backend takes for a workload, or how long a stage does, beside what was measured.
+    """Predict the latency of a workload on each backend, or of a stage, next to what was measured.
 
     Example: `tessel cost-model predict 4be2… --records sqlite:///out/records.db`
     """
@@ -208,7 +208,7 @@ def predict(
     console.print_table("", ["backend", "predicted", "90 % interval", "measured"], table)
     outside = dict.fromkeys(name for prediction in predictions for name in prediction.out_of_range)
     if outside:
-        console.print_line(f"out of range: {', '.join(outside)}; the model was trained on nothing like it")
+        console.print_line(f"out of range: {', '.join(outside)}; unlike anything in the training set")
 
 
 def _train_stages(url: str, seed: int, threads: int | None) -> tuple[StageModel | None, str]:

@@ -1,4 +1,4 @@
-"""`tessel doctor`: what this machine and installation can do, and why not the rest."""
+"""`tessel doctor`: what works on this machine and installation, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Finding:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Say what this machine and installation can do, why not the rest, and how to mend it.
+    """Report what works on this machine and installation, what does not, and how to fix it.
 
-    The exit status is 1 where something required is broken. What is optional is only missing, and a warning
-    costs time, not correctness.
+    The exit status is 1 if something required is broken. Optional parts may be missing, and a warning
+    concerns speed, not correctness.
 
     Examples:
 
@@ -89,7 +89,7 @@ def find_all() -> Iterator[Finding]:
         yield Finding(
             name=installation.PROJECT,
             status="broken",
-            detail="is not installed, so nobody says which versions it needs",
+            detail="is not installed, so the required versions are unknown",
             fix=installation.install_project(),
         )
     for requirement in requirements or ():
@@ -251,7 +251,7 @@ def _threads() -> Iterator[Finding]:
         if not text.isdigit() or int(text) < 1:
             detail, fix = f"{name}={text} is not a number of threads", f"unset {name}"
         elif int(text) > cores:
-            detail = f"{name}={text} is more than the {cores} cores usable; threads take turns"
+            detail = f"{name}={text} is more than the {cores} usable cores; threads will share cores"
             fix = f"unset {name}, or export {name}={cores}"
         else:
             yield Finding(name="threads", status="ok", detail=f"{name}={text}; measurements pin their own")

@@ -175,7 +175,7 @@ def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
     )
     return (
         PageTable(
-            title="Stages, a micro-batch (measured where nothing else is said)",
+            title="Stages, per micro-batch (measured unless marked)",
             columns=("stage", "F", "B and W joint", "B", "W", "weights", "saved"),
             rows=stages,
         ),

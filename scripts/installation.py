@@ -1,4 +1,4 @@
-"""Advice on installing, for a clone and for an installed wheel: each is told what works there.
+"""Installation advice that fits how the project was installed: from a clone or from a wheel.
 
 A clone has `constraints.txt` and a Makefile; a wheel has neither, and says in its metadata what it needs.
 """

@@ -1,4 +1,4 @@
-"""`tessel language`: train the tensor language model, have it write schedules, and measure them."""
+"""`tessel language`: train the tensor language model, generate schedules with it, and measure them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = CommandApp(
     no_args_is_help=True,
-    help="Train the tensor language model, have it write schedules of kernels, and measure them.\n\n"
+    help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
     "Example: `tessel language train`",
 )
 
@@ -48,7 +48,7 @@ _KERNEL_HELP = (
 ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
 ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
 TemperatureOption = Annotated[
-    float, typer.Option(help="Above 0; the lower, the more of what the model takes to be likely.")
+    float, typer.Option(help="Sampling temperature, above 0; lower values favour likelier decisions.")
 ]
 
 
@@ -78,7 +78,7 @@ def train(
         int, typer.Option(help="Random schedules of each of --kernels that the records shall hold.")
     ] = 0,
     hold_out: Annotated[
-        str | None, typer.Option(help="Kernels whose trials are not to be learnt from, by spaces.")
+        str | None, typer.Option(help="Kernels whose trials are held out of training, separated by spaces.")
     ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3,
     width: Annotated[int, typer.Option(help="Width of the network.")] = 128,
@@ -91,7 +91,7 @@ def train(
 ) -> None:
     """Train on unmeasured schedules of random kernels, then on the best trials that the records hold.
 
-    Checkpoints are whole models: Ctrl-C ends the training with the last state kept, and `--go-on` continues.
+    Checkpoints are complete models: Ctrl-C ends training and keeps the last one; `--go-on` resumes.
 
     Examples:
 
@@ -181,7 +181,7 @@ def generate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Write schedules of a kernel, the likeliest first, and say which of them TVM takes as they are.
+    """Generate schedules of a kernel, likeliest first, and report which of them TVM accepts unchanged.
 
     Examples:
 
@@ -274,7 +274,7 @@ def evaluate(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Measure how fast kernels get after 1, 2, 4, … trials: by the model, by evolution, and at random.
+    """Compare the best latency after 1, 2, 4, … trials: proposed by the model, by evolution, and at random.
 
     All three are measured by the same builder and runner. Evolution is MetaSchedule's with its XGBoost model.
     A trial takes about a second; all are kept in the records.
@@ -416,7 +416,7 @@ def _measuring(machine: Machine, records: str, model: Path) -> Measuring:
 
 
 def _progress(update: Reporter, text: str, before: int, total: int) -> Callable[[int, int], None]:
-    """Return what is told of a part, and shows the whole."""
+    """Return a callback that reports a part's progress as progress of the total."""
     return lambda done, _: update(text, before + done, total)
 
 

@@ -1,4 +1,4 @@
-"""The `tessel` command: one module a sub-command, and one place where errors become a line and a status.
+"""The `tessel` command: one module per sub-command, and one place that turns errors into exit statuses.
 
 Exit status: 0 done, 1 could not be done, 2 wrong usage or an unreadable file, 130 interrupted. The modules of
 the sub-commands import nothing heavy before their function runs, so that `--help` answers at once.
@@ -55,7 +55,7 @@ app = CommandApp(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Find how to run a model fast across several devices, and prove it against hand-written 1F1B.\n\n"
+    help="Find a fast way to run a model on several devices, and compare it with hand-written 1F1B.\n\n"
     "Example: `tessel tune gpt2:tiny --devices 2`; `tessel COMMAND --help` has more.",
 )
 app.command("tune")(tune_command.tune)

@@ -1,4 +1,4 @@
-"""A plan, or a schedule, as a Markdown report: what one pastes into a pull request."""
+"""A plan or a schedule as a Markdown report, ready to paste into a pull request."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     from tessel.comparison import format_ms
 
     schedule = plan.schedule
-    proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
+    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
     kind = "training" if plan.training else "inference"
     parts = [
         f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
-        f"{_escaped(plan.device_model)}, {plan.num_threads} threads a device, {schedule.micro_batches} "
+        f"{_escaped(plan.device_model)}, {plan.num_threads} threads per device, {schedule.micro_batches} "
         f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
         f"simulated from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
-        "### Stages, a micro-batch\n",
+        "### Stages (latencies per micro-batch)\n",
         _stages(plan),
-        "### Backends, the whole forward function\n",
+        "### Backends, forward function end to end\n",
         _end_to_end(plan),
         f"Largest error against the unpartitioned model {format_error(plan.max_relative_error)}; of "
         f"gradients against the uncut model {format_error(plan.max_gradient_error)}.\n",
-        "### Sub-graphs that take most of the time\n",
+        "### Most expensive sub-graphs\n",
         _partition(plan),
     ]
     return "\n".join(parts)
@@ -86,7 +86,7 @@ def _partition(plan: Plan) -> str:
         )
         for part in plan.partition[:_MAX_PARTS]
     ]
-    return _table(("operators", "backend", "latency", "runs", "runner-up"), rows)
+    return _table(("operators", "backend", "latency", "runs", "alternative"), rows)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

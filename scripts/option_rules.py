@@ -1,4 +1,4 @@
-"""Which options go together: every option of every command, and without or beside what it has no effect.
+"""Which options go together: for every option of every command, when it has no effect.
 
 An option that is accepted and ignored misleads, so it is refused, in one line that says why and what to do.
 `OPTION_RULES` is the one table of this: `problem_of` checks a command line against it, `help_of` turns it
@@ -170,14 +170,14 @@ _SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     "--micro-batches": (
         Rule(
             excludes=_given("--period-only"),
-            why="a repetend goes on for ever",
+            why="a repetend repeats indefinitely",
             remedy="leave --period-only out",
         ),
     ),
     "--memory": (
         Rule(
             excludes=_given("--frontier"),
-            why="it is one limit, and a frontier shows all that matter",
+            why="it is one limit, and a frontier covers all relevant ones",
         ),
     ),
     "--infer": (_FILE,),
@@ -290,7 +290,9 @@ _THREADS = Rule(
 )
 _BATCH = (
     Rule(
-        excludes=(Condition("a model of one's own", lambda line: not _is_of_zoo(line.values["model"])),),
+        excludes=(
+            Condition("a model that is not from the zoo", lambda line: not _is_of_zoo(line.values["model"])),
+        ),
         why="only models of the zoo know which extent is the batch",
         remedy="give the shapes of the inputs with --shape NAME=EXTENT,…",
     ),
@@ -417,7 +419,7 @@ _COLLECT: Mapping[str, tuple[Rule, ...]] = {
     "--lengths": (
         Rule(
             excludes=(Condition("--networks that read no text", _read_no_text),),
-            why="nobody takes tokens",
+            why="no network takes tokens",
             remedy="add a network such as gpt2:tiny",
         ),
     ),
@@ -577,7 +579,7 @@ _LANGUAGE_TRAIN: Mapping[str, tuple[Rule, ...]] = {
     "--kernels": (
         Rule(
             needs=_given("--trials"),
-            why="nobody said how many trials of each to measure",
+            why="the number of trials is not given",
             remedy="add --trials",
         ),
     ),

@@ -1,4 +1,4 @@
-"""stdout and stderr of a process that runs one command: no character and no reader who left stops it.
+"""stdout and stderr of a one-command process: neither an unencodable character nor a closed pipe stops it.
 
 Results of minutes of work are printed last. So text that the stream's encoding lacks is written with
 backslashes; a reader who went away (`tessel … | head -1`) is no error, and the command ends as it would have;

@@ -43,7 +43,10 @@ def partition(
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say of each sub-graph who else could run it, and how fast.")
+        bool,
+        typer.Option(
+            "--explain", help="For each sub-graph, show the other backends that could run it, and how fast."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -153,7 +156,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     print_end_to_end("Whole model", result)
     if result.chosen_by != "searched":
         console.print_line(
-            f"the mix is another partition ({result.chosen_by}): it won against the search's first"
+            f"the mix is another partition ({result.chosen_by}): it measured faster than the searched one"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     pruned = result.function.priced.num_pruned
@@ -171,21 +174,21 @@ def _explain(result: PartitionedModel) -> None:
             ", ".join(each.operators),
             each.backend,
             format_figure(each.figure),
-            each.alternatives[0].runners if each.alternatives else "nobody else",
+            each.alternatives[0].runners if each.alternatives else "no other backend",
             console.format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
             _others(each),
             each.rule,
         ]
         for each in result.explanations
     ]
-    columns = ["operators", "backend", "latency", "runner-up", "its latency", "others", "rule"]
+    columns = ["operators", "backend", "latency", "alternative", "its latency", "others", "rule"]
     console.print_line()
     console.print_table(
-        "Why each sub-graph went where it did",
+        "Why each sub-graph runs where it does",
         columns,
         rows,
         text_columns=2,
-        folded=("runner-up", "others", "rule"),
+        folded=("alternative", "others", "rule"),
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
         console.print_line(f"refused {number} times: {sentence}")
@@ -198,11 +201,11 @@ def _note_reasons(result: PartitionedModel) -> None:
             f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
         )
         chosen = f"{each.backend} {format_figure(each.figure)}"
-        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'nobody else'}")
+        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'no other backend'}")
 
 
 def _others(explanation: Explanation) -> str:
-    """Say how long the backends after the runner-up take, and what the others said."""
+    """Say how long the backends after the best alternative take, and why the others cannot run it."""
     slower = [f"{each.runners} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
     return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
 

@@ -1,4 +1,4 @@
-"""`tessel records best`: the fastest way that is known to run each part of a model."""
+"""`tessel records best`: the fastest known way to run each part of a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def best(
     records: UrlOption = tuning_options.DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Show the fastest record of each part of a model on a target, and of the model as a whole.
+    """Show the fastest record of each part of a model on a target, and of the entire model.
 
     Nothing is measured. Target and device are always this machine's own; `--match` says how much else must
     be.
@@ -54,7 +54,9 @@ def best(
     columns = ["operators", "backend", "record", "latency"]
     console.print_table("", columns, [_row(record) for record in found], text_columns=2)
     if missing:
-        console.print_note(f"{missing} more parts have no record here; `tessel partition` measures them")
+        console.print_note(
+            f"{missing} more parts have no record for this target; `tessel partition` measures them"
+        )
 
 
 def _workloads(

@@ -1,4 +1,4 @@
-"""`tessel records`: what was measured so far, and what to do with it."""
+"""`tessel records`: what was measured so far, and tools to manage it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_records(
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 50,
     json: JsonOption = False,
 ) -> None:
-    """List records in the order they were kept.
+    """List records in the order they were stored.
 
     Example: `tessel records list --status error`.
     """
@@ -137,7 +137,7 @@ def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> No
     else:
         for finding in findings:
             console.print_line(f"{finding.subject}: {finding.problem}")
-        console.print_line(f"{len(findings)} findings" if findings else "every record is as it was written")
+        console.print_line(f"{len(findings)} findings" if findings else "all records are intact")
     if findings:
         raise typer.Exit(1)
 

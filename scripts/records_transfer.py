@@ -1,4 +1,4 @@
-"""`tessel records export | import | merge | prune`: records moved, put together and made fewer."""
+"""`tessel records export | import | merge | prune`: move, merge and prune records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write all records, one a line, in an order that depends on the records alone.
+    """Write all records, one per line, in an order that depends on the records alone.
 
     Example: `tessel records export records.jsonl`.
     """
@@ -66,7 +66,7 @@ def import_(
     records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
-    """Add the records of a file; it is checked completely first, and what is known stays as it is.
+    """Add the records of a file; it is validated completely first, and existing records are unchanged.
 
     Example: `tessel records import records.jsonl`.
     """
@@ -94,11 +94,11 @@ def merge(
     ],
     records: UrlOption = DEFAULT_RECORDS,
     tolerance: Annotated[
-        float, typer.Option(help="Least ratio of two latencies that is reported as a conflict.")
+        float, typer.Option(help="Smallest ratio of two latencies that is reported as a conflict.")
     ] = 1.5,
     json: JsonOption = False,
 ) -> None:
-    """Add other records to `--records`, and say where they contradict what was there; both are kept.
+    """Add other records to `--records`, and report where they contradict existing ones; both are kept.
 
     Example: `tessel records merge laptop.db server.db --records sqlite:///all.db`.
     """

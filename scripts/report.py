@@ -45,7 +45,7 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
         for part in ordered[:_MAX_ROWS]
     ]
     console.print_line()
-    console.print_table("", ["most time in", "backend", "latency", "runs", "runner-up"], rows, text_columns=2)
+    console.print_table("", ["operators", "backend", "latency", "runs", "alternative"], rows, text_columns=2)
     if len(ordered) > _MAX_ROWS:
         console.print_line(f"… and {len(ordered) - _MAX_ROWS} more")
     console.print_line()
@@ -58,7 +58,7 @@ def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
     console.print_table(title, columns, end_to_end_rows(found))
     if found.is_tie:
         console.print_line(
-            "a tie: no program is ahead beyond its interval, so the mix is the simplest of them"
+            "a tie: no difference exceeds its interval, so the mix is the simplest of the tied programs"
         )
     error = found.sum_of_parts.latency_us / mix - 1
     console.print_line(
@@ -97,7 +97,7 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
     prefix = _common_prefix([layer for stage in stages for layer in stage.layers])
     rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
-    console.print_table("Stages (a micro-batch)", columns, rows)
+    console.print_table("Stages (per micro-batch)", columns, rows)
 
 
 def format_figure(figure: Figure) -> str:

@@ -60,7 +60,7 @@ def run(
         typer.Option(
             help="compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
             "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
-            "blocks (the default for a schedule). module:function or file.py:function: stages of one's own."
+            "blocks (the default for a schedule). module:function or file.py:function: your own stages."
         ),
     ] = None,
     step: Annotated[
@@ -75,7 +75,7 @@ def run(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3,
-    timeout: Annotated[str, typer.Option(help="Longest the ranks may take, such as 5m.")] = "5m",
+    timeout: Annotated[str, typer.Option(help="Time limit for the ranks, such as 5m.")] = "5m",
     trace: Annotated[
         Path | None, typer.Option(help="Write what every rank really did as a trace for Perfetto (.json).")
     ] = None,
@@ -93,8 +93,8 @@ def run(
     overheads: Annotated[
         Overheads,
         typer.Option(
-            help="What ranks take beside their blocks: known, from the records, or measured once if they "
-            "lack it; anew, measured again; none, left out."
+            help="Overheads that ranks add to their blocks: known, from the records, or measured once if "
+            "missing; anew, measured again; none, left out."
         ),
     ] = Overheads.KNOWN,
     model: Annotated[
@@ -111,9 +111,9 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Run a plan's schedule and 1F1B in turn, one process a device, and check every loss and gradient.
+    """Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.
 
-    Ends with status 1 where a tensor is not the reference's within the tolerance of its data type.
+    Exits with status 1 if a tensor deviates from the reference by more than its data type's tolerance.
 
     Examples:
 
@@ -262,7 +262,7 @@ def _devices(subject: _Subject, wanted: Device | None) -> Devices:
 def _overheads(
     subject: _Subject, records_url: str, wanted: Overheads, devices: Devices
 ) -> Calibration | None:
-    """Find what ranks take beside their blocks in the records, or measure it and keep it there."""
+    """Look up the overheads of real ranks in the records, or measure and record them."""
     if wanted is Overheads.NONE:
         return None
     from records import open_store
@@ -379,7 +379,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             "tuner.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
-            "the whole torch module under plain torch",
+            "the uncut torch module under plain torch",
             plan.step_us,
         )
     from tuner import compiled_stages

@@ -1,4 +1,4 @@
-"""`tessel schedule`: search the order of all micro-batches for a shape or a placement of one's own."""
+"""`tessel schedule`: search for the order of all micro-batches on a named shape or your own placement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def schedule(
         int | None, typer.Option(help="Micro-batches of one step.  [default: 8]", show_default=False)
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Limit in units: one number, or one a device (`6,6,4,4`).")
+        str | None, typer.Option(help="Limit in units: one number, or one per device (`6,6,4,4`).")
     ] = None,
     infer: Annotated[
         bool, typer.Option("--infer", help="Leave out the backward and all memory.", rich_help_panel=_SHAPE)
@@ -64,7 +64,7 @@ def schedule(
         bool,
         typer.Option(
             "--choose-backward",
-            help="Leave joint or split to the search, block by block.",
+            help="Let the search choose joint or split, block by block.",
             rich_help_panel=_SHAPE,
         ),
     ] = False,
@@ -74,30 +74,31 @@ def schedule(
     ] = False,
     forward_span: Annotated[
         str | None,
-        typer.Option(help="Steps of a forward block; one, or one a stage.", rich_help_panel=_SHAPE),
+        typer.Option(help="Steps of a forward block; one, or one per stage.", rich_help_panel=_SHAPE),
     ] = None,
     backward_span: Annotated[
         str | None,
-        typer.Option(help="Steps of a joint backward; one, or one a stage.", rich_help_panel=_SHAPE),
+        typer.Option(help="Steps of a joint backward; one, or one per stage.", rich_help_panel=_SHAPE),
     ] = None,
     backward_input_span: Annotated[
-        str | None, typer.Option(help="Steps of the input half; one, or one a stage.", rich_help_panel=_SHAPE)
+        str | None,
+        typer.Option(help="Steps of the input half; one, or one per stage.", rich_help_panel=_SHAPE),
     ] = None,
     backward_weight_span: Annotated[
         str | None,
-        typer.Option(help="Steps of the weight half; one, or one a stage.", rich_help_panel=_SHAPE),
+        typer.Option(help="Steps of the weight half; one, or one per stage.", rich_help_panel=_SHAPE),
     ] = None,
     forward_memory: Annotated[
         str | None,
         typer.Option(
-            help="Units that a forward block adds and its backward frees; one, or one a stage.",
+            help="Units that a forward block adds and its backward frees; one, or one per stage.",
             rich_help_panel=_SHAPE,
         ),
     ] = None,
     recompute_memory: Annotated[
         str | None,
         typer.Option(
-            help="Units that a recomputation adds and its backward frees; one, or one a stage.",
+            help="Units that a recomputation adds and its backward frees; one, or one per stage.",
             rich_help_panel=_SHAPE,
         ),
     ] = None,
@@ -105,16 +106,17 @@ def schedule(
         int | None, typer.Option(help="Steps of a tensor-parallel block.", rich_help_panel=_SHAPE)
     ] = None,
     chunks: Annotated[
-        int | None, typer.Option(help="Stages a device, for `interleaved` and `zbv`.", rich_help_panel=_SHAPE)
+        int | None,
+        typer.Option(help="Stages per device, for `interleaved` and `zbv`.", rich_help_panel=_SHAPE),
     ] = None,
     lag: Annotated[
-        str | None, typer.Option(help="Steps between devices; one, or one a hop.", rich_help_panel=_SHAPE)
+        str | None, typer.Option(help="Steps between devices; one, or one per hop.", rich_help_panel=_SHAPE)
     ] = None,
     period_only: Annotated[
         bool,
         typer.Option(
             "--period-only",
-            help="Find the repetend alone, without warm-up and cool-down.",
+            help="Find only the repetend, without warm-up and cool-down.",
             rich_help_panel=_SEARCH,
         ),
     ] = False,
@@ -122,7 +124,7 @@ def schedule(
         bool,
         typer.Option(
             "--frontier",
-            help="Show the least period for each memory limit; with --micro-batches, the least makespan.",
+            help="Show the optimal period for each memory limit; with --micro-batches, the optimal makespan.",
             rich_help_panel=_SEARCH,
         ),
     ] = False,
@@ -140,7 +142,7 @@ def schedule(
         bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
     ] = False,
 ) -> None:
-    """Search the order of all blocks of all micro-batches, under a memory limit.
+    """Search for the order of all blocks of all micro-batches under a memory limit.
 
     Examples:
 
@@ -270,7 +272,14 @@ def _period_frontier(
         if as_json:
             _print_periods(points)
             return
-        columns = ["memory limit", "period", "micro-batches", "steps a micro-batch", "lower bound", "proven"]
+        columns = [
+            "memory limit",
+            "period",
+            "micro-batches",
+            "steps per micro-batch",
+            "lower bound",
+            "proven",
+        ]
         rows = [
             [
                 console.format_numbers(point.memory),
@@ -283,7 +292,7 @@ def _period_frontier(
             for point in points
         ]
         console.print_table("", columns, rows)
-        _print_open(points, "steps a micro-batch")
+        _print_open(points, "steps per micro-batch")
 
 
 def _makespan_frontier(
@@ -312,7 +321,7 @@ def _makespan_frontier(
                 console.format_numbers(point.memory),
                 str(point.makespan),
                 str(point.lower_bound),
-                "proven least" if point.optimal else f"{point.gap:.1%}",
+                "proven optimal" if point.optimal else f"{point.gap:.1%}",
                 point.found_by,
             ]
             for point in points
@@ -324,7 +333,7 @@ def _makespan_frontier(
 def _proof_of(point: FrontierPoint, *, is_open: bool) -> str:
     if not is_open:
         return "yes"
-    return "open" if not point.optimal else "for this many only"
+    return "open" if not point.optimal else "for this number of copies only"
 
 
 def _print_periods(points: Frontier[FrontierPoint]) -> None:
@@ -394,12 +403,12 @@ def _print_open(points: AnyFrontier, unit: str) -> None:
         [
             _limits_text(each),
             f"{float(each.at_least):.5g}",
-            "nothing found" if each.at_most is None else f"{float(each.at_most):.5g}",
+            "none found" if each.at_most is None else f"{float(each.at_most):.5g}",
         ]
         for each in points.open_ranges
     ]
     reason = _STOPPED_BY[points.stopped_by]
-    console.print_line(f"\nopen, since {reason}: something better may exist at these limits")
+    console.print_line(f"\nopen, since {reason}: better schedules may exist at these limits")
     console.print_table("", ["memory limit", f"at least ({unit})", "found"], rows)
 
 
@@ -410,11 +419,11 @@ def _limits_text(each: OpenRange) -> str:
 
 
 _STOPPED_BY = {
-    "proven": "nothing better exists",
-    "work": "the work was used up",
-    "time": "the time was over",
+    "proven": "no better schedule exists",
+    "work": "the work budget was spent",
+    "time": "the time limit was reached",
     "interrupt": "the search was interrupted",
-    "size": "the search was too large to go on",
+    "size": "the problem is too large to search further",
 }
 
 
@@ -437,7 +446,7 @@ def _show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> N
         saved = {name: getattr(found, name) for name in found.__struct_fields__}
         console.print_json(PrintedSchedule(**saved, stopped_by=stopped_by))
         return
-    proof = "proven least" if found.optimal else f"gap {found.gap:.1%}"
+    proof = "proven optimal" if found.optimal else f"gap {found.gap:.1%}"
     console.print_line(
         f"makespan      {found.makespan} steps for {found.micro_batches} micro-batches ({proof})"
     )
@@ -447,7 +456,7 @@ def _show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> N
     console.print_line(f"peak memory   {console.format_numbers(found.peak_memory)}{limit}")
     if found.repetend is not None:
         repetend = found.repetend
-        state = "proven least" if repetend.optimal else f"at least {repetend.lower_bound}"
+        state = "proven optimal" if repetend.optimal else f"at least {repetend.lower_bound}"
         console.print_line(
             f"repetend      {repetend.micro_batches} micro-batches every {repetend.period} steps ({state}), "
             f"steps {repetend.start} to {repetend.end}"
@@ -482,11 +491,11 @@ def _show_repetend(found: RepetendResult, budget: SearchBudget, *, as_json: bool
         )
         console.print_json(document)
         return
-    state = "proven least" if found.optimal else f"at least {found.lower_bound}"
+    state = "proven optimal" if found.optimal else f"at least {found.lower_bound}"
     console.print_line(f"period        {found.period} steps for {found.copies} micro-batches ({state})")
     rate = f"{found.period / found.copies:.4g}"
-    least = "proven least" if found.rate_optimal else f"at least {float(found.rate_lower_bound):.4g}"
-    console.print_line(f"rate          {rate} steps a micro-batch ({least})")
+    least = "proven optimal" if found.rate_optimal else f"at least {float(found.rate_lower_bound):.4g}"
+    console.print_line(f"rate          {rate} steps per micro-batch ({least})")
     _print_end(found.found_by, f"{found.search_seconds:.4f}", budget)
 
 

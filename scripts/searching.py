@@ -1,4 +1,4 @@
-"""Run a search beside the thread that waits for Ctrl-C, so that an answer is there whenever one is wanted.
+"""Run a search in a thread beside the one that handles Ctrl-C, so that its best answer is always at hand.
 
 The search runs in a thread of its own and looks at its budget between rounds. Where it is to end, by Ctrl-C
 or because its time is over, it has a moment to do so; then the best answer so far is taken without it, in the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
 
 TIME_HELP = (
-    "Longest time for the search, such as 10s. Without --work it is the only limit, and what is found then "
+    "Time limit of the search, such as 10s. Without --work it is the only limit, and what is found then "
     "depends on how fast and busy the machine is."
 )
 

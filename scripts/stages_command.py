@@ -37,7 +37,7 @@ def stages(
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Cut a model into stages; show what each takes, makes, passes on, holds and costs.
+    """Cut a model into stages; show each one's inputs, outputs, relayed tensors, memory and costs.
 
     Examples:
 

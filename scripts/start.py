@@ -1,4 +1,4 @@
-"""The entry of the `tessel` command: Ctrl-C is taken care of before anything else is imported."""
+"""The entry of the `tessel` command: Ctrl-C is handled before anything else is imported."""
 
 try:
     from scripts import interrupts

@@ -15,7 +15,7 @@ def targets(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """List the targets by name: what is measured here, and what programs are only built for.
+    """List the targets by name: those measured here, and those that programs can only be built for.
 
     Examples:
 

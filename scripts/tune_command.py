@@ -1,4 +1,4 @@
-"""`tessel tune`: a model and a target in; partition, stages, schedule, comparison and picture out."""
+"""`tessel tune`: from a model and a target to a partition, stages, a schedule, a comparison and a picture."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def tune(
     second_level: SecondLevelOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Find how to run a model on several devices, and compare that with hand-written schedules.
+    """Find a fast way to run a model on several devices, and compare it with hand-written schedules.
 
     Examples:
 
@@ -173,7 +173,7 @@ def _print_plan(plan: Plan) -> None:
         f"{plan.new_measurements} new measurements, {plan.reused_measurements} found in the records\n"
     )
     print_partition(plan)
-    print_end_to_end("Whole forward function", plan)
+    print_end_to_end("Forward function, end to end", plan)
     if plan.max_gradient_error is not None:
         console.print_line(
             f"largest error of the stages' gradients against {_whole(plan)} {plan.max_gradient_error:.1e}"
@@ -184,7 +184,7 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _whole(plan: Plan) -> str:
-    """Say whose gradients those of the stages were compared with."""
+    """Name the reference that the stages' gradients were compared with."""
     whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
     return (
         "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
@@ -196,10 +196,10 @@ def print_schedule(plan: Plan) -> None:
     from tessel.comparison import format_ms
 
     schedule = plan.schedule
-    proof = "proven least" if schedule.optimal else f"at most {schedule.gap:.1%} above the least"
+    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
     comparison = build_comparison(schedule, plan, None)
     console.print_line(
-        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms a step, {proof};"
+        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms per step, {proof};"
     )
     console.print_line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
     print_comparison(comparison, in_bytes=True)

@@ -45,13 +45,13 @@ RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQL
 BackendsOption = Annotated[
     str | None,
     typer.Option(
-        help="Backends to choose among, by commas; all that are here if left out.",
+        help="Backends to choose among, separated by commas; default: all available.",
         rich_help_panel=_TUNING,
         autocompletion=completion.backends,
     ),
 ]
 TrialsOption = Annotated[
-    int, typer.Option(help="MetaSchedule trials a kernel; 0 leaves tuning out.", rich_help_panel=_TUNING)
+    int, typer.Option(help="MetaSchedule trials per kernel; 0 leaves tuning out.", rich_help_panel=_TUNING)
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -76,11 +76,15 @@ PriceOption = Annotated[
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(help="Most candidates that `--price active` measures.", rich_help_panel=_TUNING),
+    typer.Option(
+        help="Maximum number of candidates that `--price active` measures.", rich_help_panel=_TUNING
+    ),
 ]
 RegretOption = Annotated[
     float,
-    typer.Option(help="Share of the cost that `--price active` may miss.", rich_help_panel=_TUNING),
+    typer.Option(
+        help="Largest relative cost above the optimum that `--price active` accepts.", rich_help_panel=_TUNING
+    ),
 ]
 CostModelOption = Annotated[
     Path | None,
@@ -115,7 +119,7 @@ CoalesceOption = Annotated[
     bool,
     typer.Option(
         "--coalesce",
-        help="Try larger sub-graphs, and fewer backends; used where the whole model is measured faster.",
+        help="Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -131,8 +135,8 @@ ScheduleCostModelOption = Annotated[
     str,
     typer.Option(
         "--schedule-cost-model",
-        help="Who orders MetaSchedule's trials: TVM's own model (`tvm`), or one of all trials in the records "
-        "(`records`).",
+        help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
+        "the records (`records`).",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
         callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),

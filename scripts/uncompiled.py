@@ -1,6 +1,6 @@
-"""A search whose compiled code is not there yet: have it compiled first, or do without where time is short.
+"""A search whose compiled code is missing: compile it first, or run uncompiled under a short time limit.
 
-Compiling takes half a minute, once a machine, and counts against no limit. A search with a limit on work
+Compiling takes half a minute, once per machine, and counts against no limit. A search with a limit on work
 waits for it, so that its answer is the one of every other machine. With a short limit on time the search runs
 uncompiled, some hundred times slower with the same steps, while another process compiles for the next one;
 `scripts.searching` ends it in time.

@@ -1,9 +1,9 @@
-"""The searched schedule beside every hand-written one, on the same placement, limits and micro-batches.
+"""Compare a searched schedule with the hand-written ones on the same placement, limits and micro-batches.
 
-Each rule is followed as well as it can be (`tessel.handwritten.strongest`), and the searched schedule says
-which method found it: where that was a rule, the search found nothing shorter than what people run by hand. A
-hand-written schedule that breaks the memory limit still has its row, marked as not fitting; one whose shape
-does not apply is listed with the reason. Ratios are makespan over 1F1B's makespan, so smaller is faster.
+Each rule contributes its strongest schedule (`tessel.handwritten.strongest`), and the searched schedule names
+the method that found it; if that is a rule, the search found nothing shorter. A hand-written schedule that
+exceeds the memory limit is listed as not fitting; a rule that does not apply is listed with the reason.
+Ratios are makespan over 1F1B's makespan, so smaller is faster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         makespan: steps.
         makespan_ms: milliseconds, where a step has a length; simulated from measured blocks.
         bubble_ratio: idle share of all devices' time.
-        peak_memory: most units held, one a device.
+        peak_memory: most units held, one per device.
         peak_memory_bytes: bytes, static memory included, where units are bytes.
         fits: whether it keeps the memory limit.
         ratio_to_1f1b: makespan over 1F1B's; None where 1F1B does not apply.
@@ -49,7 +49,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def title(self) -> str:
-        """The name, and who found it: `searched (by 1f1b)`."""
+        """The name, and the method that found it: `searched (by 1f1b)`."""
         return f"{self.schedule} (by {self.found_by})" if self.found_by else self.schedule
 
     @property

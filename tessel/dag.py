@@ -1,17 +1,17 @@
-"""What waits for what in a schedule, and what follows: earliest and latest starts, slack, the critical path.
+"""The dependency graph of a schedule, with earliest and latest starts, slack and the critical path.
 
-A task is one block of one micro-batch, or one instruction. Arcs are the waits inside the model (a backward
-for the gradient) and the order on each device. Slack is how long a task may be put off without making the
-whole longer; tasks without slack from the first step to the last are the critical path.
+A task is one block of one micro-batch, or one instruction. Arcs are the model's data dependencies (a backward
+waits for its gradient) and the order on each device. Slack is how long a task can be delayed without
+increasing the makespan; the tasks without slack form the critical path.
 
     device 0   F0 F1 .  .  B0 B0 .  B1 B1     F1 has two steps of slack and B0 one: eager starts are as early
     device 1   .  F0 B0 B0 F1 B1 B1 .  .      as the arcs allow, lazy ones as late as the makespan allows
 
-A schedule of this package and a `PipelineSchedule` of one's own become the same `Dag`: `Dag.of_schedule`, and
-`tessel.pipeline_dag.dag_of_pipeline`.
+A schedule of this package and a `PipelineSchedule` defined by the user both become a `Dag`:
+`Dag.of_schedule`, and `tessel.pipeline_dag.dag_of_pipeline`.
 
-Memory is left out: order decides it, and neither eager nor lazy starts change an order.
-Checked in tests/tessel/test_dag.py.
+Memory is not modelled: it depends on the orders only, which neither eager nor lazy starts change. Checked in
+tests/tessel/test_dag.py.
 
 Source: Chung et al., Perseus (SOSP 2024), section 4, for the DAG of a pipeline; its slack is what a slower,
 cheaper clock may use.
@@ -145,7 +145,7 @@ class Dag:
 
     @cached_property
     def slack(self) -> tuple[int, ...]:
-        """Steps that each task can be put off alone without making the makespan longer."""
+        """Steps by which each task alone can be delayed without increasing the makespan."""
         return tuple(late - early for late, early in zip(self.latest, self.earliest, strict=True))
 
     def critical_path(self) -> tuple[Task, ...]:
@@ -172,7 +172,7 @@ class Dag:
 
         Args:
             when: "eager" for as early, "lazy" for as late.
-            memory: limit in units, one a device, that the schedule is to state; None for none.
+            memory: limit in units, one per device, that the schedule is to state; None for none.
 
         Raises:
             ScheduleError: a block of a micro-batch is missing, or the limit is not kept.

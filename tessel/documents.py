@@ -1,8 +1,8 @@
-"""Placements and schedules on disk: files are read whole and checked, and appear whole or not at all.
+"""Placements and schedules on disk: files are validated when read and written atomically.
 
-Each kind of document is told by its keys, so that giving one in place of another is answered by name. What a
-file says about itself is not believed: a schedule is validated when it is loaded. Every refusal is one line
-that names the file and, where there is one, the key. Checked in tests/tessel/test_documents.py.
+Documents are recognised by their keys, so that a document of the wrong kind is named in the error. Derived
+figures in a file are not trusted: a schedule is validated when it is loaded. Every error is one line that
+names the file and, if applicable, the key. Checked in tests/tessel/test_documents.py.
 """
 
 from __future__ import annotations

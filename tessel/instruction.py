@@ -1,9 +1,8 @@
-"""What a device is told to do, in order: the form in which pipeline schedules are published.
+"""Instruction streams per device: the form in which pipeline schedules are published.
 
-A schedule of one's own is a `PipelineSchedule` whose `instructions` yields what one device does, first to
-last; `examples/custom_schedule.py` is one. An instruction says nothing about time but its duration: when it
-runs follows from the order and from what it waits for (`tessel.pipeline_dag`). Checked in
-tests/tessel/test_instruction.py.
+A user-defined schedule is a `PipelineSchedule` whose `instructions` yields what one device does, first to
+last; `examples/custom_schedule.py` is one. An instruction has a duration but no start time, which follows
+from the order and the dependencies (`tessel.pipeline_dag`). Checked in tests/tessel/test_instruction.py.
 
     device 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
 
@@ -67,7 +66,7 @@ class Recompute(Instruction):
 
 
 StepsByKind = Mapping[type[Instruction], int | Sequence[int]]
-"""A number by kind of instruction: one for all stages, or one a stage."""
+"""A number by kind of instruction: one for all stages, or one per stage."""
 
 ACTIVATIONS: StepsByKind = MappingProxyType({Forward: 1, Backward: -1, BackwardWeight: -1})
 """Memory where nothing else is said: a forward's activations are held until its backward is whole."""
@@ -132,7 +131,7 @@ def number_for(numbers: StepsByKind, instruction: Instruction, default: int) -> 
     """Return the number that holds for an instruction's kind and stage.
 
     Raises:
-        ScheduleError: there is a number a stage for the kind, but none for this stage.
+        ScheduleError: there is a number per stage for the kind, but none for this stage.
     """
     given = numbers.get(type(instruction), default)
     if isinstance(given, int):
@@ -140,6 +139,6 @@ def number_for(numbers: StepsByKind, instruction: Instruction, default: int) -> 
     if instruction.stage >= len(given):
         raise ScheduleError(
             f"{type(instruction).__name__} has numbers for {len(given)} stages, and stage "
-            f"{instruction.stage} is asked for; give one number, or one a stage"
+            f"{instruction.stage} is asked for; give one number, or one per stage"
         )
     return given[instruction.stage]

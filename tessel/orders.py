@@ -1,14 +1,13 @@
-"""The earliest start of every block when each device's order is given: a schedule without a clock.
+"""The earliest start of every block, given the order on each device.
 
-Orders are what hand-written schedules publish, what a search moves in, and what a runtime executes. Given the
-orders, the earliest starts are one longest-path computation, and they are all least at once: no start can be
-earlier without changing an order. A block on several devices stands in the order of each of them.
+Orders are what hand-written schedules define, what the search varies, and what a runtime executes. Given the
+orders, the earliest starts follow from one longest-path computation and are simultaneously minimal: no start
+can be earlier without changing an order. A block on several devices appears in the order of each of them.
 
     orders   device 0: f0[0] f0[1] b0[0]      earliest   f0 f0 .  .  b0 b0
              device 1: f1[0] b1[0] f1[1]                 .  f1 b1 b1 f1 .
 
-Left out: memory, which an order either keeps within its limit or does not, whatever the times. Checked in
-tests/tessel/test_orders.py.
+Not modelled: memory, which depends on the orders alone. Checked in tests/tessel/test_orders.py.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _waits(placement: Placement, orders: Orders) -> _Waits:
 def _check_tasks(placement: Placement, orders: Orders, waits: _Waits) -> None:
     if len(orders) != placement.devices:
         raise ValueError(
-            f"{len(orders)} orders were given for {placement.devices} devices; give one a device"
+            f"{len(orders)} orders were given for {placement.devices} devices; give one per device"
         )
     places = 0
     for device, order in enumerate(orders):
@@ -157,7 +156,7 @@ def _dead_lock(placement: Placement, waits: _Waits, done: Mapping[tuple[int, int
         task = next(source for source, _ in waits[task] if source not in done)
     cycle = [*path[path.index(task) :], task]
     return (
-        f"the device orders dead-lock: {' waits for '.join(_label(placement, task) for task in cycle)}; "
+        f"the device orders deadlock: {' waits for '.join(_label(placement, task) for task in cycle)}; "
         "put one of these tasks earlier in its device's order"
     )
 

@@ -1,11 +1,10 @@
-"""From measured stages to a pipeline: placement in steps and bytes, searched schedule, plan.
+"""Build a pipeline from measured stages: placement in steps and bytes, searched schedule, plan.
 
-Stage `i` runs on device `i` (a V: forward down, backward up). Real latencies become whole steps, rounded
-up, so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's
-backward is a choice, joint or split into input and weight halves, since splitting costs what it was
-measured to cost. Weights, gradients and optimizer state are static; what a forward saves is held until the
-backward half that needs it starts. What the model leaves out: contention between hops, and memory that a
-block needs only while it runs.
+Stage `i` runs on device `i` (a V: forward down, backward up). Real latencies become whole steps, rounded up,
+so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's backward
+is a choice, joint or split into input and weight halves, since splitting costs what it was measured to cost.
+Weights, gradients and optimizer state are static; what a forward saves is held until the backward half that
+needs it starts. Not modelled: contention between hops, and memory that a block needs only while it runs.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""The DAG of a schedule of one's own: instructions of each device, and rules that say what each waits for.
+"""The DAG of a user-defined schedule: instructions per device, and rules that give their dependencies.
 
-A rule is a function from an instruction to what comes before it. `pipeline_rule` is that of a pipeline; one's
-own is given beside it, and may speak of kinds of instruction of one's own and of other micro-batches:
+A rule is a function from an instruction to what comes before it. `pipeline_rule` is that of a pipeline;
+further rules can be passed with it, and may refer to custom kinds of instruction and to other micro-batches:
 
     >>> def one_at_a_time(instruction, num_stages):
     ...     if isinstance(instruction, Forward) and instruction.stage == 0 and instruction.micro_batch > 0:
     ...         yield Backward, 0, instruction.micro_batch - 1
 
 The DAG has a placement like any schedule of this package: a stage is on one device and alike in all
-micro-batches; where some micro-batches split its backward, that is a choice, and so is a recomputation or an
-instruction of one's own that only some have, such as one all-reduce after the last. Waits between
-micro-batches stand in the DAG only. Checked in tests/tessel/test_pipeline_dag.py.
+micro-batches; where some micro-batches split its backward, that is a choice, and so is a recomputation or a
+custom instruction that only some have, such as one all-reduce after the last. Waits between micro-batches
+stand in the DAG only. Checked in tests/tessel/test_pipeline_dag.py.
 
 Source: Rasley et al., DeepSpeed, and Chung et al., Perseus (SOSP 2024), whose rules decide about pairs of
-instructions; naming what comes before takes a step an instruction instead of one a pair.
+instructions; naming what comes before takes one operation per instruction instead of one per pair.
 """
 
 from __future__ import annotations

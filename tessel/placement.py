@@ -1,9 +1,10 @@
-"""One micro-batch's blocks, the devices they run on, and what must come before what.
+"""One micro-batch's blocks, the devices they run on, and their dependencies.
 
 A block holds all of its devices for its span. An edge `source → target` with lag `l` means that the target
 starts no earlier than `l` steps after the source ends. Memory is counted in whole units: a block adds its
-`memory` on each of its devices when it starts; a negative one frees. The model leaves out contention between
-transfers: a lag is the same however many tensors are under way. Checked in tests/tessel/test_placement.py.
+`memory` on each of its devices when it starts; a negative one frees. Contention between transfers is not
+modelled: a lag does not depend on the number of concurrent transfers. Checked in
+tests/tessel/test_placement.py.
 
     device 0   f0 . . . . . . . . b0        a v-shape on two devices: forward spans 1, backward 3
     device 1   . f1 b1 b1 b1 . . .

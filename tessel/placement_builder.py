@@ -2,7 +2,7 @@
 
 The builder knows what a stage of a trained pipeline is (a forward block, a joint or split backward, perhaps a
 recomputation) and how gradients flow back along the links, so that a shape is a few lines. It decides nothing
-about costs: they are options. `tessel.shapes` is written with it, and one's own shape can be:
+about costs: they are options. `tessel.shapes` is written with it, and custom shapes can be too:
 
     >>> from tessel.placement_builder import PlacementBuilder
     >>> builder = PlacementBuilder(2, {"backward_span": 2})
@@ -23,7 +23,7 @@ from typing import Literal, TypedDict
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 
 Spans = int | Sequence[int]
-"""One span for all stages, or one a stage in stage order; tensor-parallel blocks are not counted."""
+"""One span for all stages, or one per stage in stage order; tensor-parallel blocks are not counted."""
 
 
 class ShapeOptions(TypedDict, total=False):
@@ -44,8 +44,8 @@ class ShapeOptions(TypedDict, total=False):
         split_backward: give each stage an input-gradient and a weight-gradient block in place of a joint one.
         choose_backward: give each stage both, as a choice.
         recompute: run a recomputation before each stage's backward.
-        lag: steps between a block and the next one on another device; one number, or one a hop in stage order
-            (the gradient's way back takes as long).
+        lag: steps between a block and the next one on another device; one number, or one per hop in stage
+            order (the gradient takes as long on its way back).
     """
 
     forward_span: Spans
@@ -247,7 +247,7 @@ class PlacementBuilder:
             return given
         if index >= len(given):
             raise ValueError(
-                f"{option} has {len(given)} numbers, which is too few; give one number, or one a stage"
+                f"{option} has {len(given)} numbers, which is too few; give one number, or one per stage"
             )
         return given[index]
 

@@ -1,7 +1,8 @@
 """The plan: what was tuned, where and when each block runs, and how that compares with hand-written rules.
 
 A plan is one JSON document: the tuner's `ModelPlan` with the placement, the schedule and the comparison
-beside. Everything a reader needs to rebuild or check it stands inside; latencies say where they come from.
+beside. It is self-contained: everything needed to rebuild or check it is included, and every latency states
+its source.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The placements that pipelines are known by, drawn device per row, ready to search or to change.
+"""The standard pipeline placements, drawn one device per row, ready to search or modify.
 
-A shape is one micro-batch. Forward blocks are named `f0, f1, …` in stage order and their backward blocks
-`b0, b1, …`; a split backward has `b3_input` and `b3_weight`, recomputation `r3`. In the drawings a column is
-a moment, `f` and `b` are blocks, and a letter on every row of a column is one tensor-parallel block that
+A shape is one micro-batch. Forward blocks are named `f0, f1, …` in stage order and their backward blocks `b0,
+b1, …`; a split backward has `b3_input` and `b3_weight`, recomputation `r3`. In the drawings a column is a
+point in time, `f` and `b` are blocks, and a letter on every row of a column is one tensor-parallel block that
 holds all devices. Blocks stand in the placement in topological order.
 
-Every shape takes the same options (`ShapeOptions`). Left out: what decides the numbers; a stage's real spans
-come from measurements. Checked in tests/tessel/test_shapes.py.
+Every shape takes the same options (`ShapeOptions`). The numbers are options; a stage's real spans come from
+measurements. Checked in tests/tessel/test_shapes.py.
 
     >>> from tessel.shapes import vshape
     >>> [block.name for block in vshape(2).blocks]
@@ -14,7 +14,7 @@ come from measurements. Checked in tests/tessel/test_shapes.py.
 
 Source: Lin et al., Tessel (HPCA 2024), section 6, for v, x, m, nn and k and what their blocks cost; Narayanan
 et al. (SC 2021) for interleaving; Qi et al., Pipeline Parallelism with Controllable Memory (2024), for the V
-of two chunks a device. Here any number of devices is allowed: an odd one gives k two unequal halves.
+of two chunks per device. Here any number of devices is allowed: an odd one gives k two unequal halves.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ SHAPES: Mapping[str, ShapeFunction] = MappingProxyType(
 """Every shape by its name."""
 
 SHAPES_OF_CHUNKS: Mapping[str, ShapeOfChunks] = MappingProxyType({"interleaved": interleaved, "zbv": zbv})
-"""Those of several stages a device, which can be chosen."""
+"""Those of several stages per device, which can be chosen."""
 
 
 def make_shape(
@@ -239,7 +239,7 @@ def make_shape(
 
 def _check_chunks(chunks: int) -> None:
     if chunks < 1:
-        raise ValueError(f"{chunks} chunks a device were asked for; a device holds at least 1")
+        raise ValueError(f"{chunks} chunks per device were asked for; a device holds at least 1")
 
 
 _EVERY = None

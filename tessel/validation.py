@@ -1,9 +1,9 @@
-"""Whether a schedule is what it says, found out from its placement and its starts alone.
+"""Independent validation of a schedule, from its placement and start times alone.
 
-Everything is computed again here, in the plainest way and without the code that made the schedule: who holds
-a device when, what came before what, what was held in memory, how long it took. Nothing is trusted but the
-placement's blocks, edges and choices. A bound cannot be checked from a schedule, only that the makespan does
-not break it. Checked in tests/tessel/test_validation.py, which breaks valid schedules in every way.
+Everything is recomputed here, in the simplest way and without the code that produced the schedule: device
+occupancy, dependencies, memory, makespan. Nothing is trusted but the placement's blocks, edges and choices. A
+bound cannot be checked from a schedule, only that the makespan does not violate it. Checked in
+tests/tessel/test_validation.py, which breaks valid schedules in every way.
 """
 
 from __future__ import annotations

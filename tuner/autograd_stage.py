@@ -1,4 +1,4 @@
-"""A stage of a torch module that a pipeline engine can run, differentiated by autograd.
+"""A torch module as a stage for the pipeline engine, differentiated by autograd.
 
 The whole backward of a stage is one call of autograd. Split, the input half stops at the nodes where weights
 come in and keeps the gradients there, and the weight half goes on from them, so that neither does the other's

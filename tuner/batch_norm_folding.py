@@ -1,4 +1,4 @@
-"""Batch normalisation after a convolution, folded into the convolution's weights where these never change.
+"""Batch normalisation after a convolution, folded into the convolution's weights if these are constant.
 
 With given statistics a normalisation is `scale * x + shift`, one scale and shift a channel, so that
 `normalise(convolve(x, W))` is `convolve(x, scale * W) + shift`. What makes the new weights of the old ones is

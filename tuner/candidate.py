@@ -1,4 +1,4 @@
-"""A sub-graph together with who would run it: what the partition search chooses among."""
+"""A sub-graph together with a backend that would run it: the options of the partition search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge neighbouring parts of one backend where the merged part is no slower than the two.
+"""Merge neighbouring parts of one backend if the merged part is no slower than the two.
 
 The search prices what the rules proposed. A backend that takes any sub-graph may run two of its neighbouring
 parts better as one: fewer launches, and data that stays in cache. Upstream merges whenever each pair is

@@ -1,4 +1,4 @@
-"""Gather stages for the cost model: each layer of the zoo's models, forward and backward, by several mixes.
+"""Gather stages for the cost model: each layer of the zoo's models, forward and backward, with several mixes.
 
 Each distinct function of a layer is partitioned at predicted prices, by the mix and by each backend alone;
 then its parts are measured, and it as a whole. So a stage costs as many measurements as it has parts, and not

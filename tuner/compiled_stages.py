@@ -1,4 +1,4 @@
-"""A plan's stages as programs that a pipeline engine can run: compiled by TVM, fed and read as torch tensors.
+"""A plan's stages as programs for the pipeline engine: compiled by TVM, with torch tensors at the interface.
 
 Each function of a stage is partitioned exactly as the plan says (its sub-graphs and their backends, by
 fingerprint), lowered and built; nothing is searched or measured again. The joint backward and the two halves

@@ -1,4 +1,4 @@
-"""Lower bounds for exact covers: a price for each node such that no option costs less than its nodes' prices.
+"""Lower bounds for exact covers: node prices such that no option costs less than the sum over its nodes.
 
 Then whatever is still uncovered costs at least the sum of its nodes' prices, which is an admissible and
 consistent estimate for A*. The best such prices are the dual solution of the linear relaxation of the cover

@@ -1,4 +1,4 @@
-"""The search for the cheapest exact cover of a graph by options, in whole numbers.
+"""A* search for the cheapest exact cover of a graph by options, in integer arithmetic.
 
 A state is the set of covered nodes; a step adds an option that holds the first uncovered node and is
 disjoint from what is covered, so that each cover is reached in exactly one order. Two things reach beyond the

@@ -1,4 +1,4 @@
-"""A Relax function as a `Workload`: what records keep of it, and what names it across processes.
+"""Describe a Relax function as a `Workload`, which identifies it in records and across processes.
 
 Names of variables, the order of independent operators and the values of weights do not reach the description;
 operators, attributes, shapes, data types and the values of scalar constants do. So a layer that a model

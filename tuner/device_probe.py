@@ -1,4 +1,4 @@
-"""Measure what a device can do at best: a large matrix product, a large copy, and a tiny call.
+"""Measure a device's peak rates: a large matrix product, a large copy, and an empty call.
 
 The three are workloads of role `device` (`cost_model.roofline`), kept in the records like any other. Every
 prediction starts from them, so a probe must not tell of what else the machine was doing. On a CPU they run

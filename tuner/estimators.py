@@ -1,4 +1,4 @@
-"""Prices by a function of one's own, in place of measured or predicted ones.
+"""Prices from a user's function, in place of measured or predicted ones.
 
 They satisfy `tuner.price.Pricer`, as measured prices and the cost model's predictions do, so that the search
 does not know the difference. Checked in tests/tuner/test_estimators.py.

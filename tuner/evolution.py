@@ -1,4 +1,4 @@
-"""The second level of the search: evolve partitions by their measured end-to-end latency.
+"""Graph-level search: evolve partitions by their measured end-to-end latency.
 
 The first level adds up parts, and so cannot see what parts do to each other: caches that stay warm, copies
 that the memory plan saves, calls that cost more in a crowd. The second level starts from its answer and

@@ -1,4 +1,4 @@
-"""Why each part of a partition went where it did: everyone who could have run it, and why others could not.
+"""Explain the choice of backend for each part: the alternatives, and why other backends cannot run it.
 
 This is data for reports, and decides nothing. Checked in tests/tuner/test_explanation.py.
 """
@@ -50,13 +50,13 @@ def explain_partition(
     launch_penalty_us: float,
     refused: Sequence[RefusedCandidate] = (),
 ) -> tuple[Explanation, ...]:
-    """Return one explanation a part, in order; parts of the host need none.
+    """Return one explanation per part, in order; parts that cost nothing need none.
 
     Args:
         graph: what was partitioned.
         partition: the answer to explain.
         candidates: what it was chosen from.
-        prices: one a candidate.
+        prices: one per candidate.
         launch_penalty_us: what the search counted for each part.
         refused: proposals that were refused before they were priced.
     """

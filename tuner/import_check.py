@@ -1,4 +1,4 @@
-"""Compare an imported model with the program that it comes from, once, before anything is measured.
+"""Compare an imported model with its source program, once, before anything is measured.
 
 Every later check compares one of our own programs with another, and an import that is wrong is wrong in both.
 So the imported program is run as a whole, without any partition, beside the user's own under its own

@@ -1,4 +1,4 @@
-"""What one more partition costs: the time a virtual machine takes from one kernel to the next.
+"""The cost of one additional partition: the virtual machine's time from one kernel to the next.
 
 A chain of tiny kernels is measured at two lengths; the penalty is the slope between them. The kernels touch
 one vector, so what is left is the call, the allocation of its result and, with several threads, nothing: a

@@ -1,4 +1,4 @@
-"""Measure programs: look in the records first, build and time in a worker process, keep every outcome.
+"""Measure programs: look up the records, else build and time in a worker process and record every outcome.
 
 A program is a Relax module whose `main` is the workload; its weights are parameters like any other. What
 cannot be built, crashes, hangs or gives wrong numbers becomes a record too, so that it is never tried twice.
@@ -228,7 +228,7 @@ class Measurer:
     def race(self, requests: Sequence[MeasureRequest]) -> tuple[RaceResult, tuple[Record, ...]]:
         """Run programs in turn in one process until it is known which is the fastest; see `tuner.race`.
 
-        Each program's samples become a record of their own, one sample a round, in order. A race of the same
+        Each program's samples become a record, one sample per round, in order. A race of the same
         programs that the records have is not run again.
 
         Args:

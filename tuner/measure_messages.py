@@ -1,4 +1,4 @@
-"""What the measuring process and its worker say to each other: tagged documents, one a frame.
+"""Messages between the measuring process and its worker: tagged documents, one per frame.
 
 A frame is eight bytes of length (big-endian), then MessagePack. Nothing that could run code crosses: modules
 travel as TVM's JSON, backends as references, inputs as shapes and a seed. Checked in
@@ -38,7 +38,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 DEFAULT_TIMING = Timing()
-"""A tenth of a second a program, and a few per cent of spread."""
+"""A tenth of a second per program, and a few per cent of spread."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -72,7 +72,7 @@ class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Time built modules in turn: each once a round, in an order of the round's own.
+    """Time built modules in turn: each once per round, in an order of the round's own.
 
     They stay loaded until a later race leaves them out.
 

@@ -1,4 +1,4 @@
-"""The process that builds and times programs, so that one that crashes or hangs costs only itself.
+"""The process that builds and times programs, so that one that crashes or hangs fails alone.
 
 It is started as `python -m tuner.measure_worker DESCRIPTOR` with one end of a socket pair, and serves one
 request at a time until the other end closes. Inputs are made here (`tuner.measure_inputs`); checks draw

@@ -1,4 +1,4 @@
-"""How far tensors are from those that they should equal, and what is wrong where no number can say it.
+"""Deviation of tensors from a reference: a relative error, or a fault that no number expresses.
 
 Every numerical check goes through here: of a backend's kernel, of a partitioned model, of stages, of a run on
 real ranks. NaN compares as neither larger nor smaller than anything, so Python's `max` and a bare `>` let it

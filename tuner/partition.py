@@ -1,10 +1,10 @@
-"""Partition search: which backend runs which sub-graph, at the least sum of prices.
+"""Partition search: assign sub-graphs to backends at the minimal sum of prices.
 
 The cost of a partition is the sum of its parts' latencies, a launch penalty for each part, and a transition
 penalty for each value that a part reads from another backend. This leaves out what parts do to each other's
-caches and memory; the additive error is reported beside measured end-to-end latency, and
-`tuner.evolution` searches on that. The answer is the cheapest by that sum, proven (`Partition.proven`), to
-within a picosecond a part; such ties go to fewer parts. Checked in tests/tuner/test_partition.py.
+caches and memory; the additive error is reported beside measured end-to-end latency, and `tuner.evolution`
+searches on that. The answer is the cheapest by that sum, proven (`Partition.proven`), to within a picosecond
+per part; such ties go to fewer parts. Checked in tests/tuner/test_partition.py.
 
 Source: Jeon et al., "Collage" (PACT 2022), op-level search; TVM RFC 62 ("Partitioner").
 """
@@ -35,7 +35,7 @@ _RUNNABLE = SubGraphLimits(max_exits=sys.maxsize, allow_taps=True)
 """Limits that leave only convexity: whatever the rule, what waits for itself cannot run."""
 
 DEFAULT_MAX_STATES = 100_000
-"""States before the proof of optimality is given up: some ten seconds. Real models need about one a part."""
+"""States before the proof of optimality is given up: some ten seconds. Real models need one per part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def find_partition(
     Args:
         graph: what to partition.
         candidates: what to choose among.
-        prices: one a candidate; those that are `Invalid` or `Unknown` cannot be chosen.
+        prices: one per candidate; those that are `Invalid` or `Unknown` cannot be chosen.
         launch_penalty_us: microseconds for each part, the host's excepted.
         transition_penalty_us: microseconds for each value that a part reads from another backend.
         refused: proposals that were refused before, to say why nobody can run an operator.

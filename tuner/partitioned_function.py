@@ -1,4 +1,4 @@
-"""One function with the partition chosen for it: graph in, priced candidates, search, outlined module out.
+"""Partition one function: data-flow graph, priced candidates, search, outlined module.
 
 The same steps serve a whole model, a layer and each function of a stage. Prices come from the records where
 they hold them, so a sub-graph that several functions share is measured once. Checked in
@@ -44,7 +44,7 @@ class PricedFunction:
         graph: its data-flow graph.
         workload: what records call the whole function.
         candidates: every candidate of every backend.
-        prices: one a candidate: a latency, or why there is none.
+        prices: one per candidate: a latency, or why there is none.
         num_candidates_by_rule: how many proposals of each backend's rules were kept.
         refused: proposals that their backend refused, and why.
         num_pruned: proposals dropped by pruning.

@@ -1,4 +1,4 @@
-"""What tuning a model found, as plain data: the only part of the tuner that `tessel` sees.
+"""The result of tuning a model, as plain data: the only part of the tuner that `tessel` imports.
 
 Every latency is a `Figure` that says where it comes from. Documents are JSON with sorted keys and a
 `schema_version`; unknown keys are refused by name. Checked in tests/tuner/test_plan.py.

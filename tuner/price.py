@@ -1,4 +1,4 @@
-"""What a candidate costs, and how sure that is: the one protocol behind measured, predicted and mock prices.
+"""The price of a candidate and its uncertainty: the protocol of measured, predicted and mock prices.
 
 A price is a latency in microseconds with its source, or a reason why there is none. *Invalid* (the backend
 cannot) and *unknown* (nobody has looked) are states, not numbers.

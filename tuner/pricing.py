@@ -1,15 +1,15 @@
-"""Prices of candidates by the session's mode; in `active`, only what the decision needs is measured.
+"""Pricing by the session's mode; in `active`, only what the decision depends on is measured.
 
-Active pricing solves the partition problem optimistically (each unmeasured candidate towards the low end of
-its interval) and measures the unmeasured candidates of that answer, until the optimistic cost is within
-`regret` of the best fully measured partition or the budget is spent. What is chosen for its prediction takes
-longer than predicted more often than not, because a search prefers what was predicted too fast; by as much as
-the measured ones did, all other predictions are raised. Where intervals hold and errors of different programs
-do not depend on each other, no unmeasured candidates are then likely to improve the answer by more than the
-regret. The parts of the answer are always measured. What is out of the range that the model was trained on is
-measured before anything is decided. A backend that the model was trained without is assumed, optimistically,
-to run at the device's peak until some of its programs are measured; its others are then expected to take as
-many times their bounds as those did. Checked in tests/tuner/test_pricing.py.
+Active pricing solves the partition problem
+optimistically (each unmeasured candidate towards the low end of its interval) and measures the unmeasured
+candidates of that solution, until the optimistic cost is within `regret` of the best fully measured partition
+or the budget is spent. Candidates chosen for their prediction tend to take longer than predicted (winner's
+curse); all other predictions are raised by the factor observed on the measured ones. If intervals hold and
+errors of different programs are independent, no unmeasured candidates are then likely to improve the answer
+by more than the regret. The parts of the result are always measured. Candidates outside the model's training
+range are measured before any decision. A backend unknown to the model is assumed, optimistically, to run at
+the device's peak until some of its programs are measured; its others are then scaled by the same ratio to
+their bounds. Checked in tests/tuner/test_pricing.py.
 
 Source: the principle is optimism under uncertainty for combinatorial choices (Chen et al., "Combinatorial
 multi-armed bandit", ICML 2013, section 3), with calibrated intervals of a regression in place of counts.
@@ -148,8 +148,8 @@ def _price_actively(
 
     left = None if pricing.budget is None else max(0, pricing.budget - pricing.num_measured)
     measure_candidates([candidates[index] for index in sorted(far) if is_predicted(prices[index])][:left])
-    # First a partition that is measured through and through: what others must beat. Where the measured part
-    # differs little from what was hoped for, chasing the next best guess is not worth its measurements.
+    # First a fully measured partition, which others must beat. If the measured cost differs little from the
+    # optimistic one, refining the next best guess is not worth its measurements.
     best: Partition | None = None
     while best is None or not is_spent(pricing):
         guess = solve(candidates, prices)

@@ -1,6 +1,6 @@
-"""A paired sequential race: which of several programs is the fastest, and by how much, with an interval.
+"""A paired sequential race: the fastest of several programs, and by how much, with confidence intervals.
 
-Programs run in rounds, each once a round, in an order of the round's own, so that whatever else the machine
+Programs run in rounds, each once per round, in an order of the round's own, so that whatever else the machine
 does meets all of them alike: two programs are compared by the ratio of their latencies round by round. Of
 these ratios the median is estimated, with an interval by order statistics, which assumes nothing of how
 latencies are distributed: a load that drifts cancels within a round, and a rare disturbance of either program
@@ -111,7 +111,7 @@ def paired_ratio(first: Sequence[float], second: Sequence[float], *, error: floa
     """Return the median of the second's samples over the first's, round by round, with its interval.
 
     Args:
-        first: positive samples, one a round.
+        first: positive samples, one per round.
         second: the same of another program; rounds that only one of them ran are left out.
         error: probability with which the interval may miss the median.
 

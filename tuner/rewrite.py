@@ -1,4 +1,4 @@
-"""Cut candidates out of a function, and turn a chosen partition into a module that calls one function a part.
+"""Cut candidates out of a function, and turn a chosen partition into a module of one function per part.
 
 A partition becomes a private function that carries the name of its backend (`PARTITION_ATTRIBUTE`); equal
 ones share one function. What it reads becomes parameters, except constants, which stay constants, so that a

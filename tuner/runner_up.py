@@ -1,4 +1,4 @@
-"""Who else could run a part: the cheapest way of each other backend, in as many parts as that takes.
+"""Alternatives for a part: the cheapest cover by each other backend, in as many parts as that takes.
 
 A backend that cannot run all of a part does what it can, and the chosen one, in smaller parts, does the rest.
 This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked
@@ -88,7 +88,7 @@ class OfferIndex:
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.latency_us))
 
     def runner_up(self, part: CandidatePartition, *, launch_penalty_us: float) -> RunnerUp | None:
-        """Return who is next best for the nodes of a part; None where no other backend can run any of it."""
+        """Return the best alternative for the nodes of a part; None if no other backend can run any of it."""
         found = self.alternatives(
             part.sub_graph.inside, without=part.backend, launch_penalty_us=launch_penalty_us
         )

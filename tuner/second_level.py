@@ -1,4 +1,4 @@
-"""The choices that evolution has: for each distinct part of a partition, the ways to run it.
+"""The search space of evolution: for each distinct part of a partition, the ways to run it.
 
 A part that occurs many times, as in repeated layers, is one group and one gene. Its choices are the first
 level's and each other backend's cheapest way to run the same nodes, so that whatever evolution picks is a
@@ -53,7 +53,7 @@ def find_groups(
         graph: what is partitioned.
         partition: the first level's answer.
         candidates: what it was chosen from.
-        prices: one a candidate.
+        prices: one per candidate.
         launch_penalty_us: what the first level counted for each part.
     """
     index = OfferIndex(usable_offers(candidates, prices))

@@ -1,4 +1,4 @@
-"""What tuning works with from its first step to its last: target, backends, records, the measuring process.
+"""The resources of a tuning session: target, backends, records, measuring process.
 
 A session owns the open record store and the measuring worker, and gives both back on any exit; every finished
 measurement is in the records by then. It also holds how to say what is going on (`TuningProgress`).
@@ -65,7 +65,7 @@ class SessionSettings:
 
     Attributes:
         backend_names: backends to choose among; every available one if None.
-        trials: MetaSchedule trials a kernel; 0 leaves that backend out, unless there is a database.
+        trials: MetaSchedule trials per kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
         schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
             that the records hold.

@@ -1,4 +1,4 @@
-"""Cut a model into stages and measure what each function of each stage costs.
+"""Cut a model into stages and measure each function of each stage.
 
 Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
 that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage

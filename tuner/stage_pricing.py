@@ -1,4 +1,4 @@
-"""What a function of a stage costs: measured as one program, or predicted from its parts.
+"""The price of a stage's function: measured as one program, or predicted from its parts.
 
 The record of a measured stage names its parts, so that the cost model learns from records alone by how much
 a stage differs from their sum. Checked in tests/tuner/test_stage_pricing.py.

@@ -1,4 +1,4 @@
-"""TVM objects as dictionary keys: equal where their structure is, whatever their variables are called.
+"""TVM objects as dictionary keys, compared by structure up to renaming of variables.
 
 Repeated layers give structurally equal functions over and over; what is known of one holds for all of them.
 Checked in tests/tuner/test_structure.py.

@@ -1,4 +1,4 @@
-"""The target as everything else names it: a canonical text, a device kind and what measurements must know.
+"""The target as seen by other modules: canonical text, device kind and what measurements need.
 
 `cpu`, `cuda` and a TVM tag (`nvidia/nvidia-h200`) are what a user writes; `Target` is what they become. TVM's
 own target object is built from `tvm_json` where TVM is imported (`tuner.lower`), so that this module runs

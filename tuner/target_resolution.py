@@ -1,4 +1,4 @@
-"""Turn what a user writes for a target into a `Target` and TVM's own target object.
+"""Resolve a user's target text into a `Target` and TVM's target object.
 
 `cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
 a device that need not be here. Programs can be built for each of them, but are measured only for what is

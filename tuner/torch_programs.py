@@ -1,4 +1,4 @@
-"""A plan's stages as torch modules that a pipeline engine can run: the model's own code, cut as planned.
+"""A plan's stages as torch modules for the pipeline engine: the model's own code, cut as planned.
 
 For plans of a `module:function`. The module is cut after the layers that the plan names; weights are the
 module's own, inputs and labels are drawn from a seed, alike in every process. Against the same plan's

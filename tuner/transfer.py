@@ -1,4 +1,4 @@
-"""What it costs to hand a tensor to the next device: measured between two processes of this machine.
+"""The latency of sending a tensor to the next device, measured between two processes of this machine.
 
 The figure is half of a round trip through a loopback TCP connection, the path that torch.distributed's gloo
 takes between ranks of one machine. Contention between several transfers at once is left out. A transfer is

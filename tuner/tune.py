@@ -1,4 +1,4 @@
-"""The main job up to the schedule: partition the model, cut it into stages, measure all, hand over a plan.
+"""Tuning up to the schedule: partition the model, cut it into stages, measure them, return a plan.
 
 `tune_model` is the list of steps; each step is a function of its own module. Everything measured is in the
 records when it returns, so a second run measures nothing. Checked in tests/tuner/test_tune.py.

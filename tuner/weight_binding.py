@@ -1,4 +1,4 @@
-"""Weights are bound once: what a program does with weights alone is done before it first runs.
+"""Weight binding: computation on weights alone is done once, before the program first runs.
 
 A lowered function that knows which of its parameters are weights (`NUM_INPUTS_ATTRIBUTE`) is split in two.
 `bind_weights` takes all of its arguments and does whatever depends on weights alone: it transposes them,

@@ -1,4 +1,4 @@
-"""Whether a whole program's results are the model's, and which part is to blame where they are not.
+"""Check the results of an end-to-end program against the model's, and find the faulty part if they differ.
 
 An imported model is compared with the program that it comes from, under its own framework and on its own
 weights; a model that was written here with the unpartitioned one, on random inputs. Nothing is known of other

@@ -1,4 +1,4 @@
-"""A whole model partitioned: the mix of backends measured end to end, beside each backend alone.
+"""Partition an entire model: the mix of backends measured end to end against each single backend.
 
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the winner of a race
@@ -102,10 +102,10 @@ def partition_model(
         model: what is partitioned.
         session: what measures.
         second_level: whole programs that an evolutionary search may measure, from the first answer on.
-        coarser: whether fewer and larger parts are measured too, which pay where crossing a border costs more
-            than parts alone show: partitions found with dearer launches, the first answer with neighbouring
-            parts of one backend merged (`tuner.coalesce`), and partitions that leave out a backend which the
-            first answer uses.
+        coarser: whether fewer and larger parts are measured too, which pay off where crossing a boundary
+            costs more than isolated parts show: partitions found with higher launch penalties, the first
+            answer with neighbouring parts of one backend merged (`tuner.coalesce`), and partitions that leave
+            out a backend which the first answer uses.
 
     Raises:
         UnpriceableError: nobody can run an operator, or nobody gives right numbers for it; names it.

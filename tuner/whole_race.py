@@ -1,4 +1,4 @@
-"""The race between whole programs of a model: who takes part, and who is chosen when it is over.
+"""The race between a model's end-to-end programs: its entrants, and the choice of its winner.
 
 Checked in tests/tuner/test_whole_variants.py and, on this machine, in tests/tuner/test_tune.py.
 """

@@ -1,4 +1,4 @@
-"""Other partitions of a function, each measured as a whole: coarser ones, and ones that leave backends out.
+"""Variants of a partition, each measured end to end: coarser ones, and ones without some backends.
 
 Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
 be faster as a whole. Which partitions are worth a measurement is decided here. Each is measured once, however
@@ -116,7 +116,7 @@ def fastest(first: Variant, *others: Variant | None) -> Variant:
 
 
 def find_coarser(wholes: Wholes, search: Search, first: PartitionedFunction, *, label: str) -> Variant | None:
-    """Search again with dearer launches, and return the fastest other whole; None where there is no other.
+    """Search again with higher launch penalties; return the fastest other program, or None if there is none.
 
     Args:
         wholes: measures.
@@ -181,8 +181,8 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
 def find_finalists(ours: Mapping[str, Variant], alone: Sequence[Variant]) -> tuple[Finalist, ...]:
     """Return the distinct programs that are to race: every single backend, and the fastest of the mixes.
 
-    Programs that were measured apart are compared by luck too: whatever else the machine does meets them
-    unequally. It only ever makes them slower, so a program is judged by its faster samples here.
+    Comparisons of separately measured programs are noisy: background load affects them unequally.
+    It only ever makes them slower, so a program is judged by its faster samples here.
 
     Args:
         ours: what the search, coarser partitions and the second level found, by name, the search's first.

@@ -1,4 +1,4 @@
-"""The measuring worker as its owner sees it: asked in turn, killed when it hangs, started again when it dies.
+"""The parent's side of the measuring worker: requests, time-outs, and restarts after crashes.
 
 A worker costs some three seconds to start, so it starts with the first question and then stays. Whatever
 ends it (a crash, a hang, the kernel short of memory) becomes a failed reply that says so, and the next

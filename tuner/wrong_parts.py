@@ -1,4 +1,4 @@
-"""Find the part that makes a partitioned program wrong, and see that nobody chooses it again.
+"""Find the part that makes a partitioned program wrong, and exclude it from later searches.
 
 A part can be right on the random inputs that it was checked with alone, and wrong in place: on values that
 only the model makes, or because it writes where it must not. So parts are handed to their backends one after

@@ -1,4 +1,4 @@
-"""Run a schedule for real: each rank's actions, and their exchange over torch.distributed."""
+"""Execute a schedule: the actions of each rank, and their communication over torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A schedule as what each rank does, in order: stage, action, micro-batch.
+"""A schedule as the ordered actions of each rank: stage, action, micro-batch.
 
-The text form is the CSV that torch.distributed.pipelining loads: one line a rank, cells such as `0F3` (stage
-0, forward, micro-batch 3), `B` a whole backward, `I` and `W` its two halves. Actions hold no times: read
-back, every one starts as early as the order allows. What the text cannot say (a stage on several ranks, a
-recomputation, stages that are no chain) is refused before anything starts. Nothing here needs torch. Checked
-in tests/tessel/engine/test_actions.py.
+The text form is the CSV that torch.distributed.pipelining loads: one line per rank, cells such as `0F3`
+(stage 0, forward, micro-batch 3), `B` a joint backward, `I` and `W` its two halves. Actions hold no times:
+read back, each starts as early as the order allows. What the text cannot express (a stage on several ranks, a
+recomputation, stages that do not form a chain) is refused before anything starts. Nothing here needs torch.
+Checked in tests/tessel/engine/test_actions.py.
 
     0F0,0F1,0B0,0B1        device 0   F0 F1 .  .  B0 B0 B1 B1
     1F0,1B0,1F1,1B1        device 1   .  F0 B0 B0 F1 B1 B1 .
@@ -85,7 +85,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     if len(actions) != placement.devices:
         raise EngineError(
             f"there are actions of {len(actions)} ranks, but the placement has {placement.devices} devices; "
-            "give one line a device"
+            "give one line per device"
         )
     without_input_half = {
         number
@@ -118,7 +118,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
 
 
 def actions_to_csv(actions: RankActions) -> str:
-    """Return the CSV that torch.distributed.pipelining loads, one line a rank.
+    """Return the CSV that torch.distributed.pipelining loads, one line per rank.
 
     Raises:
         EngineError: a stage is on several ranks, which that runtime cannot hold.
@@ -198,7 +198,7 @@ def actions_from_csv(text: str) -> RankActions:
         )
     except csv.Error as error:
         raise EngineError(
-            f"line {rows.line_num} is no CSV ({error}); give one line a rank, cells such as 0F3"
+            f"line {rows.line_num} is no CSV ({error}); give one line per rank, cells such as 0F3"
         ) from error
 
 
@@ -220,7 +220,7 @@ def check_chain(placement: Placement) -> int:
             name = placement.blocks[stage.forward].name
             raise EngineError(
                 f"stage {number} ({name}) has no backward, but stage {number - 1} has one and would wait for "
-                "gradients for ever; give every stage after the first trained one a backward"
+                "gradients indefinitely; give every stage after the first trained one a backward"
             )
         before = (number - 1,) if number else ()
         if stage.before != before:

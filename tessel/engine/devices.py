@@ -1,8 +1,8 @@
-"""Where each rank computes, and what carries tensors between ranks: decided before any process starts.
+"""The device of each rank and the transport between ranks, decided before any process starts.
 
-On CPUs tensors travel over gloo, each under a tag of its own. GPUs talk over NCCL where every rank has one of
-its own. NCCL refuses two ranks on one GPU; ranks that share GPUs hand over through the host's memory and
-gloo, which costs a copy each way. Nothing here imports torch. Checked in tests/tessel/engine/test_devices.py.
+On CPUs tensors travel over gloo, each under a tag of its own. GPUs communicate over NCCL if every rank has
+its own. NCCL refuses two ranks on one GPU; ranks that share GPUs transfer through host memory and gloo, which
+costs a copy each way. Nothing here imports torch. Checked in tests/tessel/engine/test_devices.py.
 """
 
 from __future__ import annotations

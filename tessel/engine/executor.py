@@ -1,11 +1,11 @@
-"""Run one rank's actions: wait for what each needs, run it, hand on what it made.
+"""Run one rank's actions: wait for its inputs, run it, send its results.
 
-Tensors travel point to point over torch.distributed (`tessel.engine.transport`), so orders may be any. A
-stage on several ranks (a tensor-parallel block) runs on each of them; whoever holds both ends of an edge
-hands over locally, and otherwise the source's first rank sends. On a GPU the host waits for the device before
+Tensors travel point to point over torch.distributed (`tessel.engine.transport`), so any valid order works. A
+stage on several ranks (a tensor-parallel block) runs on each of them; a rank that holds both ends of an edge
+passes tensors locally, otherwise the source's first rank sends. On a GPU the host waits for the device before
 and after each action: its times are then the device's, and a rank that hangs is seen in the action that does
-it; the price is one launch latency an action. What the model leaves out: a device's own parallelism between
-sending and computing; on a CPU both take cores. Checked in tests/tessel/engine/test_executor.py.
+it; the price is one launch latency per action. Not modelled: overlap of sending and computing on a device; on
+a CPU both take cores. Checked in tests/tessel/engine/test_executor.py.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Executor:
         device: where the programs compute.
 
     Raises:
-        EngineError: more tensors cross a border than transfers can be told apart.
+        EngineError: more tensors cross a boundary than transfers can be distinguished.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Executor:
             if max(len(program.received), len(program.sent)) > MAX_TENSORS:
                 raise EngineError(
                     f"stage {stage} receives {len(program.received)} tensors and sends {len(program.sent)}, "
-                    f"but at most {MAX_TENSORS} may cross a border; cut the model elsewhere"
+                    f"but at most {MAX_TENSORS} may cross a boundary; cut the model elsewhere"
                 )
         self._rank = rank
         self._progress = progress

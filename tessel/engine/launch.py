@@ -1,10 +1,10 @@
-"""Start the ranks of a job, watch over them, and end all of them when one fails.
+"""Start the ranks of a job, supervise them, and terminate all of them when one fails.
 
 A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's
-name and the end of its log; of ranks that hang, one is named that does not merely wait for another. A rank
-counts as stopped when its heartbeat has been silent for some seconds and the system lists its process so.
-Ranks run in a process group of their own (`tessel.engine.ranks`); none is left behind, however the run ends.
-Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
+name and the end of its log; among hanging ranks, one is named that is not merely waiting for another. A rank
+counts as stopped if its heartbeat has been silent for some seconds and the system lists its process as
+stopped. Ranks run in their own process group (`tessel.engine.ranks`), which is always terminated with the
+run. Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
 """
 

@@ -1,7 +1,7 @@
-"""What real ranks take beyond what is simulated: measured once for a machine and a number of ranks.
+"""Overheads of real ranks that the simulation does not model, measured once per machine and number of ranks.
 
 In a schedule an action takes as long as its block, and the next begins at once, or after the lag of an edge.
-A process also needs time to notice that its turn has come. Four figures say how much:
+A real process also has scheduling latency. Four figures describe it:
 
     action   what an action takes beyond its block's duration
     gap      from the end of an action to the start of the next, where that has not to wait
@@ -9,14 +9,14 @@ A process also needs time to notice that its turn has come. Four figures say how
     meeting  what a block on all ranks takes beyond its duration, from the last rank's start to the last
              rank's end: the ranks wait for each other first, and wake one after the other
 
-They come from real ranks that run 1F1B and ZB-H1 over stages that sleep, and for meetings 1F1B on an m shape;
-short stages and long ones: the longer a rank has slept, the colder its core and caches are, and the longer it
-takes to go on (8 ranks alone on a core took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond one of
-10 ms). The mean of a step, because a makespan adds up many, is one sample of a measurement of role `device`,
-kept in the records under the number of ranks and the environment; the median of the samples counts, so that
-a step in which the machine was busy does not. What the model leaves out: large tensors (the lag of an edge
-says what those take) and other work on the machine. Checked in tests/tessel/engine/test_overheads.py, and
-against real makespans by benchmarks/simulator.py.
+They are measured on real ranks that run 1F1B and ZB-H1 over sleeping stages, and for meetings 1F1B on an m
+shape, with short and long stages: the longer a rank has slept, the colder its core and caches are, and the
+longer it takes to go on (8 ranks alone on a core took 0.25 ms beyond an action of 2.5 ms and 0.55 ms beyond
+one of 10 ms). The mean over a step, since a makespan sums many, is one sample of a measurement of role
+`device`, kept in the records under the number of ranks and the environment; the median of the samples is
+used, which is robust against steps on a busy machine. Not modelled: large tensors (their cost is the lag of
+an edge) and other load on the machine. Checked in tests/tessel/engine/test_overheads.py, and against real
+makespans by benchmarks/simulator.py.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _workloads(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[Workloa
 
 
 def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[float, ...], ...]:
-    """Return the samples of each overhead, one a step."""
+    """Return the samples of each overhead, one per step."""
     spans = ShapeOptions(
         choose_backward=True,
         forward_span=stage_ms,

@@ -1,8 +1,8 @@
-"""What a stage must offer to be run: its functions by action, over tensors that have names.
+"""The interface of an executable stage: one function per action, over named tensors.
 
-A stage keeps what its backward needs itself, one set a micro-batch. The executor moves tensors between stages
-and decides when; it knows nothing of how a stage computes. Stages compiled by TVM and torch modules both
-satisfy `StageProgram`. Tensors are torch tensors, because that is what torch.distributed sends.
+A stage stores what its backward needs, per micro-batch. The executor moves tensors between stages and
+determines when actions run; it is independent of how a stage computes. Stages compiled by TVM and torch
+modules both satisfy `StageProgram`. Tensors are torch tensors, because that is what torch.distributed sends.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What each rank is doing right now, where another process can read it even when the rank hangs.
+"""The current activity of each rank, readable by another process even if the rank hangs.
 
-A rank that hangs makes the others wait for it, so the one to name is not the one that waits. Each rank keeps
+A rank that hangs makes the others wait for it, so the culprit is a rank that is not waiting. Each rank keeps
 one line in a small file that is mapped into its memory: writing it costs about a microsecond and no system
-call. Behind the line a thread of the rank writes the time every half second, its heartbeat. Silence alone
-says little: a busy machine delays a thread, and a long computation may hold the interpreter's lock. Only a
-rank that is silent and whose process the system calls stopped will not go on by itself. Checked in
+call. A thread of the rank appends the time every half second, its heartbeat. Silence alone is no evidence: a
+busy machine delays a thread, and a long computation may hold the interpreter's lock. Only a rank that is
+silent and whose process the system lists as stopped will not continue by itself. Checked in
 tests/tessel/engine/test_launch.py.
 """
 

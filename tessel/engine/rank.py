@@ -1,4 +1,4 @@
-"""What one rank does: meet the others, build its stages, run each schedule in turn, report.
+"""The main program of one rank: rendezvous, build its stages, run each schedule in turn, report.
 
 Stages come from a provider, a name `module:function` that takes the job's specification and stage numbers and
 returns programs.

@@ -1,12 +1,12 @@
-"""All ranks of a job in one process group of their own: import once, fork, and watch who ends first.
+"""All ranks of a job in one process group of their own: import once, fork, and watch which rank ends first.
 
 Started by `tessel.engine.launch` with the job's file. Importing torch and TVM takes seconds of a core, so it
 is done once and every rank is forked from there: eight ranks start as fast as one. Nothing may start threads
-or touch a device before the fork; the imports do not. The first rank to fail is written down, since others
-often fail of it: one that was killed, and else the one that raised first.
+or touch a device before the fork; the imports do not. The first rank to fail is recorded, since its failure
+often causes others: one that was killed, or else the first to raise.
 
-A rank ends with whoever launched it: standard input is a pipe that nobody writes to, and its end is the
-launcher's. Checked in tests/tessel/engine/test_launch.py.
+Ranks end with their launcher: standard input is a pipe without data, which is closed when the launcher ends.
+Checked in tests/tessel/engine/test_launch.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ranks really did in one step, as values that pictures and traces are drawn from.
+"""The measured timeline of one step, as data for pictures and traces.
 
 Checked in tests/tessel/engine/test_real.py.
 """

@@ -1,9 +1,9 @@
-"""Whether real ranks computed what the whole model computes: each loss and gradient beside a reference's.
+"""Check the results of real ranks: each loss and gradient against those of a reference model.
 
-The reference is whatever the caller has: losses by micro-batch and mean gradients by weight, with a name that
-says what made them. A weight that several stages hold has the sum of their gradients. A stage on several
-ranks gives the same on each, and that is checked as well. Checked by injected
-faults in tests/tessel/engine/test_faults.py.
+The caller provides the reference: losses by micro-batch and mean gradients by weight, with a name that
+describes their origin. The gradient of a weight held by several stages is the sum of theirs. That a stage on
+several ranks returns the same results on each is checked as well. Checked by injected faults in
+tests/tessel/engine/test_faults.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Run a schedule and 1F1B in turn on real ranks, check what they compute, and compare the times.
+"""Run a schedule and 1F1B in turn on real ranks, check their results, and compare their makespans.
 
 Results are checked against a reference that the caller names, usually the unpipelined model: the loss of each
-micro-batch and each weight's mean gradient (`tessel.engine.results_check`). Real makespans stand beside
-simulated ones; on a machine with fewer cores than ranks the two must differ, and the report says how many
-ranks share a core. Checked in tests/tessel/engine/test_run.py.
+micro-batch and each weight's mean gradient (`tessel.engine.results_check`). Measured makespans are reported
+next to simulated ones; on a machine with fewer cores than ranks the two must differ, and the report states
+how many ranks share a core. Checked in tests/tessel/engine/test_run.py.
 """
 
 from __future__ import annotations

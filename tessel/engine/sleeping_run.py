@@ -1,4 +1,4 @@
-"""Run schedules on real ranks whose stages sleep: what orders cost without any model.
+"""Run schedules on real ranks with synthetic, sleeping stages: the cost of the orders without any model.
 
 Torch-free; the stages themselves stand in `tessel.engine.sleeping_stages`. Checked in
 tests/tessel/engine/test_overheads.py.

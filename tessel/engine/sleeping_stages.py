@@ -1,8 +1,8 @@
-"""Stages that sleep for as long as they are said to take: what a schedule's orders cost without any model.
+"""Synthetic stages that sleep for their stated duration: the cost of a schedule's orders without any model.
 
-A rank that sleeps needs hardly any core, so more ranks than cores can be run. One small tensor crosses each
-border. A stage on several ranks waits for all of them before it starts, as a tensor-parallel module would.
-Checked in tests/tessel/engine/test_overheads.py.
+A sleeping rank uses hardly any processor time, so there may be more ranks than cores. One small tensor
+crosses each stage boundary. A stage on several ranks waits for all of them before it starts, as a
+tensor-parallel module would. Checked in tests/tessel/engine/test_overheads.py.
 """
 
 from __future__ import annotations

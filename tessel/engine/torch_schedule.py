@@ -1,7 +1,7 @@
-"""A schedule as an object of torch.distributed.pipelining, for a training loop of one's own.
+"""A schedule as an object of torch.distributed.pipelining, for the user's own training loop.
 
 torch's runtime derives the sends and receives from every rank's order of actions and runs any order that does
-not dead-lock. What is added, because it would silently give wrong gradients:
+not deadlock. This module adds what would otherwise silently produce wrong gradients:
 
 - Losses and outputs are kept by micro-batch; the runtime's own list is by order of arrival.
 - Gradients are finished after the last backward, in this order: replicas are averaged, means are taken over
@@ -9,9 +9,9 @@ not dead-lock. What is added, because it would silently give wrong gradients:
   ranks are summed. What `.grad` held before the step is added last, so steps may be accumulated.
 - What a split backward and stages of `split_module` need besides stands in `tessel.engine.torch_stage`.
 
-What the runtime cannot hold is refused beforehand, on every rank alike, because a rank that fails alone
-leaves the others waiting. The runtime's names begin with an underscore; only these two modules use them, and
-pyproject.toml holds torch to the versions that were tested. Checked in
+What the runtime does not support is refused beforehand, consistently on every rank, because a rank that fails
+alone leaves the others waiting. The runtime's names begin with an underscore; only these two modules use
+them, and pyproject.toml holds torch to the versions that were tested. Checked in
 tests/tessel/engine/test_torch_schedule.py and, between processes, test_torch_replicas.py.
 """
 
@@ -169,7 +169,7 @@ def _check(schedule: Schedule, num_ranks: int) -> int:
     if num_ranks != placement.devices:
         raise EngineError(
             f"the group has {num_ranks} processes, but the plan is for {placement.devices} devices; start "
-            "one process a device"
+            "one process per device"
         )
     num_stages = check_chain(placement)
     require_valid(schedule)

@@ -1,4 +1,4 @@
-"""Stages as torch's pipeline runtime can run them, with what it leaves out added.
+"""Stages for torch's pipeline runtime, with the features that it lacks.
 
 - A stage of `tuner.stages.torch_stages.split_module` takes and returns its own tensors only. Here it takes
   what the stage before gives, and gives what later stages need, relays too; one tensor alone is no tuple.
@@ -104,7 +104,7 @@ def replicated_part(stage: PipelineStage) -> DistributedDataParallel | None:
     if inside is not None:
         raise EngineError(
             f"module {inside} of stage {stage.stage_index} is replicated by DistributedDataParallel, which "
-            "would average its gradients once a micro-batch; wrap the whole stage instead"
+            "would average its gradients once per micro-batch; wrap the entire stage instead"
         )
     return None
 

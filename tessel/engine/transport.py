@@ -1,12 +1,12 @@
-"""How tensors travel between ranks: under tags over gloo, or in order over NCCL.
+"""Tensor transport between ranks: by tags over gloo, or in order over NCCL.
 
-gloo tells messages apart by tags, so receives are posted ahead in any order and a sender never waits for a
+gloo distinguishes messages by tags, so receives are posted ahead in any order and a sender never waits for a
 busy receiver. NCCL has no tags: what one rank sends to another arrives in the order in which it was sent.
 Each pair of ranks therefore has a channel for each direction, and a receiver takes what it is sent in the
 sender's order, keeping what it does not need yet. That adds no wait: the sender made all of it before. On a
 GPU a receive occupies multiprocessors until the tensor comes, and an allocation or the first launch of a
 kernel may wait for them, so nothing is received before its turn, and the step that warms up goes through the
-host. Checked in tests/tessel/engine/test_executor.py; on GPUs it was not run yet.
+host. Checked in tests/tessel/engine/test_executor.py; not yet run on GPUs.
 """
 
 from __future__ import annotations

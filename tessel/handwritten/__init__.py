@@ -1,4 +1,4 @@
-"""Hand-written schedules, one a module, built from per-device instruction streams.
+"""Hand-written schedules, one module each, built from per-device instruction streams.
 
 Each module's drawing is what its rule builds (tests/tessel/handwritten/test_drawings.py), its formula holds
 and its published figures are met (test_formulas.py), and its orders are PyTorch's where PyTorch has them

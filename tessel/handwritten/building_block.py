@@ -1,4 +1,4 @@
-"""Schedules that repeat one building block: equal costs, a V of two chunks a device, a chosen life span.
+"""Schedules that repeat one building block: equal costs, a V of two chunks per device, a chosen life span.
 
 A building block says when each device makes the four passes of one micro-batch, in slots of one pass: forward
 down the first chunk and up the second (F, f), backward down the second and up the first (b, B). A micro-batch
@@ -43,7 +43,7 @@ def building_block_streams(block: Sequence[Slots], micro_batches: int) -> tuple[
     """Return the instructions of each device for a building block.
 
     Args:
-        block: slots of the first micro-batch, one entry a device; distinct modulo the period on each device.
+        block: slots of the first micro-batch, one entry per device; per device distinct modulo the period.
         micro_batches: how many are run, >= 1.
     """
     grid = [_place_weights(_repeat(slots, micro_batches)) for slots in block]

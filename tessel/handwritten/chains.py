@@ -1,6 +1,6 @@
-"""Whether a pipeline is the chain that a rule is published for, and its streams on the devices of the chain.
+"""Check that a pipeline is a chain as a rule requires, and lay out its streams on the chain's devices.
 
-    one stage a device     several rounds        a V, there and back
+    one stage per device   several rounds        a V, there and back
     device 0   0           device 0   0   2      device 0   0     3
     device 1     1         device 1     1   3    device 1     1 2
 
@@ -16,7 +16,7 @@ from tessel.instruction import Instruction
 
 
 def why_no_chain(pipeline: Pipeline) -> str | None:
-    """Return why the pipeline is not one chain with at most one stage a device, or None if it is."""
+    """Return why the pipeline is not one chain with at most one stage per device, or None if it is."""
     devices = pipeline.chain_devices()
     if devices is None:
         return "its stages are not one chain of stages on one device each"
@@ -61,5 +61,5 @@ def why_no_split_v(pipeline: Pipeline) -> str | None:
 def streams_by_device(
     pipeline: Pipeline, stream: Callable[[int], Iterable[Instruction]]
 ) -> tuple[tuple[Instruction, ...], ...]:
-    """Return the instructions of each device, given those of each stage, of a chain of one stage a device."""
+    """Return each device's instructions, given each stage's, for a chain of one stage per device."""
     return pipeline.on_devices(stream(stage) for stage in range(len(pipeline.stages)))

@@ -1,4 +1,4 @@
-"""DualPipe-V: both chunks of a V in one rhythm of forwards and whole backwards, splitting only at the ends.
+"""DualPipe-V: both chunks of a V alternate forwards and joint backwards, which are split only at the ends.
 
     device 0   F0 F1 F2 f0 b0 w0 f1 F3 b1 w1 f2 B0 W0 b2 w2 f3 B1 W1 b3 w3 B2 W2 .  B3 W3
     device 1   .  F0 f0 F1 f1 F2 b0 w0 f2 B0 W0 F3 b1 w1 f3 B1 W1 b2 w2 B2 W2 b3 B3 w3 W3

@@ -1,4 +1,4 @@
-"""GPipe: all forwards, then all backwards; the simplest pipeline, and the one that holds the most.
+"""GPipe: all forwards, then all backwards; the simplest pipeline, with the highest peak memory.
 
     device 0   F0 F1 F2 .  .  .  B0 B0 B1 B1 B2 B2
     device 1   .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .  .

@@ -1,13 +1,12 @@
-"""Rules for any placement: run every block as soon as a priority and a limit on what is in flight allow.
+"""Rules for any placement: list scheduling with a priority and a limit on micro-batches in flight.
 
-Published schedules speak of one chain of stages. Where stages branch, meet, or hold several devices at once,
-their idea still has a meaning: prefer backward blocks to forward blocks, or the reverse, and let no stage run
-ahead further than a limit. This simulation gives it one: at every moment each free device starts the most
-urgent block that is ready. A block on several devices waits until all are free; keeping free ones idle for it
-was tried, and made every shape with tensor-parallel blocks slower (mshape, 32 micro-batches: 458 against
-288).
+Published schedules are defined for one chain of stages. Where stages branch, join, or occupy several devices,
+their idea still applies: prefer backward blocks to forward blocks, or the reverse, and bound how far a stage
+may run ahead. This is list scheduling: at every step each free device starts the ready block of highest
+priority. A block on several devices waits until all are free; keeping free ones idle for it was tried, and
+made every shape with tensor-parallel blocks slower (mshape, 32 micro-batches: 458 against 288).
 
-It cannot dead-lock. A block takes its micro-batches in order, and a limit makes a micro-batch wait only for
+It cannot deadlock. A block takes its micro-batches in order, and a limit makes a micro-batch wait only for
 earlier ones; so the blocks of the earliest unfinished micro-batch wait for nothing but each other.
 
 Source: Lin et al., Tessel (HPCA 2024), section 6.1, "1F1B+"; here each stage has a limit of its own.

@@ -29,7 +29,7 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
     num_devices = len(pipeline.stages) // pipeline.num_chunks
     if micro_batches % num_devices:
         return (
-            f"micro-batches go in groups of {num_devices}, one a device, "
+            f"micro-batches go in groups of {num_devices}, one per device, "
             f"and {micro_batches} is no multiple of it"
         )
     return None

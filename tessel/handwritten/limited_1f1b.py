@@ -7,7 +7,7 @@ Every stage starts with 1F1B's limit, its distance from the end; where a device 
 the limits of its stages shrink in proportion until all devices fit. Then each stage in turn gets one more
 back as long as that fits and takes no longer, since a device with room need not wait for a full one. With a
 limit of one everywhere, a chain runs one micro-batch at a time on each stage; what does not fit then has no
-schedule of this kind. It cannot dead-lock, since a limit makes a micro-batch wait only for earlier ones.
+schedule of this kind. It cannot deadlock, since a limit makes a micro-batch wait only for earlier ones.
 
 Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the limit as a parameter.
 """
@@ -49,7 +49,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
         """
         check_micro_batches(micro_batches)
         if memory is None:
@@ -67,7 +67,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             ScheduleError: there is no limit.
@@ -82,7 +82,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             ScheduleError: there is no limit.
@@ -101,7 +101,7 @@ class LimitedRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device.
+            memory: limit in units, one per device.
 
         Raises:
             InfeasibleError: one micro-batch in flight needs more memory than there is.

@@ -5,7 +5,7 @@
 
 Stage i of P runs P - i forwards before its first backward, so it never holds more than P - i micro-batches.
 On one chain of equal stages without hops, M micro-batches take (M + P - 1)(F + B) steps, GPipe's time. A
-stage that recomputes does so when its gradient has arrived. On placements that are no chain the same
+stage that recomputes does so when its gradient has arrived. On placements other than chains the same
 preference and the same limits, by depth instead of stage number, are simulated.
 
 Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2; Lin et al., Tessel (HPCA 2024), section

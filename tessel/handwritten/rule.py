@@ -1,16 +1,16 @@
-"""What a hand-written schedule is: a rule that gives each device its instructions, and when it applies.
+"""The interface of a hand-written schedule: a rule that gives each device its instructions, and its domain.
 
-`build` turns the instructions into tasks of the placement and starts each as soon as its device and what it
-waits for allow, so that one rule serves equal and unequal stages, with and without hops. A rule never breaks
-a memory limit silently: `why_not` says that it does not fit, and `build` refuses.
+`build` turns the instructions into tasks of the placement and starts each as soon as its device and its
+dependencies allow, so that one rule covers equal and unequal stages, with and without hops. A rule never
+exceeds a memory limit silently: `why_not` reports that it does not fit, and `build` fails.
 
     instructions   device 0: F0 F1 B0 B1      earliest   F0 F1 .  .  B0 B0 .  B1 B1
                    device 1: F0 B0 F1 B1                 .  F0 B0 B0 F1 B1 B1 .  .
 
-Where a rule leaves something free, `build` does as published, and `every_orders` gives all that the rule
-allows: depths of a warm-up, and whether a backward that may run whole or in halves does the one or the other.
-`tessel.handwritten.strongest` takes the best of them. Checked in tests/tessel/handwritten/test_formulas.py
-against closed formulas and published figures, and in test_strongest.py.
+Where a rule leaves freedom, `build` follows the publication, and `every_orders` enumerates what the rule
+permits: warm-up depths, and joint or split backwards where there is a choice. `tessel.handwritten.strongest`
+takes the best of them. Checked in tests/tessel/handwritten/test_formulas.py against closed formulas and
+published figures, and in test_strongest.py.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class StreamRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device; None for none.
+            memory: limit in units, one per device; None for none.
         """
         check_micro_batches(micro_batches)
         if self.generalised is None:
@@ -138,7 +138,7 @@ class StreamRule:
         Args:
             placement: blocks of one micro-batch.
             micro_batches: how many are run, >= 1.
-            memory: limit in units, one a device; None for none.
+            memory: limit in units, one per device; None for none.
 
         Raises:
             InfeasibleError: it needs more memory than there is; the message names the device.
@@ -245,11 +245,11 @@ def find_excess(placement: Placement, starts: Starts, memory: Sequence[int]) -> 
     """Return which device needs more than its limit and how much, or None if none does.
 
     Raises:
-        ValueError: there is not one limit a device.
+        ValueError: there is not one limit per device.
     """
     if len(memory) != placement.devices:
         raise ValueError(
-            f"{len(memory)} memory limits were given for {placement.devices} devices; give one a device"
+            f"{len(memory)} memory limits were given for {placement.devices} devices; give one per device"
         )
     peaks = peak_memory(placement, starts)
     for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True)):

@@ -1,8 +1,8 @@
-"""A placement read as a pipeline: which blocks are one stage, and how the stages hang together.
+"""A placement read as a pipeline: which blocks form a stage, and how the stages are connected.
 
-Hand-written schedules speak of stages, not of blocks. A stage is a forward block with its backward, joint, or
-split into an input and a weight half, or either as a choice, and perhaps a recomputation, all on the same
-devices. Placements that cannot be read so (a block of kind `other`, say) have no hand-written schedule.
+Hand-written schedules are defined on stages, not blocks. A stage is a forward block with its backward, joint,
+or split into an input and a weight half, or either as a choice, and perhaps a recomputation, all on the same
+devices. Placements that cannot be read this way (a block of kind `other`, say) have no hand-written schedule.
 
     vshape, stages 0..3        zbv, stages 0..3 on two devices        interleaved, two chunks
     device 0   0               device 0   0     3                     device 0   0   2
@@ -277,7 +277,7 @@ def _check_choices(placement: Placement, stages: tuple[Stage, ...]) -> None:
 def _check_edges(placement: Placement, stages: tuple[Stage, ...]) -> None:
     """Results go from forward to forward, gradients from backward to backward, the rest stays in its stage.
 
-    Orders are published for such pipelines; with other waits they could dead-lock.
+    Orders are published for such pipelines; with other dependencies they could deadlock.
     """
     index = placement.index_by_name
     stage_of = {

@@ -1,9 +1,9 @@
-"""The strongest schedule that a hand-written rule allows: the shortest over all that it leaves free.
+"""The strongest schedule that a hand-written rule permits: the shortest over its free parameters.
 
-A comparison with a rule is fair only if whoever follows the rule could not do better. What each rule leaves
-free is said in its module; what it fixes, such as 1F1B's warm-up, stays. Of the ways that fit the memory
-limit the shortest is taken, or of all where none fits.
-Checked in tests/tessel/handwritten/test_strongest.py.
+A comparison with a rule is fair only against the best schedule that the rule permits. Each rule's module
+states its free parameters; what it fixes, such as 1F1B's warm-up, is kept. Among the variants that fit the
+memory limit, or among all if none fits, the shortest is taken. Checked in
+tests/tessel/handwritten/test_strongest.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def build_strongest(
         rule: it applies to the placement.
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
-        memory: limit in units, one a device; None for none.
+        memory: limit in units, one per device; None for none.
 
     Raises:
         InfeasibleError: the rule needs a limit, and one micro-batch in flight does not keep it.

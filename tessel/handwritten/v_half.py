@@ -18,7 +18,7 @@ from tessel.handwritten.stages import Pipeline
 
 
 def building_block(num_devices: int) -> list[Slots]:
-    """Return the slots of one micro-batch, one entry a device."""
+    """Return the slots of one micro-batch, one entry per device."""
     # Three slots more at the turn where the two forwards and backwards would otherwise meet modulo the
     # period.
     turn = 3 if num_devices % 2 == 0 else 0

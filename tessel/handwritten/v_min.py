@@ -18,7 +18,7 @@ from tessel.handwritten.stages import Pipeline
 
 
 def building_block(num_devices: int) -> list[Slots]:
-    """Return the slots of one micro-batch, one entry a device."""
+    """Return the slots of one micro-batch, one entry per device."""
     # Two slots more at the turn where the passes of the two chunks would otherwise meet modulo the period.
     turn = 2 if num_devices % 3 == 0 else 0
     return [

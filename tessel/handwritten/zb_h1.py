@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B with the backward split, the weight halves put off to fill the cool-down; no more memory.
+"""ZB-H1: 1F1B with the backward split, the weight halves delayed to fill the cool-down; no more memory.
 
     device 0   F0 F1 F2 .  .  B0 W0 F3 B1 W1 B2 W2 B3 W3
     device 1   .  F0 F1 .  B0 F2 B1 W0 F3 B2 W1 B3 W2 W3

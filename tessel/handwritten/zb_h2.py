@@ -4,10 +4,10 @@
     device 1   .  F0 F1 F2 B0 F3 B1 F4 B2 W0 B3 W1 B4 W2 W3 W4 .
     device 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4
 
-Stage i of P runs 2(P - i) - 1 forwards before its first backward, and puts off 2i weight halves. With less
-memory than twice, fewer of both follow the rule, down to those of ZB-H1.
-Where a hop takes c steps and the stages are equal, M micro-batches take M(F + B + W) + (P - 1)(F + c) steps
-if the hops are short beside the passes: the last stage starts after the fill and never waits.
+Stage i of P runs 2(P - i) - 1 forwards before its first backward, and delays 2i weight halves. With less
+memory than twice, fewer of both follow the rule, down to those of ZB-H1. Where a hop takes c steps and the
+stages are equal, M micro-batches take M(F + B + W) + (P - 1)(F + c) steps if the hops are short beside the
+passes: the last stage starts after the fill and never waits.
 
 Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), section 2.3; here the optimizer step waits
 for all stages, so that the fill stays.

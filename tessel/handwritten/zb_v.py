@@ -1,4 +1,4 @@
-"""ZB-V: the zero-bubble schedule on a V of two chunks a device, with 1F1B's memory.
+"""ZB-V: the zero-bubble schedule on a V of two chunks per device, with 1F1B's memory.
 
     device 0   F0 F1 F2 f0 b0 w0 f1 b1 w1 F3 B0 W0 f2 b2 w2 B1 W1 f3 b3 w3 B2 W2 B3 W3 .
     device 1   .  F0 f0 F1 f1 b0 w0 F2 B0 W0 f2 b1 w1 F3 B1 W1 f3 b2 w2 B2 b3 B3 W2 w3 W3

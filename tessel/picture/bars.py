@@ -1,7 +1,7 @@
-"""What a picture of a schedule shows, before anything is drawn: bars, idle time, memory over time.
+"""The data behind a picture of a schedule: bars, idle time, memory over time.
 
 Pure functions from a schedule to plain data. Every drawing (matplotlib, the page, the trace, the terminal)
-starts from these, and tests look at these. Times are schedule steps.
+starts from these, and tests examine these. Times are schedule steps.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
 
 
 def critical_bars(schedule: Schedule) -> tuple[Bar, ...]:
-    """Return the bars of the schedule's critical path, in order of time, one a block.
+    """Return the bars of the schedule's critical path, in order of time, one per block.
 
     They stand where the schedule has them, which is later than they could be if it waits where it need not.
     Of a block on several devices the bar is on the one nearest to the bar before.

@@ -1,9 +1,9 @@
 """Colours and names of blocks, the same in pictures and on pages.
 
-The palette is Okabe and Ito's, which colour-blind people can tell apart; its lightness differs from kind to
-kind, so that a grey print still tells forward from backward. More or less white tells apart the chunks of a
-device (the stages that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where
-it runs one stage, the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
+The palette is Okabe and Ito's, which is safe for colour-blind readers; lightness differs by kind, so that
+forward and backward are distinguishable in greyscale. Tints distinguish the chunks of a device (the stages
+that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where it runs one stage,
+the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ Device per row, time to the right, colour by kind of block, every second micro-b
 several stages, every later chunk) lighter, the micro-batch's number in each bar that has room for it, pale
 grey where a device idles, dashed lines where the repeating part begins and ends, and on demand the critical
 path through the bars. Where there are so many bars that a vector picture would take longer to open than to
-read, they become pixels inside it; lines and words stay vectors. Nothing here reads or writes global figure
-state.
+read, they are rasterised; lines and text stay vectors. Nothing here reads or writes global figure state.
 
 Source: the arguments for annotations, rectangles and lines are those of René's visualizer (Chung et al.,
-Perseus, SOSP 2024); here one collection a kind takes the place of a rectangle an instruction.
+Perseus, SOSP 2024); here one collection per kind replaces one rectangle per instruction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole figures: one schedule over its memory, or several schedules on one time axis; and saving them."""
+"""Complete figures: one schedule above its memory, or several schedules on one time axis; and saving them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The frontier as a picture: how long a micro-batch, or a whole schedule, takes with how much memory.
+"""Plot of the frontier: time per micro-batch, or makespan, against the memory limit.
 
-    ●━━━┓          filled: proven least; solid: nothing better exists up to the next point
+    ●━━━┓          filled: proven optimal; solid: nothing better exists up to the next point
         ○┅┅┅┅┅┓    hollow: not proven; dashed: open, something better may exist at these limits
      ···:·····●    dotted: no value is below, at any limit, as far as is proven
 
@@ -40,7 +40,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
     """Draw steps against the memory limit, what is open, and the bound.
 
     Args:
-        points: rising in memory; of the steady state (steps a micro-batch), or of whole schedules (makespan).
+        points: by ascending memory; steady state (steps per micro-batch) or whole schedules (makespan).
             What is open, and the bounds between the points, are known of a `Frontier` only.
         axes: where; labels and limits are set.
         title: above the picture.
@@ -57,7 +57,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
         not point.optimal or (isinstance(points, Frontier) and points.is_open(limit))
         for limit, point in zip(limits, points, strict=True)
     ]
-    for wanted, label, face in ((False, "proven least", _PROVEN), (True, "not proven", _OPEN)):
+    for wanted, label, face in ((False, "proven optimal", _PROVEN), (True, "not proven", _OPEN)):
         own = [number for number, here in enumerate(is_open) if here is wanted]
         if own:
             axes.plot(
@@ -73,7 +73,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
         axes.annotate(_mark(point), (limit, height), textcoords="offset points", xytext=(5, 5))
     axes.set_xlabel("memory limit of a device (units)")
     is_whole = any(isinstance(point, MakespanPoint) for point in points)
-    axes.set_ylabel("makespan (steps)" if is_whole else "steps a micro-batch (period / micro-batches)")
+    axes.set_ylabel("makespan (steps)" if is_whole else "steps per micro-batch (period / micro-batches)")
     axes.set_ylim(0, 1.1 * max(steps, default=1.0))
     axes.margins(x=0.08)
     for axis in (axes.xaxis, axes.yaxis):

@@ -1,7 +1,7 @@
-"""Draw what devices hold over time, each with its limit, on axes that the caller gives.
+"""Plot the memory of each device over time, with its limit, on given axes.
 
-Few devices have a curve each. More curves than there are colours nobody can follow: then each device has a
-row, and its colour says what share of its limit (of the highest peak, where there is no limit) it holds.
+With few devices, each has a curve. With more devices than distinguishable colours, each has a row, whose
+colour shows the share of its limit (of the highest peak if there is no limit) in use.
 """
 
 from __future__ import annotations

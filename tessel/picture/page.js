@@ -562,7 +562,7 @@ function showParts() {
     return bar;
   }));
   const rows = [...shown].sort((a, b) => costOf(b) - costOf(a)), few = state.allParts ? rows : rows.slice(0, MAX_PARTS);
-  const head = ["operators", "backend", "latency", "from", "runs", "share of time", "runner-up"];
+  const head = ["operators", "backend", "latency", "from", "runs", "share of time", "alternative"];
   byId("parts").replaceChildren(
     element("thead", {}, element("tr", {}, ...head.map((textContent) => element("th", { scope: "col", textContent })))),
     element("tbody", {}, ...few.map((part) => partRow(part, total))),
@@ -575,7 +575,7 @@ function partRow(part, total) {
   const share = costOf(part) / total, bar = element("i"), swatch = element("i");
   bar.style.width = `${Math.max(Math.round(90 * share), 1)}px`;
   bar.style.background = swatch.style.background = data.backend_colors[part.backend];
-  const other = part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "nobody else";
+  const other = part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "no other backend";
   return element("tr", {},
     element("td", { textContent: part.operators.join(", ") }),
     element("td", {}, element("span", { className: "key" }, swatch, part.backend)),

@@ -1,8 +1,8 @@
-"""A page of schedules: one self-contained HTML file that opens from disk and asks no network for anything.
+"""A page of schedules: one self-contained HTML file that opens from disk and needs no network.
 
-The page shows several schedules of one placement on one time axis, with zoom, hover, dependencies, memory
-at a cursor and tables. Blocks travel as compressed 32-bit integers, about three bytes a block, so that a
-schedule of 100 000 blocks stays well under a megabyte. What is drawn stands in `page.js`; this module only
+The page shows several schedules of one placement on one time axis, with zoom, hover, dependencies, memory at
+a cursor and tables. Blocks travel as compressed 32-bit integers, about three bytes per block, so that a
+schedule of 100 000 blocks stays well under a megabyte. The drawing code is in `page.js`; this module only
 gathers the data.
 """
 

@@ -1,8 +1,8 @@
-"""A data-flow graph coloured by backend: which operators run together, and who runs them.
+"""A data-flow graph coloured by backend: which operators run together, and on which backend.
 
-Operators stand in columns by depth, each right of its inputs, and deep graphs go on below, as lines of text
-do. Links inside a part are thick; one that leads to another line ends in a ring, and begins again with one.
-Names are written where there is room for them. Nothing here reads or writes global figure state.
+Operators are laid out in columns by depth, each to the right of its inputs, and deep graphs wrap like lines
+of text. Links inside a part are thick; one that leads to another line ends in a ring, and begins again with
+one. Names are written where there is room for them. Nothing here reads or writes global figure state.
 """
 
 from __future__ import annotations

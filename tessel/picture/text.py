@@ -1,11 +1,11 @@
-"""A schedule as text for a terminal: device per row, time to the right, a character for each stretch of time.
+"""A schedule as text for a terminal: device per row, time to the right, one character per interval of time.
 
     device 0  0>1>......0<<<<<..1<<<<<    `>` forward, `<` backward, `.` idle; the number is the micro-batch
     device 1  ..0>0<<<<<1>1<<<<<......
 
-Where a device runs several stages, each has a mark of its own (`>` and `}`, `<` and `{`, …).
-A bar begins with its micro-batch where that leaves room for its kind, which is seen without colours too.
-Where a character stands for several blocks, it is the one that takes most of its time.
+Where a device runs several stages, each has a mark of its own (`>` and `}`, `<` and `{`, …). A bar begins
+with its micro-batch where that leaves room for its kind, which is seen without colours too. Where several
+blocks fall on one character, the one with the largest share is shown.
 """
 
 from __future__ import annotations

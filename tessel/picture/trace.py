@@ -1,7 +1,7 @@
 """A schedule as a trace in Chrome's event format, which Perfetto and chrome://tracing open.
 
 Devices are tracks, blocks are slices, arrows follow the dependencies between devices, and a counter for each
-device shows what it holds. A step is a microsecond where it has no length of its own. Events are in order of
+device shows its memory. A step is a microsecond where it has no length of its own. Events are in order of
 time; processes and threads count from 1, because viewers take 0 for the idle process of an operating system.
 Checked against the format's rules in tests/tessel/picture/test_trace.py.
 

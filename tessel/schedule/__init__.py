@@ -1,4 +1,4 @@
-"""Whole schedules as data, and Tessel's own names for building them (`schedplan`, `composer`)."""
+"""Complete schedules as data, and Tessel's own names for building them (`schedplan`, `composer`)."""
 
 from tessel.schedule.schedule import Repetend, Schedule, Start, decode_schedule, peak_memory
 

@@ -4,10 +4,10 @@
     >>> schedule = Composer.compose_n(placement, memory=4, nmicros=4)               # doctest: +SKIP
     >>> print(schedule.unroll(6))                                                   # doctest: +SKIP
 
-A thin door: the repetend is found by `tessel.search.find_repetend`, exactly and with a proof, so that the
-number of micro-batches need not be guessed; `nmicros` only says how many the schedule shows. Warm-up and
-cool-down are the repetend's own device orders, run as early as they allow, without a barrier between the
-phases. For the shortest schedule of a given number of micro-batches, ask `tessel.search.find_schedule`.
+A thin wrapper: the repetend is found by `tessel.search.find_repetend`, exactly and with a proof, so that the
+number of micro-batches need not be guessed; `nmicros` is only the number shown. Warm-up and cool-down are the
+repetend's own device orders, run as early as they allow, without a barrier between the phases. For the
+shortest schedule of a given number of micro-batches, use `tessel.search.find_schedule`.
 
 No solution is an `InfeasibleError` that names the device, where Tessel returns None.
 Checked in tests/tessel/test_schedplan.py.
@@ -44,7 +44,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
@@ -58,7 +58,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
             nmicros: micro-batches that the schedule shows; more where its repetend needs more.
 
         Raises:
@@ -78,7 +78,7 @@ class Composer:
 
         Args:
             micro: the placement of one micro-batch.
-            memory: limit in units, one for all devices or one a device.
+            memory: limit in units, one for all devices or one per device.
             wc_ratio: without effect; Tessel ends its search when warm-up and cool-down are a small share.
 
         Raises:
@@ -130,9 +130,9 @@ def _schedule(found: RepetendResult, starts: Mapping[tuple[int, int], int], micr
 def _repeating_part(
     found: RepetendResult, starts: Mapping[tuple[int, int], int], micro_batches: int
 ) -> Repetend | None:
-    """The longest stretch of time in which all repeats and that holds a whole period, if there is one.
+    """The longest interval that is periodic and contains at least one full period, if there is one.
 
-    A start with no match a period later must lie before the stretch or in its last period, and one with no
+    A start with no match a period later must lie before the interval or in its last period, and one with no
     match a period earlier in its first period or behind it. Shifted by a period both cut alike.
     """
     cuts = {-1}

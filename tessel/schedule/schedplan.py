@@ -166,7 +166,7 @@ class SchedPlan:
         """
         if len(blocks) != len(devices):
             raise ScheduleError(
-                f"{len(blocks)} blocks and {len(devices)} lists of devices were given; give one list a block"
+                f"{len(blocks)} blocks and {len(devices)} lists of devices were given; give a list per block"
             )
         step = 0
         for block, places in zip(blocks, devices, strict=True):

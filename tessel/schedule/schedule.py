@@ -51,13 +51,13 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     Attributes:
         placement: the blocks of one micro-batch.
         micro_batches: how many are run, numbered from 0.
-        memory: limit in units, one a device, or None where there is none.
+        memory: limit in units, one per device, or None where there is none.
         starts: ordered by start, then block order, then micro-batch.
         makespan: last end, counted from step 0.
         lower_bound: no schedule is shorter under the same limits.
         optimal: whether no shorter schedule exists; only with a proof.
         bubble_ratio: 1 - (busy steps of all devices) / (devices x makespan).
-        peak_memory: most units held at once, one a device.
+        peak_memory: most units held at once, one per device.
         repetend: the part that repeats, where there is one.
         search_seconds: wall-clock time the search took.
         found_by: the method that found it.
@@ -97,7 +97,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             placement: the blocks of one micro-batch.
             starts: step by (block index in the placement, micro-batch); with choices, only the blocks run.
             micro_batches: number of micro-batches.
-            memory: limit a device; None for none.
+            memory: limit per device; None for none.
             lower_bound: proven bound on the makespan; 0 where none is known.
             optimal: whether the makespan is proven least; implied where it equals the bound.
             repetend: the repeating part.

@@ -1,7 +1,7 @@
 """Schedules in the files that Tessel itself writes: blocks with their devices and steps, but no dependencies.
 
-Such a file shows a schedule; it cannot be searched or checked again, since it does not say what waits for
-what. Read by `tessel.schedule.schedplan.SchedPlan.load`. Checked in tests/tessel/test_schedplan.py.
+Such a file shows a schedule; it cannot be searched or checked again, since it contains no dependencies. Read
+by `tessel.schedule.schedplan.SchedPlan.load`. Checked in tests/tessel/test_schedplan.py.
 """
 
 from __future__ import annotations

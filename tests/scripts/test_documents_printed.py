@@ -85,7 +85,7 @@ def test_frontier_of_a_number_of_micro_batches_is_of_makespans(tessel: Run, tmp_
     assert picture.read_text().startswith("<?xml")
     table = tessel("schedule", "vshape", "--devices", 3, *options)
     assert "makespan" in table.stdout
-    assert "proven least" in table.stdout
+    assert "proven optimal" in table.stdout
 
 
 def test_frontier_with_a_limit_is_refused(tessel: Run) -> None:
@@ -237,7 +237,7 @@ def test_a_search_that_was_cut_says_by_what_and_is_read_again(tessel: Run, tmp_p
     (tmp_path / "printed.json").write_text(outcome.stdout)
     assert tessel("draw", tmp_path / "printed.json").status == 0
     assert document(tessel(*shape, "--time-limit", "50ms", "--json"))["stopped_by"] == "time"
-    assert "stopped by    work: the work was used up" in tessel(*shape, "--work", "0.05").stdout
+    assert "stopped by    work: the work budget was spent" in tessel(*shape, "--work", "0.05").stdout
     refused = tessel(*shape, "--work", "0")
     assert refused.status == 2
     assert "--work is 0" in refused.stderr

@@ -96,7 +96,7 @@ def test_stats_have_the_documented_keys(file: Path) -> None:
 
 def test_verify_is_content_with_a_sound_file(file: Path) -> None:
     result = call("verify", "--records", file)
-    assert (result.exit_code, result.stdout) == (0, "every record is as it was written\n")
+    assert (result.exit_code, result.stdout) == (0, "all records are intact\n")
 
 
 def test_verify_names_what_is_damaged_and_fails(file: Path) -> None:

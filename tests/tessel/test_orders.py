@@ -70,7 +70,7 @@ def test_a_dead_lock_names_its_cycle() -> None:
     f0, f1, b1, b0 = range(4)
     orders = ((Task(b0, 0), Task(f0, 0)), (Task(f1, 0), Task(b1, 0)))
     with pytest.raises(
-        ScheduleError, match=r"dead-lock: .*b0\[0\].* waits for .*put one of these tasks earlier"
+        ScheduleError, match=r"deadlock: .*b0\[0\].* waits for .*put one of these tasks earlier"
     ):
         earliest_starts(placement, orders)
     assert (f1, b1) == (1, 2)

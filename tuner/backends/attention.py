@@ -1,4 +1,4 @@
-"""Attention of several heads from one row a position to the next, as an untuned TVM kernel.
+"""Multi-head attention on row-major queries, keys and values, as an untuned TVM kernel.
 
 A partition begins where queries, keys and values are cut into heads, which is before they are split where one
 product makes all three, and ends where the heads are one row again: reshaping and transposing, which take a

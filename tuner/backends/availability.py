@@ -1,4 +1,4 @@
-"""Which backends there are, which can run on a target here, and why the others cannot.
+"""The available backends for a target, and why the others cannot run.
 
 Checked in tests/scripts/test_backends_command.py.
 """

@@ -1,4 +1,4 @@
-"""The BLAS inside NumPy: matrix products as zero-copy calls, whatever else a partition holds left to TVM.
+"""The BLAS inside NumPy: matrix products as zero-copy calls; the rest of a partition is compiled by TVM.
 
 A product becomes a packed call whose operands are views of the virtual machine's own tensors. A transposition
 of either operand's last two axes costs nothing, because BLAS reads transposed matrices; bias, activation and

@@ -1,4 +1,4 @@
-"""Stretches of convolutional networks with channels last inside, as TVM kernels that cost no tuning.
+"""Contiguous sub-graphs of convolutional networks in channels-last layout, as untuned TVM kernels.
 
 A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
 with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
@@ -28,7 +28,7 @@ from tuner.target import Target
 
 
 class ChannelsLast(CpuKernels):
-    """Runs stretches of convolutional networks with channels last inside, 3 x 3 by Winograd's method."""
+    """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "channels_last"
     kernels_version = 1
@@ -37,7 +37,7 @@ class ChannelsLast(CpuKernels):
     takes_stretches = True
 
     def rule(self, target: Target) -> Rule:
-        """Return the rule that proposes stretches of a model that is not trained."""
+        """Return the rule that proposes contiguous sub-graphs of an inference model."""
         return WithPackedWeights(Segments(self.name))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:

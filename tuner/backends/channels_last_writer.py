@@ -1,4 +1,4 @@
-"""A stretch of a convolutional network written again with channels last, as calls of kernels.
+"""Rewrite a contiguous sub-graph of a convolutional network in channels-last layout, as kernel calls.
 
 Data is turned where it enters and leaves. Batch normalisation becomes one product and one sum. These,
 concatenations, activations and average pools wait until somebody reads their results: a pixelwise convolution

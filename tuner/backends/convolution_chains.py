@@ -1,4 +1,4 @@
-"""Which operators of a stretch one kernel runs: convolutions with what follows them, or several row by row.
+"""Group the operators of a sub-graph into kernels: convolutions with epilogues, or chains run row by row.
 
 A chain is a convolution that there is a kernel for, with a bias, a tensor that is added, and ReLU or a clip,
 each read by nobody else. A block is two or three chains that one kernel computes row by row: a direct one, a

@@ -1,4 +1,4 @@
-"""What backends have in common whose kernels are written here, in TVM, for a CPU's vectors."""
+"""Common parts of the backends with this project's own vectorised TVM kernels for CPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognise a partition as one call of a library: linear, convolution, attention, layer norm, softmax.
+"""Recognise a partition as one library call: linear, convolution, attention, layer norm, softmax.
 
 A library has fixed entry points, each for several operators at once. This module reads a partition's Relax
 function from its result backwards and says which entry point it is, with which settings and operands, or

@@ -87,7 +87,7 @@ class MetaSchedule:
         cost_model: str = TVM_MODEL,
         records: str = "",
     ) -> None:
-        """Tune with so many trials a kernel; 0 only reads the database.
+        """Tune with so many trials per kernel; 0 only reads the database.
 
         Args:
             trials: measured schedules for each kernel that the database has none of.

@@ -1,4 +1,4 @@
-"""What onnxruntime computes for a compiled module: one packed function loads a graph, another runs it.
+"""Packed functions for calls of onnxruntime: one loads a graph, another runs it.
 
 Tensors are bound by address, so that nothing is copied on the way in or out. Loading packs the weights, and
 is done once where they are bound (`tuner.weight_binding`). Only `tuner.backends.onnxruntime_library` imports

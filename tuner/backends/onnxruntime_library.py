@@ -1,4 +1,4 @@
-"""onnxruntime: whole stretches of a model a call, with weights packed once and layouts of its own inside.
+"""onnxruntime: contiguous sub-graphs in one call, with weights packed once and its own layouts inside.
 
 A partition is written as an ONNX graph and becomes one packed call. Where it reads weights of a model that is
 not trained, they are constants to onnxruntime: it folds normalisations into them and packs them, which is
@@ -31,7 +31,7 @@ _EXPORT_MODULE = "tuner.backends.onnx_export"
 
 
 class OnnxRuntime:
-    """Runs stretches of a model with onnxruntime."""
+    """Runs contiguous sub-graphs of a model with onnxruntime."""
 
     name = "onnxruntime"
     settings = ""
@@ -53,7 +53,7 @@ class OnnxRuntime:
         return None
 
     def rule(self, target: Target) -> Rule:
-        """Return the rule that proposes library calls, and stretches of a model that is not trained."""
+        """Return the rule that proposes library calls, and contiguous sub-graphs of an inference model."""
         calls = library_rule(LIBRARY_PATTERNS, name="calls")
         return Union(self.name, (calls, WithPackedWeights(Segments("stretches"))))
 

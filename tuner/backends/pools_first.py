@@ -1,4 +1,4 @@
-"""Average pools before the 1 x 1 convolutions that they follow, where that takes fewer products.
+"""Hoist average pools above the 1 x 1 convolutions that they follow, where that saves products.
 
 A 1 x 1 convolution sums over channels and a pool over places, each with the same weights everywhere, so that
 their order does not matter; a pool of 2 x 2 with stride 2 first leaves the convolution a quarter of its work

@@ -1,4 +1,4 @@
-"""Products with weights that never change, as untuned TVM kernels that read them packed.
+"""Matrix products with constant weights, as untuned TVM kernels that read them packed.
 
 A partition is a product with its bias and activation, and the sum or product with one more tensor: the
 residual sum of a transformer's block, the gate of its feed-forward layer. Nothing of it is written and read

@@ -1,4 +1,4 @@
-"""What a backend is: a source of candidate partitions, and a way to lower the ones that were chosen.
+"""The interface of a backend: a source of candidate partitions, and a lowering for the chosen ones.
 
 A partition is a private Relax function that carries the attribute `PARTITION_ATTRIBUTE`
 (tuner/graph/relax_types.py), the name of the backend that runs it. Lowering visits each backend once with all

@@ -1,4 +1,4 @@
-"""Which backends there are, and how a text names one: the place that a new backend is added to, or not.
+"""The registry of backends, and how they are named on the command line.
 
 A reference is a registered name (`blas`), a name with settings (`metaschedule?trials=64`), or `module:object`
 for a backend of one's own, which needs no entry here. Every process makes its backends from references, so

@@ -1,4 +1,4 @@
-"""Trials of MetaSchedule as records: kept as they are measured, and read again for the cost model.
+"""Trials of MetaSchedule as records: stored as they are measured, and read for the cost model.
 
 TVM's own database holds trials too, but neither device nor number of threads, and each work directory has
 another. Here a trial is a record like any other: the kernel is its workload, of role `task`, the trace its

@@ -1,4 +1,4 @@
-"""What torch computes for a compiled module: one packed function, told by its first argument which call.
+"""Calls of torch from a compiled module: one packed function that dispatches on its first argument.
 
 Tensors cross as views of one memory (DLPack), and results are written in place where torch has a way to. Only
 `tuner.backends.torch_library` imports this module, and only where torch is installed. Checked in

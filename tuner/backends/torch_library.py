@@ -1,4 +1,4 @@
-"""torch's kernels: several operators a call, by MKL and oneDNN on a CPU, by cuBLAS and cuDNN on a GPU.
+"""torch's kernels, several operators per call: MKL and oneDNN on a CPU, cuBLAS and cuDNN on a GPU.
 
 A partition that is one library call becomes one packed call without a copy of its operands. A call through
 Python and DLPack costs some 8 us, which is part of every measurement. Checked in tests/tuner/backends/.

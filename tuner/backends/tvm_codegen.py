@@ -1,4 +1,4 @@
-"""Libraries that TVM itself generates calls of: cuBLAS, cuDNN, CUTLASS, TensorRT, oneDNN.
+"""Libraries for which TVM itself generates calls: cuBLAS, cuDNN, CUTLASS, TensorRT, oneDNN.
 
 Whether one is there depends on how the installed TVM was built: a library's code generator is a function
 `relax.ext.NAME`, and its patterns are TVM's own. A partition must be covered by the patterns as a whole.

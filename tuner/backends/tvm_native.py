@@ -1,4 +1,4 @@
-"""TVM itself, without tuning: one fused kernel a partition, scheduled by rules that cost no search.
+"""TVM itself, without tuning: one fused kernel per partition, scheduled by rules without search.
 
 TVM's default CPU code is naive single-threaded loops. This backend legalises a partition, fuses all of it
 into one kernel where TVM's fusion accepts that (several kernels otherwise), and applies

@@ -1,4 +1,4 @@
-"""Write a model of Relax's nn frontend out as one function, remembering the layer behind each binding.
+"""Emit a model of Relax's nn frontend as one function that records the layer of each binding.
 
 Relax's own exporter forgets which module emitted a binding; a cut into stages and a readable report both need
 it. `Layer` therefore opens a scope around its `forward`, and the builder notes the innermost scope with every

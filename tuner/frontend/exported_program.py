@@ -1,4 +1,4 @@
-"""Build the program of a `.pt2` file without running anything that stands in it.
+"""Build the program of a `.pt2` file without executing any code contained in it.
 
 `torch.export.load` runs code that a file brings, in more ways than pickles: sample inputs and constants are
 unpickled, whatever `weights_only` says; symbols are evaluated as Python; names of values become the text of a

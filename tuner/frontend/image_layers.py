@@ -1,4 +1,4 @@
-"""Layers of convolution networks, beside those of `layers`.
+"""Layers of convolutional networks, in addition to those of `layers`.
 
 Batch normalisation is one operator for inference, which rules can fuse into a convolution, and is written out
 for training, as TVM has no gradient for it. Checked against torch in tests/tuner/frontend/test_zoo_vision.py.

@@ -1,4 +1,4 @@
-"""The layers that models of the zoo are made of, in operators that have gradients and that rules can match.
+"""The layers of the zoo's models, in operators that have gradients and match the rules.
 
 Weights of linear layers are stored as (inputs, outputs), so that no transposition stands between a product
 and its weight. Attention is written out in matrix products and a softmax, as training needs it. Checked
@@ -59,7 +59,7 @@ class TiedHead(Layer):
 
 
 class PositionEmbedding(Layer):
-    """The first rows of a table, one a position."""
+    """The first rows of a table, one per position."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         self.weight = nn.Parameter((num_rows, width))

@@ -1,4 +1,4 @@
-"""Turn what a user calls a model into a `Model`: a name of the zoo, a file, or a torch module.
+"""Load a `Model` from its command-line name: a model of the zoo, a file, or a torch module.
 
 Checked in tests/tuner/frontend/test_loading.py.
 """

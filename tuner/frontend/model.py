@@ -1,4 +1,4 @@
-"""A model as every front end hands it over: one Relax function, and where each of its bindings comes from.
+"""The common result of all front ends: one Relax function, and the origin of each of its bindings.
 
 The function is called `main`, has one data-flow block, and takes the model's inputs first and its parameters
 after them. It returns one tensor or a flat tuple of tensors; for training, one scalar, the loss. Passes that

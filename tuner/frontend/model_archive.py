@@ -1,4 +1,4 @@
-"""Read the zip archive of a model file without trusting what it says about itself.
+"""Read the zip archive of a model file without trusting its metadata.
 
 All that the directory claims is checked before the first byte is unpacked, and again while unpacking: how
 many entries there are, how large they become, where they lie, and what they are called. Nothing is ever

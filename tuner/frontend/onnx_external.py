@@ -1,4 +1,4 @@
-"""Weights that an ONNX file keeps in files of their own: found beside it, and nowhere else.
+"""External weight files of an ONNX model, restricted to the model's folder.
 
 ONNX names such a file by a path in the model. Here it must be a plain file in the model's folder or below,
 whichever links lead there, and hold the bytes that are named; so a model from elsewhere cannot read, or make

@@ -1,4 +1,4 @@
-"""Bring an ONNX file into Relax through TVM's importer.
+"""Import an ONNX file into Relax through TVM's importer.
 
 A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of
 nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked against onnx's reference and the

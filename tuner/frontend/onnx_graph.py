@@ -1,4 +1,4 @@
-"""Make an ONNX graph fit for import: with static shapes, and without what can be computed now.
+"""Preprocess an ONNX graph for import: bind static shapes and fold constants.
 
 TVM's importer turns every initialiser into a parameter, and what ONNX computes from constants into operators
 that run each time. So nodes over constants are evaluated here by onnx's own reference, a shape that is known

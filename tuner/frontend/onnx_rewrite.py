@@ -1,4 +1,4 @@
-"""Rewrite what TVM's ONNX importer takes badly into what it takes well.
+"""Rewrite operators that TVM's ONNX importer mishandles into ones that it imports correctly.
 
 Sums become additions, PRelu two sides, and `auto_pad` explicit padding, which the importer would hide in a
 kernel; dropout and identities go; and nodes without a name get one. Checked in
@@ -90,7 +90,7 @@ def _additions(node: OnnxNode) -> list[OnnxNode]:
 
 
 def _spread_slope(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
-    """Give a slope of PRelu-6, one a channel, the axes by which it broadcasts as later versions ask for."""
+    """Give a slope of PRelu-6, one per channel, the axes by which it broadcasts as later versions ask for."""
     graph, slope = model.graph, node.input[1]
     version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
     shape = shapes.get(node.input[0])

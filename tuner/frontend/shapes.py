@@ -1,4 +1,4 @@
-"""Shapes of inputs: what a model would take by itself, and what the user wants instead.
+"""Input shapes: a model's defaults, and the user's overrides.
 
 In a declared shape the extent 0 stands for one that the model leaves open.
 

@@ -1,4 +1,4 @@
-"""The symbolic expressions that exported programs hold, checked by a grammar and never evaluated.
+"""The symbolic expressions of exported programs, parsed by a grammar and never evaluated.
 
 torch writes the extents of a program as text, such as `Add(Mul(Integer(2), Symbol('s0', integer=True)),
 Integer(1))`, and reads them back with `sympy.sympify`, which hands the text to Python's `eval`. What passes

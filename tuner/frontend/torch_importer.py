@@ -1,4 +1,4 @@
-"""Turn an exported torch program into Relax by TVM's converters of operators, and some of our own.
+"""Import an exported torch program into Relax with TVM's operator converters and some of this project's.
 
 Programs are decomposed only as far as the importer needs. Layers come from the module stack that
 `torch.export` notes. Checked against torch in tests/tuner/frontend/test_torch_program.py.

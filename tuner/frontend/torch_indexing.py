@@ -1,4 +1,4 @@
-"""Operators of torch that read or write at indices, converted so that none reaches outside its tensor.
+"""Conversion of torch's indexing operators such that no index is out of bounds.
 
 TVM's operators take an index as an offset: a negative one, which torch counts from the end, reads whatever
 lies before the tensor, and one that is too large what lies behind it. Here negative indices are counted from

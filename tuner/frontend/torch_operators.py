@@ -1,4 +1,4 @@
-"""Operators of torch that are converted here and not by TVM: what it gets wrong, or writes without gradients.
+"""torch operators converted here instead of by TVM, which gets them wrong or emits them without gradients.
 
 Attention is written out in matrix products and a softmax as in the zoo, since TVM's fused attention has no
 gradient; products keep their type, where TVM's converters turn halves into floats; look-ups clip indices,

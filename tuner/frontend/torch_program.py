@@ -1,4 +1,4 @@
-"""Find a torch program: an exported file, or a module that a function of one's own returns.
+"""Load a torch program: an exported file, or a module returned by a user's function.
 
 Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own
 is code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs.

@@ -1,4 +1,4 @@
-"""The user's own torch program, run by torch: what an imported model is compared with.
+"""The user's own torch program, run by torch: the reference for the imported model.
 
 Outputs, losses and gradients come from the module itself, by torch's operators and autograd alone. Inputs are
 drawn like its examples; where the module refuses them, or they give it no numbers, the examples are taken.

@@ -1,4 +1,4 @@
-"""What a torch module does while it trains that its exported program does not: named, so that none is silent.
+"""Detect training behaviour of a torch module that its exported program lacks, and report it.
 
 An export traces a module for inference, by its forward alone. Two things are lost. What a module does only in
 its mode for training: dropout, normalisation by the batch's own statistics, its own branches on `training`.

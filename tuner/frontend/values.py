@@ -1,4 +1,4 @@
-"""Values for a model's inputs and parameters: from its file where there are any, drawn at random otherwise.
+"""Values for a model's inputs and parameters: from its file if present, drawn at random otherwise.
 
 A value depends only on the seed and on the name, shape and dtype of what it is for, so that a stage of a
 model draws what the whole model draws. Scales keep activations of order one through many layers, as

@@ -1,4 +1,4 @@
-"""The data-flow graph that partition search works on: numbered nodes, what they read and who reads them.
+"""The data-flow graph of the partition search: numbered nodes, their inputs and their users.
 
 A node is one operator call; numbers follow the order of the function's bindings, so that inputs come before
 users. Tuples and projections are no nodes (see `tuner.graph.relax_source`), nor are parameters, constants and

@@ -1,4 +1,4 @@
-"""How many floating-point operations an operator call does, from shapes alone.
+"""Number of floating-point operations of an operator call, from shapes alone.
 
 Multiply and add count as two. What moves data counts as nothing. Counts for softmax, normalisations and
 special functions are a convention (a few operations an element), good enough to compare programs by; no

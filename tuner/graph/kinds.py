@@ -1,9 +1,9 @@
-"""Op-pattern kinds: what decides which operators TVM can fuse into one kernel.
+"""Op-pattern kinds, which determine the operators that TVM can fuse into one kernel.
 
 Relax, unlike Relay, declares no kind for an operator: it derives one from the loops that the operator is
 legalised to. That costs milliseconds an operator, and depends on how TVM writes the loops (an `add` that
 broadcasts counts as elementwise). So the common operators have their kind in a table here, and only what the
-table lacks is legalised and analysed, once an operator name.
+table lacks is legalised and analysed, once per operator name.
 
 Source: TVM's `OpPatternKind`; TVM RFC 62 ("OpCallByKind"). Relay's table differs (there softmax is opaque).
 """

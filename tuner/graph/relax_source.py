@@ -1,4 +1,4 @@
-"""A Relax function read as calls on flat values: what stands behind a data-flow graph.
+"""A Relax function as calls on flat values: the source of a data-flow graph.
 
 Relax has bindings that compute nothing: names for names, tuples, projections out of tuples, constants and
 shapes. Reading resolves all of them, so that each remaining *call* is one node, reads parameters, constants

@@ -1,4 +1,4 @@
-"""A sub-graph: a set of nodes that may run as one function, with all that decides whether it can.
+"""A sub-graph: a set of nodes that may run as one function, with the properties that determine its validity.
 
 ```
         inputs: outside nodes that are read        x

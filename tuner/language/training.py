@@ -1,9 +1,9 @@
-"""Train a network: first on schedules that nobody measured, then on the best of those that were.
+"""Train a network: first on unmeasured schedules, then on the best of the measured ones.
 
 Unmeasured schedules teach what schedules look like; the best few per cent of each kernel's trials, and then
-the best one alone, teach which are fast. Training never starts over: each step goes on from the weights
-before. Where there are kernels enough, every sixth is kept apart while fine-tuning, and the weights that
-foresaw its best schedules best are the ones that remain. Checked in tests/tuner/language/test_network.py.
+the best one alone, teach which are fast. Each phase continues from the weights of the previous one. If there
+are enough kernels, every sixth is held out of fine-tuning, and the weights with the lowest held-out loss are
+kept. Checked in tests/tuner/language/test_network.py.
 
 Source: Zhai et al., OSDI 2024, section 5. Differences: the best few per cent are learnt before the best one,
 and nothing starts again from the pre-trained weights.
@@ -107,7 +107,7 @@ def fit(
         epochs: how often each is seen.
         learning_rate: the largest; it rises at first and falls to nothing.
         seed: of the order of texts.
-        kept_apart: if given, the weights that foresee these best, at first or after any epoch, remain.
+        kept_apart: if given, the weights with the lowest loss on these, before or after any epoch, are kept.
 
     Raises:
         TunerError: the loss is not finite.
@@ -143,7 +143,7 @@ def split_kernels(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def mean_loss(network: Network, examples: Sequence[Example]) -> float:
-    """Return the cross-entropy of what was decided, in nats a token."""
+    """Return the cross-entropy of the decisions, in nats per token."""
     total, weight = 0.0, 0.0
     with torch.inference_mode():
         for start in range(0, len(examples), _BATCH):

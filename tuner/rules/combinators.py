@@ -1,4 +1,4 @@
-"""Rules made from rules: label, union, and leaving out what is not valid.
+"""Rule combinators: label, union, and filtering of invalid sub-graphs.
 
 Upstream's `Primitive` has no counterpart: here every candidate becomes one function of its own anyway.
 

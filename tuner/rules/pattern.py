@@ -1,4 +1,4 @@
-"""Rules by data-flow pattern: every place where a pattern of Relax operators matches.
+"""Rules by data-flow pattern: every match of a pattern of Relax operators.
 
 Matches may overlap: which of them is used is for the search to decide. (TVM's own `FuseOpsByPattern` keeps
 the first match and never reconsiders.) What a wildcard matches is outside; calls and projections that the

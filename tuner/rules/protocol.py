@@ -1,4 +1,4 @@
-"""What a partition rule is: a function from a data-flow graph to candidate sub-graphs."""
+"""The interface of a partition rule: a function from a data-flow graph to candidate sub-graphs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A rule for libraries that run long stretches of a model at once.
+"""A rule for libraries that run large contiguous sub-graphs in one call.
 
-A graph's nodes in order are cut where few values cross and a new anchor or reduction begins; every stretch of
-1, 2, 4, … neighbouring pieces is proposed, and the whole graph. Any run of nodes in a topological order is
-convex, so each can run as one function; its values that leave are all results. Checked in
-tests/tuner/rules/test_segments.py.
+A graph's nodes in order are cut into pieces where few values cross and a new anchor or reduction begins;
+every contiguous sub-graph of 1, 2, 4, … neighbouring pieces is proposed, and the entire graph. Consecutive
+nodes of a topological order form a convex set, so each can run as one function; all values that leave it are
+results. Checked in tests/tuner/rules/test_segments.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tuner.rules.protocol import Rule
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Proposes stretches of neighbouring pieces, in lengths that double, and the whole graph.
+    """Proposes contiguous sub-graphs of neighbouring pieces, in doubling sizes, and the entire graph.
 
     Attributes:
         name: shown in reports.
         begins_at: the smallest kind of node that a piece may begin with.
-        max_pieces: the most stretches of the shortest length; longer graphs start from longer ones.
+        max_pieces: the largest number of smallest sub-graphs; longer graphs start from larger ones.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Segments:
     max_pieces: int = 64
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
-        """Yield stretches from the shortest to the whole."""
+        """Yield sub-graphs from the smallest to the entire graph."""
         order = graph.depth_first_order()
         pieces = list(self._pieces(graph, order))
         seen: set[IndexSet] = set()

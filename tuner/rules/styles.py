@@ -73,7 +73,7 @@ def library_rule(
 
     Args:
         patterns: what the library has calls for; a call may cover several operators.
-        style: `none` for libraries that run one call a partition (BLAS, cuDNN); `tvm` for those that fuse
+        style: `none` for libraries that run one call per partition (BLAS, cuDNN); `tvm` for those that fuse
             as TVM does (TensorRT); `any` where whatever touches may be joined.
         name: shown in reports.
         limits: what a candidate keeps within; one exit and no taps if None.

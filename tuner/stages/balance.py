@@ -1,4 +1,4 @@
-"""Choose where to cut a sequence of layers, so that the slowest stage is as fast as it can be.
+"""Choose the cuts of a sequence of layers that minimise the latency of the slowest stage.
 
 The model of the world: a stage takes the sum of its layers' costs, and needs the sum of their bytes. Costs of
 layers measured apart leave out what fusing across them would win. In steady state a pipeline moves at the

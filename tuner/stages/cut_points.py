@@ -1,4 +1,4 @@
-"""Find where a cut by the name of a module falls in a line of operators, each of which knows its module.
+"""Locate a cut by module name in a sequence of operators annotated with their modules.
 
 A *layer* is a run of operators: one element of a numbered container (`h.0`, `encoder.layer.3`, `layer1.0`),
 or all that stands between two of them (`wte+wpe`, `ln_f+lm_head`, the loss included). A model without

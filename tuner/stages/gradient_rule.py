@@ -1,4 +1,4 @@
-"""The rule that a gradient follows, and the constants and tables that gradients are written with.
+"""The interface of a gradient rule, with the constants and tables that gradients use.
 
 A gradient is a function of a call and of its result's gradient that gives one expression for each argument,
 or None where an argument has none (integers, shapes). What a gradient reads is what a forward must save, so

@@ -1,4 +1,4 @@
-"""Find the gradient of an operator: this package's where it has one, or TVM's.
+"""Find the gradient of an operator: this package's if there is one, else TVM's.
 
 The gradients of this package leave the forward as it is, so a layer norm stays one operator there; TVM's
 `DecomposeOpsForTraining` would take it apart for the sake of its gradient. Nothing is registered with TVM:

@@ -1,4 +1,4 @@
-"""What a pipeline stage is: its functions, the tensors that cross its borders, and the bytes it keeps.
+"""A pipeline stage: its functions, its boundary tensors, and the memory it holds.
 
     inputs ──▶ forward ──▶ outputs
                   │ saved

@@ -1,4 +1,4 @@
-"""List the layers of a Relax model that can be cut apart.
+"""List the layers of a Relax model between which it can be cut.
 
 Layers are found by module names (see `tuner.stages.cut_points`); a model without them (an ONNX file, say) is
 cut wherever a single tensor carries everything, with a product between any two cuts. Checked in

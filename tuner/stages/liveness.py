@@ -1,4 +1,4 @@
-"""Find what flows between the parts of a cut program: what each takes, makes and must pass on.
+"""Liveness across the cuts of a program: what each part consumes, produces and relays.
 
 A value that is used two parts after the one that makes it is *relayed*: every part between receives it and
 sends it on, because a stage talks to its neighbours only. Values that depend on no input of the user (a

@@ -1,4 +1,4 @@
-"""Read a torch module as a line of operators that can be cut, by exporting it.
+"""Read a torch module as a sequence of operators that can be cut, by exporting it.
 
 `torch.export` traces into nested modules, tuples and dicts and notes the module behind every operator.
 Changes in place are taken apart, so that every value is bound once; what changes a buffer becomes a value

@@ -1,4 +1,4 @@
-"""Cut a torch module into stages at the same names: one module a stage, whose chain equals the original.
+"""Cut a torch module into stages at the same names: one module per stage, whose chain equals the original.
 
 Names of cuts, liveness, relays and ties are those of Relax models. Each stage is an `fx.GraphModule` over
 the original's own parameters, under their own names, so an optimiser, a checkpoint and a tied weight see what

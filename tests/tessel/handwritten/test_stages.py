@@ -35,7 +35,7 @@ def test_chains_and_their_devices() -> None:
 
 
 def test_backwards_that_wait_only_through_the_chain_are_matched() -> None:
-    """Two chunks a device: b2, b3 come back before b1, b0, and hang on the forwards of the last chunk."""
+    """Two chunks per device: b2, b3 come back before b1, b0, and hang on the forwards of the last chunk."""
     full = zbv(2)
     chain = ("f0", "f1", "f2", "f3", "b3", "b2", "b1", "b0")
     bare = Placement(

@@ -56,7 +56,7 @@ def test_open_limits_are_dashed_and_open_points_hollow() -> None:
     assert [list(line.get_xdata()) for line in hollow] == [[2]]
     legend = axes.get_legend()
     assert legend is not None
-    assert {"proven least", "not proven", "lower bound", "open: better may exist"} == {
+    assert {"proven optimal", "not proven", "lower bound", "open: better may exist"} == {
         text.get_text() for text in legend.get_texts()
     }
 

@@ -23,7 +23,7 @@ _BYTES_PER_S = 2e10
 """What one core multiplies, and reads of weights that no cache holds; only their ratio counts."""
 
 _CACHED_BYTES = 8 << 20
-"""Transformed weights above this are read once for all tiles, not once a block."""
+"""Transformed weights above this are read once for all tiles, not once per block."""
 
 _MAX_BLOCK = 64
 """Tiles of a block at most."""
