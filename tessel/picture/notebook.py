@@ -12,7 +12,7 @@ from io import StringIO
 import matplotlib
 import networkx as nx
 
-from tessel.orders import Step, earliest_starts
+from tessel.orders import Task, earliest_starts
 from tessel.picture.figures import schedule_figure
 from tessel.placement import Placement
 from tessel.schedule import Schedule
@@ -33,7 +33,7 @@ def placement_svg(placement: Placement) -> str | None:
     """
     chosen = placement.chosen({choice.name: 0 for choice in placement.choices})
     names = nx.lexicographical_topological_sort(chosen.graph, key=chosen.index_by_name.__getitem__)
-    steps = [Step(chosen.index_by_name[name], 0) for name in names]
+    steps = [Task(chosen.index_by_name[name], 0) for name in names]
     orders = [
         [step for step in steps if device in chosen.blocks[step.block_index].devices]
         for device in range(chosen.devices)
