@@ -39,17 +39,17 @@ $(BIN)/python:
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	# Byte code is written for what is imported, when it is, and not for all that is installed: 100 MB less.
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
-	$(BIN)/python -m tessel.search.cold_start
+	$(BIN)/python -m tessel.search.jit.cache
 	touch $@
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	$(BIN)/python -m tessel.search.cold_start
+	$(BIN)/python -m tessel.search.jit.cache
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python -m tessel.search.cold_start
+	$(BIN)/python -m tessel.search.jit.cache
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt

@@ -20,11 +20,11 @@ import msgspec
 
 from records import open_store
 from tuner.frontend import load_model
-from tuner.launch_penalty import measure_launch_penalty
-from tuner.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
-from tuner.pricing_protocol import PriceMode, Pricing
-from tuner.session import Session, SessionSettings, start_session
-from tuner.whole_measurement import measure_partitioned
+from tuner.measuring.launch_penalty import measure_launch_penalty
+from tuner.pricing.protocol import PriceMode, Pricing
+from tuner.tuning.end_to_end_measurement import measure_partitioned
+from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
+from tuner.tuning.session import Session, SessionSettings, start_session
 
 
 def copy_without(source: str, target: Path, left_out: frozenset[str]) -> int:

@@ -28,8 +28,8 @@ from tessel.plan import Plan, load_plan
 from tuner.plan import ModelPlan
 
 PROVIDERS = {
-    "compiled": "tuner.compiled_stages:provide_programs",
-    "torch": "tuner.torch_programs:provide_programs",
+    "compiled": "tuner.programs.compiled_stages:provide_programs",
+    "torch": "tuner.programs.torch_programs:provide_programs",
 }
 Key = tuple[int, str]
 """Stage and letter of an action."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from tessel.placement import Placement
-from tessel.search.bounds import rate_bound
-from tessel.search.problem import NO_LIMIT, Problem, make_problem
+from tessel.search.model.problem import NO_LIMIT, Problem, make_problem
+from tessel.search.repetend.period_bounds import rate_bound
 
 
 @dataclass(frozen=True, slots=True)

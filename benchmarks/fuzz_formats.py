@@ -448,7 +448,7 @@ def _language_model() -> Format:
     from tuner.errors import TunerError
     from tuner.language.model_files import Manifest, load_network, save_network
     from tuner.language.network import Network, NetworkShape
-    from tuner.target import Target
+    from tuner.targets.target import Target
 
     target = Target(name="cpu", kind="cpu", tvm_json='{"kind":"llvm"}', num_threads=1)
     shape = NetworkShape(layers=1, width=16, heads=2)

@@ -39,9 +39,8 @@ import torch
 
 from benchmarks.trials_in_process import builder_and_runner
 from records import open_store
-from tuner.backends.metaschedule import MetaSchedule, tuning_target
-from tuner.backends.schedule_trials import task_name
-from tuner.environment import environment_of
+from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
+from tuner.backends.metaschedule.trials import task_name
 from tuner.language.evaluation import PROPOSERS, Measuring, Run, run_proposer, trial_counts
 from tuner.language.examples import batch_of, examples_of, text_of
 from tuner.language.kernels import kernel_module, parse_kernel
@@ -49,7 +48,8 @@ from tuner.language.model_files import load_network
 from tuner.language.network import Network
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.language.trials import recorded_trials
-from tuner.target_resolution import resolve_target
+from tuner.measuring.environment import environment_of
+from tuner.targets.resolution import resolve_target
 
 SHAPES = (
     "dense:196x192x192,gelu",

@@ -37,12 +37,12 @@ from benchmarks.processor_peak import peak_gflops
 from records.workload import Operator, Workload
 from tuner.frontend import Model
 from tuner.frontend.torch_program import import_module
-from tuner.lower import build_module, lower_module
-from tuner.partitioned_function import PartitionedFunction, choose_partition
-from tuner.race import paired_ratio
-from tuner.session import Session, SessionSettings, TuningProgress, start_session
-from tuner.weight_binding import bound_arguments
-from tuner.whole_model import PartitionedModel, partition_model
+from tuner.lowering.lower import build_module, lower_module
+from tuner.lowering.weight_binding import bound_arguments
+from tuner.measuring.race import paired_ratio
+from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition
+from tuner.tuning.session import Session, SessionSettings, TuningProgress, start_session
 
 THREADS = (
     "OMP_NUM_THREADS",

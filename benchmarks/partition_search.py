@@ -23,8 +23,8 @@ import numpy as np
 
 from tuner.frontend.loading import load_model
 from tuner.graph import DataflowGraph, Node, PatternKind
-from tuner.partition import DEFAULT_MAX_STATES, find_candidates, find_partition
-from tuner.partition_spec import PartitionSpec
+from tuner.partition.find_partition import DEFAULT_MAX_STATES, find_candidates, find_partition
+from tuner.partition.partition_spec import PartitionSpec
 from tuner.plan import Figure
 from tuner.rules import OperatorByKind, OperatorByPredicate, horizontal_rule, tvm_native_rule
 

@@ -41,14 +41,14 @@ from benchmarks.schedule_replay import merged, replay_table
 from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
-from tuner.backends.metaschedule import MetaSchedule, TrialSettings, tune_kernel, tuning_target
-from tuner.backends.schedule_cost_model import RecordsCostModel
-from tuner.backends.schedule_trials import KeepTrials, load_trials, task_name
-from tuner.environment import environment_of
+from tuner.backends.metaschedule.backend import MetaSchedule, TrialSettings, tune_kernel, tuning_target
+from tuner.backends.metaschedule.cost_model import RecordsCostModel
+from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, parse_kernel
-from tuner.target import Target
-from tuner.target_resolution import resolve_target
+from tuner.measuring.environment import environment_of
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 
 CONTESTANTS = ("random", "tvm", "tvm-16", "records")
 HISTORY_SEED = 1

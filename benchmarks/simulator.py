@@ -35,14 +35,14 @@ from records import open_store
 from tessel.engine.job import Event
 from tessel.engine.overheads import Found, known_overheads, makespan_with_overheads_ms
 from tessel.engine.run import makespan_ms
-from tessel.engine.sleeping_run import run_sleeping
+from tessel.engine.synthetic_run import run_sleeping
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search import find_schedule
 from tessel.shapes import make_shape
-from tuner.environment import environment_of
-from tuner.target_resolution import resolve_target
+from tuner.measuring.environment import environment_of
+from tuner.targets.resolution import resolve_target
 
 STEPS_PER_MS = 4
 STEP_US = 1000 / STEPS_PER_MS

@@ -17,7 +17,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.metaschedule import build_trial
+from tuner.backends.metaschedule.backend import build_trial
 
 _NUM_SAMPLES = 3
 _LEAST_SAMPLE_MS = 20

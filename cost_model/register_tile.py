@@ -5,7 +5,7 @@ its partial results stay in registers while the reduction runs. A vector is chea
 holds its axis last and advances by one; an operand that holds it elsewhere can be packed. Tiles divide their
 axes: there is no remainder. Latencies and cache sizes are not modelled.
 
-The tuner schedules kernels by this choice (`tuner.backends.kernels.register_tile`), and the cost model reads
+The tuner schedules kernels by this choice (`tuner.backends.tvm.register_tile`), and the cost model reads
 it off a workload (`cost_model.product_tile`), so that both know the same tile. Checked in
 tests/cost_model/test_register_tile.py.
 """

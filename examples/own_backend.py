@@ -19,12 +19,12 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.tvm_native import replace_function
+from tuner.backends.tvm.native import replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
-from tuner.target import Target
+from tuner.targets.target import Target
 
 _SOFTMAX = LabelledPattern("softmax", is_op("relax.nn.softmax")(wildcard()))
 

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tuner.autograd_stage import AutogradStage, Tensors
 from tuner.plan import TensorInfo
+from tuner.programs.autograd_stage import AutogradStage, Tensors
 
 WORDS, WIDTH, LENGTH, ROWS = 1000, 64, 32, 2
 TIED = "embedding.weight"

@@ -41,7 +41,7 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
 def check_target(text: str) -> str:
     """Return the target's name, or refuse the address of a remote device before anything is loaded.
 
-    The same rule as `tuner.target_resolution.refuse_remote`, which imports TVM.
+    The same rule as `tuner.targets.resolution.refuse_remote`, which imports TVM.
     """
     if text.startswith("rpc://"):
         raise typer.BadParameter(

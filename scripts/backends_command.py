@@ -28,7 +28,7 @@ def backends(
     Example: `tessel backends --target cpu`.
     """
     from tuner.backends.availability import find_availability
-    from tuner.target_resolution import measuring_obstacle, resolve_target
+    from tuner.targets.resolution import measuring_obstacle, resolve_target
 
     resolved = resolve_target(target)
     found = find_availability(resolved, own or ())

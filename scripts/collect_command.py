@@ -50,8 +50,8 @@ def collect(
     import msgspec
 
     from tessel.documents import save_document
-    from tuner.collect import DEFAULT_NETWORKS, CollectionSettings, collect
-    from tuner.collect_stages import collect_stages
+    from tuner.collecting.kernels import DEFAULT_NETWORKS, CollectionSettings, collect
+    from tuner.collecting.stages import collect_stages
 
     names = parse_names(networks) or DEFAULT_NETWORKS
     sizes = _parse_numbers("--batches", batches)

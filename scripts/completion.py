@@ -58,7 +58,7 @@ def backends(incomplete: str) -> list[str]:
 def targets(incomplete: str) -> list[str]:
     """Return targets; the tags of a vendor once its name is whole."""
     if "/" in incomplete:
-        from tuner.target_resolution import known_targets
+        from tuner.targets.resolution import known_targets
 
         return _beginning(incomplete, known_targets())
     return _beginning(incomplete, (*_TARGETS, *_VENDORS))

@@ -345,10 +345,10 @@ def evaluate(
 
 
 def _machine(text: str, threads: int) -> Machine:
-    from tuner.backends.metaschedule import MetaSchedule, tuning_target
-    from tuner.environment import environment_of
+    from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
     from tuner.language.model_training import Machine
-    from tuner.target_resolution import check_measurable, resolve_target
+    from tuner.measuring.environment import environment_of
+    from tuner.targets.resolution import check_measurable, resolve_target
 
     with console.progress_bar("starting"):
         target = resolve_target(text, num_threads=threads)
@@ -400,7 +400,7 @@ def _space(machine: Machine, name: str) -> KernelSpace:
 
 
 def _measuring(machine: Machine, records: str, model: Path) -> Measuring:
-    from tuner.backends.schedule_trials import KeepTrials
+    from tuner.backends.metaschedule.trials import KeepTrials
     from tuner.language.evaluation import Measuring
     from tuner.language.trials import new_builder, new_runner
 

@@ -24,8 +24,8 @@ from scripts.tuning_options import (
 if TYPE_CHECKING:
     from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
     from tessel.picture import GraphNode
-    from tuner.explanation import Explanation
-    from tuner.whole_model import PartitionedModel
+    from tuner.partition.explanation import Explanation
+    from tuner.tuning.partition_model import PartitionedModel
 
 
 @tuning_options.shares_options
@@ -60,7 +60,7 @@ def partition(
     """
     check_folder("--picture", picture, suffixes=PICTURES)
 
-    from tuner.whole_model import partition_model
+    from tuner.tuning.partition_model import partition_model
 
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     with tuning_options.open_session(options) as session:

@@ -64,8 +64,8 @@ def _workloads(
 ) -> tuple[str, ...]:
     """Return the fingerprints of a model and of its parts, the whole model first."""
     from tuner.backends.registry import available_backends
-    from tuner.model_workloads import find_model_workloads
-    from tuner.target_resolution import resolve_target
+    from tuner.targets.resolution import resolve_target
+    from tuner.tuning.model_workloads import find_model_workloads
 
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     resolved = resolve_target(target, num_threads=threads)
@@ -83,8 +83,8 @@ def _find_best(
     """Return the fastest record of each workload, in the order wanted, or the slowest first for all."""
     from records import Match
     from tuner.backends.registry import available_backends
-    from tuner.environment import environment_of
-    from tuner.target_resolution import resolve_target
+    from tuner.measuring.environment import environment_of
+    from tuner.targets.resolution import resolve_target
 
     resolved = resolve_target(target, num_threads=threads)
     backends = available_backends(resolved)

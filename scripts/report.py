@@ -9,7 +9,7 @@ from scripts import console
 
 if TYPE_CHECKING:
     from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
-    from tuner.whole_model import PartitionedModel
+    from tuner.tuning.partition_model import PartitionedModel
 
 _MAX_ROWS = 12
 _LAYERS_WIDTH = 24

@@ -267,8 +267,8 @@ def _overheads(
         return None
     from records import open_store
     from tessel.engine.overheads import known_overheads
-    from tuner.environment import environment_of
-    from tuner.target_resolution import resolve_target
+    from tuner.measuring.environment import environment_of
+    from tuner.targets.resolution import resolve_target
 
     num_ranks = subject.schedule.placement.devices
     target = resolve_target(devices.kind, num_threads=1)
@@ -335,7 +335,7 @@ def _programs(
 def _sleeping(subject: _Subject, devices: Devices) -> _Programs:
     import msgspec
 
-    from tessel.engine.sleeping_run import PROVIDER, sleep_spec
+    from tessel.engine.synthetic_run import PROVIDER, sleep_spec
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
@@ -348,7 +348,7 @@ def _stages_of_ones_own(subject: _Subject, provider: str, devices: Devices) -> _
 
     from tessel.engine import EngineError
     from tessel.engine.actions import rank_by_stage
-    from tessel.engine.location import find_function
+    from tessel.engine.import_function import find_function
 
     find_function(provider)  # Refused here, before any process starts.
     told = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
@@ -369,20 +369,20 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
 
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
     if stages == "torch":
-        from tuner import torch_programs
+        from tuner.programs import torch_programs
 
         of_torch = torch_programs.TorchProgramSpec(
             plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model
         )
         torch_programs.check_spec(of_torch)
         return _Programs(
-            "tuner.torch_programs:provide_programs",
+            "tuner.programs.torch_programs:provide_programs",
             msgspec.json.encode(of_torch).decode(),
             lambda count: torch_programs.reference_step(of_torch, count),
             "the uncut torch module under plain torch",
             plan.step_us,
         )
-    from tuner import compiled_stages
+    from tuner.programs import compiled_stages
 
     if devices.kind != plan.device_kind:
         raise typer.BadParameter(
@@ -392,7 +392,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
     compiled_stages.check_spec(spec)
     return _Programs(
-        "tuner.compiled_stages:provide_programs",
+        "tuner.programs.compiled_stages:provide_programs",
         msgspec.json.encode(spec).decode(),
         lambda count: compiled_stages.reference_step(spec, count),
         "the uncut, unpartitioned program that was imported from the model",
@@ -402,7 +402,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
 
 def _trace(subject: _Subject, report: RunReport) -> bytes:
     """Return the schedule and its last step as it ran, side by side."""
-    from tessel.engine.real import begin_of, with_real_spans
+    from tessel.engine.measured_timeline import begin_of, with_real_spans
     from tessel.picture import RealSlice, trace_document
 
     step = report.events["searched"][-1]
@@ -420,7 +420,7 @@ def _trace(subject: _Subject, report: RunReport) -> bytes:
 
 def _draw(subject: _Subject, report: RunReport, path: Path) -> None:
     """Draw the last step of the schedule."""
-    from tessel.engine.real import real_schedule
+    from tessel.engine.measured_timeline import real_schedule
     from tessel.picture import save_figure, schedule_figure
 
     real = real_schedule(report.events["searched"][-1])

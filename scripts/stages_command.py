@@ -49,7 +49,7 @@ def stages(
     if devices is not None and devices < 1:
         raise typer.BadParameter(f"--devices is {devices}; a pipeline has at least one stage")
 
-    from tuner.stage_costs import measure_stages
+    from tuner.tuning.measure_stages import measure_stages
 
     loaded = tuning_options.load_model(model, shapes=shape, batch=batch, training=train)
     if devices is None and not cut and not loaded.cuts:

@@ -24,9 +24,9 @@ def targets(
     `tessel targets nvidia-a100`
     """
     from scripts.documents.machines import Device, TargetsListed
-    from tuner.environment import environment_of
     from tuner.errors import TunerError
-    from tuner.target_resolution import known_targets, resolve_target
+    from tuner.measuring.environment import environment_of
+    from tuner.targets.resolution import known_targets, resolve_target
 
     names = [name for name in known_targets() if search in name]
     here = {}

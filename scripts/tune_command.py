@@ -25,7 +25,7 @@ from scripts.tuning_options import (
 if TYPE_CHECKING:
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
-    from tessel.search.budget import StoppedBy
+    from tessel.search.model.budget import StoppedBy
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
@@ -90,7 +90,7 @@ def tune(
 
     from tessel.pipeline import build_plan
     from tessel.plan import save_plan
-    from tuner.tune import TuningSettings, tune_model
+    from tuner.tuning.tune import TuningSettings, tune_model
 
     if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.

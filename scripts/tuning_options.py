@@ -20,8 +20,8 @@ from scripts.arguments import check_choice, check_target, parse_names, parse_sha
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
-    from tuner.pricing_protocol import PriceMode, Pricing
-    from tuner.session import Session
+    from tuner.pricing.protocol import PriceMode, Pricing
+    from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
 SCHEDULE_COST_MODELS = ("tvm", "records")
@@ -234,7 +234,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
-    from tuner.session import SessionSettings, start_session
+    from tuner.tuning.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else TuningOptions(**asdict(options))
     for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
@@ -265,7 +265,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
 
 def _pricing(options: TuningOptions) -> Pricing:
     from cost_model import load_kernel_model
-    from tuner.pricing_protocol import Pricing
+    from tuner.pricing.protocol import Pricing
 
     if not 0 <= options.regret < 1 or (options.budget is not None and options.budget < 0):
         raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")

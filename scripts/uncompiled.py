@@ -13,7 +13,7 @@ import sys
 import time
 
 from scripts import console
-from tessel.search.cold_start import LONGEST_COMPILING_S, compile_in_background, is_compiled
+from tessel.search.jit.cache import LONGEST_COMPILING_S, compile_in_background, is_compiled
 
 LONG_S = 60.0
 """Time limits from which on it pays to compile first."""

@@ -19,8 +19,8 @@ from pipeline_programs import reference as chain_reference
 
 from tessel.engine.program import StageProgram
 from tessel.plan import load_plan
-from tuner import compiled_stages
 from tuner.plan import ModelPlan
+from tuner.programs import compiled_stages
 
 
 def stages(spec_json: str, stage_numbers: Sequence[int]) -> Mapping[int, StageProgram]:

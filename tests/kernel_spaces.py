@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from tuner.backends.metaschedule import tuning_target
+from tuner.backends.metaschedule.backend import tuning_target
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.language.sketches import KernelSpace
-from tuner.target import Target
-from tuner.target_resolution import resolve_target
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 
 
 @cache

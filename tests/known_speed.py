@@ -6,9 +6,9 @@ import msgspec
 from kernel_physics import probes
 
 from records import open_store
-from tuner.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
-from tuner.environment import environment_of
-from tuner.target_resolution import resolve_target
+from tuner.measuring.environment import environment_of
+from tuner.targets.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
+from tuner.targets.resolution import resolve_target
 
 
 def keep_made_up_speed(url: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.candidate import CandidatePartition
+from tuner.partition.candidate import CandidatePartition
+from tuner.partition.price import Price, Unknown
 from tuner.plan import Figure
-from tuner.price import Price, Unknown
 
 MOCK_DISCOUNT = 0.9
 """Upstream's: each further operator in a sub-graph costs a tenth less than the one before, so fusing pays."""

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tuner.autograd_stage import AutogradStage, StageAction, Tensors
 from tuner.plan import TensorInfo
+from tuner.programs.autograd_stage import AutogradStage, StageAction, Tensors
 
 WIDTH = 8
 ROWS = 4

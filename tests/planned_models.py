@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from tuner.backend_specs import gather_specs
 from tuner.backends.registry import available_backends
-from tuner.describe import describe_function
 from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
-from tuner.partition import find_candidates
+from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.outline import extract_function
+from tuner.lowering.workload_of import describe_function
+from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
-from tuner.rewrite import extract_function
 from tuner.stages import Stage, build_stages, cut_after, tied_groups
-from tuner.target_resolution import resolve_target
+from tuner.targets.resolution import resolve_target
 
 WORDS, WIDTH = 12, 8
 GIVEN = Figure(latency_us=1.0, source="given")

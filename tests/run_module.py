@@ -9,10 +9,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.lower import flat_arrays
-from tuner.target import Target
-from tuner.target_resolution import tvm_device
-from tuner.weight_binding import bound_arguments
+from tuner.lowering.lower import flat_arrays
+from tuner.lowering.weight_binding import bound_arguments
+from tuner.targets.resolution import tvm_device
+from tuner.targets.target import Target
 
 
 def run_module(

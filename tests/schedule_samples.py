@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search.instance import InstanceArrays, IntArray
+from tessel.search.model.instance import InstanceArrays, IntArray
 
 Case = tuple[Placement, int, tuple[int, ...] | None]
 """Placement, micro-batches, memory limits."""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessel.comparison import ComparisonRow
-from tessel.search.budget import StoppedBy
+from tessel.search.model.budget import StoppedBy
 from tuner.plan import TensorInfo, TiedParameter
 
 Source = Literal["measured", "predicted", "derived", "given"]

@@ -3,7 +3,7 @@
 A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's
 name and the end of its log; among hanging ranks, one is named that is not merely waiting for another. A rank
 counts as stopped if its heartbeat has been silent for some seconds and the system lists its process as
-stopped. Ranks run in their own process group (`tessel.engine.ranks`), which is always terminated with the
+stopped. Ranks run in their own process group (`tessel.engine.rank_forkserver`), which is always terminated with the
 run. Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
 """
@@ -38,7 +38,7 @@ _LOOK_PERIOD_S = 0.5
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """What `tessel.engine.ranks` writes, which is not imported here because it imports torch."""
+    """What `tessel.engine.rank_forkserver` writes, which is not imported here because it imports torch."""
 
     rank: int
     status: int
@@ -92,7 +92,7 @@ def _ranks(job: JobSpec, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     }
     with (folder / "start.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tessel.engine.ranks", str(folder / "job.json")],
+            [sys.executable, "-m", "tessel.engine.rank_forkserver", str(folder / "job.json")],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=log,

@@ -38,7 +38,7 @@ from records.workload import Tensor, describe
 from tessel.engine.actions import Action, ActionKind, actions_from_csv, actions_of, schedule_of_actions
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event
-from tessel.engine.sleeping_run import run_sleeping, sleep_spec
+from tessel.engine.synthetic_run import run_sleeping, sleep_spec
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, Edge, Placement
 from tessel.placement_builder import ShapeOptions

@@ -21,8 +21,8 @@ from tessel.engine.actions import actions_of, check_chain, rank_by_stage, requir
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
+from tessel.engine.measured_timeline import with_real_spans
 from tessel.engine.overheads import Calibration, makespan_with_overheads_ms
-from tessel.engine.real import with_real_spans
 from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.stages import read_pipeline

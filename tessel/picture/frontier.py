@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tessel.search.frontier import FrontierPoint
-from tessel.search.makespan_frontier import MakespanPoint
-from tessel.search.open_ranges import Frontier, OpenRange
+from tessel.search.frontier.makespan import MakespanPoint
+from tessel.search.frontier.open_ranges import Frontier, OpenRange
+from tessel.search.frontier.period import FrontierPoint
 
 _PROVEN = "#0072B2"
 _OPEN = "#FFFFFF"

@@ -10,16 +10,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tessel.search.budget import SearchBudget
-    from tessel.search.frontier import FrontierPoint, find_frontier
-    from tessel.search.makespan import find_schedule
-    from tessel.search.makespan_frontier import MakespanPoint, find_makespan_frontier
-    from tessel.search.makespan_params import MakespanParams
-    from tessel.search.open_ranges import Frontier, OpenRange
-    from tessel.search.period import RepetendResult, find_repetend
-    from tessel.search.progress import Progress
-    from tessel.search.ramps import unroll_repetend
-    from tessel.search.repetend_params import RepetendParams
+    from tessel.search.frontier.makespan import MakespanPoint, find_makespan_frontier
+    from tessel.search.frontier.open_ranges import Frontier, OpenRange
+    from tessel.search.frontier.period import FrontierPoint, find_frontier
+    from tessel.search.makespan.find_schedule import find_schedule
+    from tessel.search.makespan.params import MakespanParams
+    from tessel.search.makespan.warmup_cooldown import unroll_repetend
+    from tessel.search.model.budget import SearchBudget
+    from tessel.search.model.progress import Progress
+    from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
+    from tessel.search.repetend.params import RepetendParams
 
 __all__ = [
     "Frontier",
@@ -39,20 +39,20 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
-    "Frontier": "tessel.search.open_ranges",
-    "OpenRange": "tessel.search.open_ranges",
-    "SearchBudget": "tessel.search.budget",
-    "FrontierPoint": "tessel.search.frontier",
-    "MakespanParams": "tessel.search.makespan_params",
-    "MakespanPoint": "tessel.search.makespan_frontier",
-    "Progress": "tessel.search.progress",
-    "RepetendParams": "tessel.search.repetend_params",
-    "RepetendResult": "tessel.search.period",
-    "find_frontier": "tessel.search.frontier",
-    "find_makespan_frontier": "tessel.search.makespan_frontier",
-    "find_repetend": "tessel.search.period",
-    "find_schedule": "tessel.search.makespan",
-    "unroll_repetend": "tessel.search.ramps",
+    "Frontier": "tessel.search.frontier.open_ranges",
+    "OpenRange": "tessel.search.frontier.open_ranges",
+    "SearchBudget": "tessel.search.model.budget",
+    "FrontierPoint": "tessel.search.frontier.period",
+    "MakespanParams": "tessel.search.makespan.params",
+    "MakespanPoint": "tessel.search.frontier.makespan",
+    "Progress": "tessel.search.model.progress",
+    "RepetendParams": "tessel.search.repetend.params",
+    "RepetendResult": "tessel.search.repetend.find_repetend",
+    "find_frontier": "tessel.search.frontier.period",
+    "find_makespan_frontier": "tessel.search.frontier.makespan",
+    "find_repetend": "tessel.search.repetend.find_repetend",
+    "find_schedule": "tessel.search.makespan.find_schedule",
+    "unroll_repetend": "tessel.search.makespan.warmup_cooldown",
 }
 
 

@@ -1,17 +1,17 @@
 """Compile every hot loop of the searches, so that no later search on this machine waits for it.
 
-    python -m tessel.search.compile_all          python -m tessel.search.cold_start: only if need be
+    python -m tessel.search.compile_all          python -m tessel.search.jit.cache: only if need be
 
 A few small searches call all of them, and numba keeps the machine code.
-Checked in tests/tessel/search/test_cold_start.py.
+Checked in tests/tessel/search/jit/test_cache.py.
 """
 
 from __future__ import annotations
 
-from tessel.search.budget import SearchBudget
-from tessel.search.cold_start import leave_stamp
-from tessel.search.makespan import find_schedule
-from tessel.search.period import find_repetend
+from tessel.search.jit.cache import leave_stamp
+from tessel.search.makespan.find_schedule import find_schedule
+from tessel.search.model.budget import SearchBudget
+from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 
 WORK = 0.5

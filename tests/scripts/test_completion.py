@@ -60,7 +60,7 @@ def test_no_completion_of_a_name_needs_tvm() -> None:
 def test_the_names_that_are_written_down_are_the_real_ones() -> None:
     from tuner.backends.registry import backend_names  # noqa: PLC0415  imports TVM
     from tuner.frontend import MODELS  # noqa: PLC0415 - imports TVM
-    from tuner.target_resolution import known_targets  # noqa: PLC0415 - imports TVM
+    from tuner.targets.resolution import known_targets  # noqa: PLC0415 - imports TVM
 
     assert {name: tuple(model.sizes) for name, model in MODELS.items()} == completion.MODELS
     assert backend_names() == completion.BACKENDS

@@ -12,8 +12,8 @@ from cost_model.stage_model import load_stages, train_stage_model
 from scripts.tuning_options import TuningOptions, open_session
 from tests.known_speed import keep_made_up_speed
 from tuner.frontend import load_model
-from tuner.partitioned_function import choose_partition, price_function
-from tuner.stage_pricing import predict_stage
+from tuner.tuning.partitioned_function import choose_partition, price_function
+from tuner.tuning.stage_pricing import predict_stage
 
 pytestmark = pytest.mark.tvm
 

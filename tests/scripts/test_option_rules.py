@@ -106,7 +106,7 @@ TUNING_CONTEXT = {
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
-    "tuner.session.start_session": contextmanager(lambda: iter(["session"])),
+    "tuner.tuning.session.start_session": contextmanager(lambda: iter(["session"])),
     "cost_model.load_kernel_model": "kernel model",
 }
 
@@ -315,7 +315,7 @@ OF_TVM: dict[str, Case] = {
         context=TUNING_CONTEXT,
         spies={
             **SESSION,
-            "tuner.tune.tune_model": "tuned",
+            "tuner.tuning.tune.tune_model": "tuned",
             "tessel.pipeline.build_plan": "{plan}",
             "tessel.plan.save_plan": None,
             "scripts.tune_command.write_picture": None,
@@ -336,7 +336,7 @@ OF_TVM: dict[str, Case] = {
         context=TUNING_CONTEXT,
         spies={
             **SESSION,
-            "tuner.whole_model.partition_model": SimpleNamespace(model="model"),
+            "tuner.tuning.partition_model.partition_model": SimpleNamespace(model="model"),
             "scripts.partition_command._nodes": [],
             "tessel.picture.partition_figure": "figure",
             "tessel.picture.save_figure": None,
@@ -358,7 +358,7 @@ OF_TVM: dict[str, Case] = {
         context=TUNING_CONTEXT,
         spies={
             **SESSION,
-            "tuner.stage_costs.measure_stages": SimpleNamespace(
+            "tuner.tuning.measure_stages.measure_stages": SimpleNamespace(
                 stages=(), tied=(), max_error=None, import_error=None
             ),
             "scripts.stages_command._print": None,
@@ -381,8 +381,10 @@ OF_TVM: dict[str, Case] = {
         },
         spies={
             **SESSION,
-            "tuner.collect.collect": SimpleNamespace(networks={}, num_found=1, num_done=1, num_new=1),
-            "tuner.collect_stages.collect_stages": 1,
+            "tuner.collecting.kernels.collect": SimpleNamespace(
+                networks={}, num_found=1, num_done=1, num_new=1
+            ),
+            "tuner.collecting.stages.collect_stages": 1,
         },
     ),
     "targets": Case(bases=("llvm",), samples={"--json": ""}),
@@ -390,8 +392,8 @@ OF_TVM: dict[str, Case] = {
         bases=("",),
         samples={"--target": "cuda", "--own": "module:object", "--json": ""},
         spies={
-            "tuner.target_resolution.resolve_target": "target",
-            "tuner.target_resolution.measuring_obstacle": "nothing is here",
+            "tuner.targets.resolution.resolve_target": "target",
+            "tuner.targets.resolution.measuring_obstacle": "nothing is here",
             "tuner.backends.availability.find_availability": (),
         },
     ),

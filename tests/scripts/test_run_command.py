@@ -22,10 +22,10 @@ from tessel.comparison import compare_schedules
 from tessel.documents import save_document
 from tessel.plan import Plan, load_plan, save_plan
 from tessel.shapes import make_shape
-from tuner.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
-from tuner.torch_programs import TorchProgramSpec, provide_programs
+from tuner.programs.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
+from tuner.programs.torch_programs import TorchProgramSpec, provide_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 

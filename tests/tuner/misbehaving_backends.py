@@ -11,12 +11,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tuner.backends.tvm_native import replace_function
+from tuner.backends.tvm.native import replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules import OperatorByPredicate
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
-from tuner.target import Target
+from tuner.targets.target import Target
 
 MODULE = "tests.tuner.misbehaving_backends"
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from records import Environment, open_store
-from tuner import stage_costs
-from tuner.describe import describe_function
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import Model
+from tuner.lowering.workload_of import describe_function
 from tuner.numerical_error import Deviation
-from tuner.session import checked_error
-from tuner.whole_check import WrongNumbersError, check_whole
+from tuner.tuning import measure_stages as stage_costs
+from tuner.tuning.end_to_end_check import WrongNumbersError, check_whole
+from tuner.tuning.session import checked_error
 
 pytestmark = pytest.mark.tvm
 

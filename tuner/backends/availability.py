@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.backends.registry import backend_names, make_backend
-from tuner.target import Target
+from tuner.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

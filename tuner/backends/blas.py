@@ -20,16 +20,16 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.cpu_kernels import version_entry
-from tuner.backends.kernels.schedule import SCHEDULES_VERSION, schedule_kernels
+from tuner.backends.kernel_version import version_entry
 from tuner.backends.library_call import shape_of, swaps_last_axes
-from tuner.backends.tvm_native import as_public, fuse_as_tvm_does, replace_function
+from tuner.backends.tvm.native import as_public, fuse_as_tvm_does, replace_function
+from tuner.backends.tvm.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
-from tuner.target import Target
-from tuner.target_resolution import blas_version
+from tuner.targets.resolution import blas_version
+from tuner.targets.target import Target
 
 _DTYPES = frozenset({"float32", "float64"})
 

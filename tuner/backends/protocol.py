@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tvm import relax
 
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
-from tuner.target import Target
+from tuner.targets.target import Target
 
 if TYPE_CHECKING:
     from tuner.rules.protocol import Rule

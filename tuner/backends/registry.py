@@ -15,19 +15,19 @@ from functools import partial
 from types import MappingProxyType
 from urllib.parse import parse_qsl
 
-from tuner.backends.attention import Attention
 from tuner.backends.blas import Blas
-from tuner.backends.channels_last import ChannelsLast
-from tuner.backends.metaschedule import MetaSchedule
-from tuner.backends.onnxruntime_library import OnnxRuntime
-from tuner.backends.products import Products
+from tuner.backends.cpu.attention import Attention
+from tuner.backends.cpu.nhwc import ChannelsLast
+from tuner.backends.cpu.packed_matmul import Products
+from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.onnxruntime.library import OnnxRuntime
 from tuner.backends.protocol import Backend
-from tuner.backends.torch_library import TorchLibrary
-from tuner.backends.tvm_codegen import TvmCodegen
-from tuner.backends.tvm_native import TvmNative
+from tuner.backends.torch.library import TorchLibrary
+from tuner.backends.tvm.codegen import TvmCodegen
+from tuner.backends.tvm.native import TvmNative
 from tuner.errors import TunerError, UnknownNameError
 from tuner.rules.styles import FusionStyle
-from tuner.target import Target
+from tuner.targets.target import Target
 
 _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
     {

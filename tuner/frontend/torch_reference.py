@@ -25,8 +25,8 @@ from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch_importer import translate_nodes
 from tuner.frontend.torch_training import in_mode, observe_training
+from tuner.lowering.structure import Structure
 from tuner.numerical_error import compare_tensor
-from tuner.structure import Structure
 
 _CHUNK = 1 << 24
 """Bytes of a tensor that are hashed at a time."""

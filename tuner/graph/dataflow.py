@@ -3,7 +3,7 @@
 A node is one operator call; numbers follow the order of the function's bindings, so that inputs come before
 users. Tuples and projections are no nodes (see `tuner.graph.relax_source`), nor are parameters, constants and
 shapes: they are inlined into their users. A graph can also be made from nodes alone, without a function
-behind it, which is how the search is tested on random graphs in tests/tuner/test_partition.py.
+behind it, which is how the search is tested on random graphs in tests/tuner/partition/test_find_partition.py.
 
 Source: TVM RFC 62 ("DataflowGraph", "PostDfsIndex"). There tuples, projections and constants are nodes too.
 """

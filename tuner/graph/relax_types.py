@@ -32,7 +32,7 @@ Only partitions of a function with `NUM_INPUTS_ATTRIBUTE` have it.
 NUM_INPUTS_ATTRIBUTE = "tessel.num_inputs"
 """Relax function attribute of a model that is not trained: parameters from this position on are its weights,
 whose values stay as they are as long as the program lives, so that a backend may pack them once
-(tuner/weight_binding.py)."""
+(tuner/lowering/weight_binding.py)."""
 
 PREPARE_NAME = "prepare_weights"
 """A private function beside `main` that makes the weights which `main` takes of those that the model has."""

@@ -18,7 +18,7 @@ import numpy as np
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.metaschedule import TrialSettings, tune_kernel
+from tuner.backends.metaschedule.backend import TrialSettings, tune_kernel
 from tuner.language.generation import Generated, generate
 from tuner.language.network import Network
 from tuner.language.sketches import KernelSpace, Proposal

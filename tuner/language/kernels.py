@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tuner.backends.metaschedule import tuning_tasks
-from tuner.backends.tvm_native import fuse_as_tvm_does, fuse_function
+from tuner.backends.metaschedule.backend import tuning_tasks
+from tuner.backends.tvm.native import fuse_as_tvm_does, fuse_function
 from tuner.errors import UnknownNameError
 from tuner.frontend import load_model
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule

@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from tuner.errors import ModelFileError
 from tuner.language.network import Network, NetworkShape
 from tuner.language.vocabulary import VOCABULARY_VERSION
-from tuner.target import Target
+from tuner.targets.target import Target
 
 SCHEMA_VERSION = 1
 MANIFEST = "language_model.json"

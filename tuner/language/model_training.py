@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from records import Environment, RecordStore
-from tuner.backends.schedule_trials import task_name
+from tuner.backends.metaschedule.trials import task_name
 from tuner.language.evaluation import Measuring
 from tuner.language.model_files import Manifest, save_network
 from tuner.language.network import Network
@@ -31,7 +31,7 @@ from tuner.language.training import (
     split_kernels,
 )
 from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-from tuner.target import Target
+from tuner.targets.target import Target
 
 _CHECKPOINT_SECONDS = 20.0
 """Between two checkpoints; writing one takes a tenth of a second."""

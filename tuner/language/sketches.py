@@ -20,7 +20,9 @@ import numpy as np
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from tuner.backends.metaschedule import import_x86_intrinsics  # TVM's context needs them before it is made
+from tuner.backends.metaschedule.backend import (
+    import_x86_intrinsics,  # TVM's context needs them before it is made
+)
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.language.choices import Choice, Decision, LocationChoice, OptionChoice, TileChoice

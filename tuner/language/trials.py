@@ -16,10 +16,10 @@ from tvm.s_tir import meta_schedule
 
 from records import Environment, RecordStore, Status
 from records.metaschedule import BACKEND, Trial, trial_of
-from tuner.backends.metaschedule import build_trial
+from tuner.backends.metaschedule.backend import build_trial
 from tuner.errors import TunerError
 from tuner.language.sketches import KernelSpace, Proposal
-from tuner.target import Target
+from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from random_schedules import draw_schedule
 
 from tessel.engine.actions import actions_of, rank_by_stage
 from tessel.engine.devices import CPUS, Devices
-from tessel.engine.location import find_function
+from tessel.engine.import_function import find_function
 from tessel.handwritten import HANDWRITTEN
 from tessel.shapes import make_shape
 

@@ -21,8 +21,8 @@ from tessel.engine.program import StageProgram
 from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
-from tuner import compiled_stages, torch_programs
 from tuner.plan import ModelPlan
+from tuner.programs import compiled_stages, torch_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 

@@ -62,7 +62,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
                     command = (folder / "cmdline").read_bytes()
                 except OSError:
                     continue  # It ended meanwhile.
-                if b"tessel.engine.ranks" in command and str(tmp_path).encode() in command:
+                if b"tessel.engine.rank_forkserver" in command and str(tmp_path).encode() in command:
                     found.append(int(folder.name))
         return found
 

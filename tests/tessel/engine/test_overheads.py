@@ -18,7 +18,7 @@ from tessel.engine.overheads import (
     overheads_of_chain,
 )
 from tessel.engine.run import makespan_ms
-from tessel.engine.sleeping_run import run_sleeping
+from tessel.engine.synthetic_run import run_sleeping
 from tessel.handwritten import HANDWRITTEN
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape

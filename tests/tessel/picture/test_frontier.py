@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from tessel.picture.frontier import frontier_figure
-from tessel.search.frontier import FrontierPoint
-from tessel.search.open_ranges import Frontier, OpenRange
+from tessel.search.frontier.open_ranges import Frontier, OpenRange
+from tessel.search.frontier.period import FrontierPoint
 
 
 def point(limit: int, period: int, lower_bound: int) -> FrontierPoint:

@@ -13,7 +13,7 @@ from tessel.handwritten import HANDWRITTEN
 from tessel.picture import notebook
 from tessel.pipeline import build_plan
 from tessel.schedule import Schedule
-from tessel.search.period_result import RepetendResult
+from tessel.search.repetend.repetend_result import RepetendResult
 from tessel.shapes import kshape, mshape, vshape
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
-from tessel.search.budget import SearchBudget
-from tessel.search.makespan import find_schedule
+from tessel.search.model.budget import SearchBudget
+from tessel.search.makespan.find_schedule import find_schedule
 from tessel.shapes import make_shape
 
 for options in ({"split_backward": True}, {"choose_backward": True, "lag": 1}):

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search import find_repetend
-from tessel.search.bounds import rate_bound
-from tessel.search.crossing_phases import CrossingSearch
-from tessel.search.cyclic_orders import OrderSearch
-from tessel.search.cyclic_problem import make_cyclic_problem
-from tessel.search.cyclic_starts import close_up
-from tessel.search.limits import limit_violation
-from tessel.search.nested_shells import find_crossing_shells
-from tessel.search.problem import make_problem
+from tessel.search.model.problem import make_problem
+from tessel.search.repetend.branch_and_bound import OrderSearch
+from tessel.search.repetend.chain_structure import find_crossing_shells
+from tessel.search.repetend.crossing_chain_dp import CrossingSearch
+from tessel.search.repetend.cyclic_problem import make_cyclic_problem
+from tessel.search.repetend.cyclic_starts import close_up
+from tessel.search.repetend.infeasibility import limit_violation
+from tessel.search.repetend.period_bounds import rate_bound
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
 

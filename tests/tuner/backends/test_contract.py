@@ -11,19 +11,19 @@ from tvm import relax
 
 from tests.partition_samples import Body, function_module, part_of, partition_module
 from tests.run_module import run_module
-from tuner.backend_specs import gather_specs
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backend_names, make_backend
-from tuner.candidate import HOST, CandidatePartition
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import IndexSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
-from tuner.lower import build_module, build_reference, lower_module
-from tuner.measure_inputs import input_specs, random_inputs
-from tuner.rewrite import extract_function, outline_partitions
-from tuner.target import Target
-from tuner.target_resolution import resolve_target
+from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.lower import build_module, build_reference, lower_module
+from tuner.lowering.outline import extract_function, outline_partitions
+from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 
 pytestmark = pytest.mark.tvm
 

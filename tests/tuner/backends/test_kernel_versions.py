@@ -11,7 +11,7 @@ from tvm import relax
 
 from tests.partition_samples import Body, kernels_of, part_of, partition_module
 from tuner.backends.registry import backend_names, make_backend
-from tuner.target import Target
+from tuner.targets.target import Target
 
 pytestmark = pytest.mark.tvm
 

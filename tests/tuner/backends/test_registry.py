@@ -6,8 +6,8 @@ import pytest
 
 from tuner.backends.registry import available_backends, backend_names, backends_for, make_backend
 from tuner.errors import TunerError, UnknownNameError
-from tuner.target import Target
-from tuner.target_resolution import resolve_target
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 
 pytestmark = pytest.mark.tvm
 

@@ -8,7 +8,7 @@ import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.backends.schedule_trials import task_name
+from tuner.backends.metaschedule.trials import task_name
 from tuner.errors import UnknownNameError
 from tuner.language.kernels import FAMILIES, kernel_module, named_kernels, parse_kernel, random_kernel
 

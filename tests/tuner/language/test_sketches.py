@@ -10,13 +10,13 @@ import pytest
 from tvm.s_tir import meta_schedule
 
 from tests.language_texts import read_decisions
-from tuner.backends.metaschedule import tuning_target
+from tuner.backends.metaschedule.backend import tuning_target
 from tuner.language.choices import LocationChoice, TileChoice
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.language.text import write_text
 from tuner.language.vocabulary import DECISIONS, TOKENS
-from tuner.target_resolution import resolve_target
+from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
 

@@ -10,12 +10,12 @@ from kernel_spaces import cpu, space_of
 
 from benchmarks.trials_in_process import builder_and_runner
 from records import Environment, open_store
-from tuner.backends.metaschedule import MetaSchedule
-from tuner.backends.schedule_trials import KeepTrials, task_name
-from tuner.environment import environment_of
+from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-from tuner.target_resolution import resolve_target
+from tuner.measuring.environment import environment_of
+from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
 

@@ -1,0 +1,109 @@
+"""The measured timeline of one step, as data for pictures and traces.
+
+Checked in tests/tessel/engine/test_measured_timeline.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import msgspec
+
+from tessel.engine.actions import (
+    Action,
+    ActionKind,
+    actions_from_csv,
+    actions_of,
+    kinds_by_block,
+    schedule_of_actions,
+)
+from tessel.engine.job import Event
+from tessel.placement import Block, BlockKind, Edge, Placement
+from tessel.schedule import Schedule
+
+RealStep = Sequence[Sequence[Event]]
+"""The events of each rank in one step."""
+
+_KIND = {
+    ActionKind.FORWARD: BlockKind.FORWARD,
+    ActionKind.BACKWARD: BlockKind.BACKWARD,
+    ActionKind.BACKWARD_INPUT: BlockKind.BACKWARD_INPUT,
+    ActionKind.BACKWARD_WEIGHT: BlockKind.BACKWARD_WEIGHT,
+}
+
+
+def real_schedule(step: RealStep) -> Schedule:
+    """Return the step as a schedule to look at, a microsecond a step, from the first rank's begin.
+
+    Each of its blocks stands for one action of one rank, named such as `0F3`, because no two runs of a block
+    take equally long. It says nothing about memory.
+    """
+    begin_s = begin_of(step)
+    blocks: list[Block] = []
+    starts: dict[tuple[int, int], int] = {}
+    for rank, events in enumerate(step):
+        for event in events:
+            action = _action(event)
+            start_us = round((event.start_s - begin_s) * 1e6)
+            end_us = round((event.end_s - begin_s) * 1e6)
+            starts[len(blocks), action.micro_batch] = start_us
+            blocks.append(
+                Block(
+                    # A block on several ranks does not start on all of them at the same microsecond.
+                    name=event.action if _is_first(step, rank, event) else f"{event.action} on {rank}",
+                    kind=_KIND[action.kind],
+                    devices=(rank,),
+                    span=end_us - start_us,
+                )
+            )
+    return Schedule.of(
+        Placement(devices=len(step), blocks=tuple(blocks)),
+        starts,
+        micro_batches=1 + max(micro_batch for _, micro_batch in starts),
+        found_by="a real run",
+    )
+
+
+def with_real_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedule:
+    """Return the schedule's orders with each block as long as it really took, a microsecond a step.
+
+    A block's span is the median over steps, ranks and micro-batches, and 0 where it never ran; edges have no
+    lag. What is left between this makespan and the real one is what ranks take beside their blocks.
+
+    Raises:
+        EngineError: the placement has blocks that no action stands for.
+    """
+    taken_us: dict[tuple[int, ActionKind], list[float]] = defaultdict(list)
+    for step in steps:
+        for event in chain.from_iterable(step):
+            stage, kind, _ = _action(event)
+            taken_us[stage, kind].append((event.end_s - event.start_s) * 1e6)
+    placement = schedule.placement
+    kinds = kinds_by_block(placement)
+    real = Placement(
+        devices=placement.devices,
+        blocks=tuple(
+            msgspec.structs.replace(block, span=round(statistics.median(taken_us[kinds[index]] or [0.0])))
+            for index, block in enumerate(placement.blocks)
+        ),
+        edges=tuple(Edge(edge.source, edge.target) for edge in placement.edges),
+        choices=placement.choices,
+    )
+    return schedule_of_actions(real, actions_of(schedule), found_by=schedule.found_by)
+
+
+def begin_of(step: RealStep) -> float:
+    """Return when the first rank began, in seconds on the clock of the events."""
+    return min(events[0].ready_s for events in step if events)
+
+
+def _action(event: Event) -> Action:
+    ((action,),) = actions_from_csv(event.action)
+    return action
+
+
+def _is_first(step: RealStep, rank: int, event: Event) -> bool:
+    return not any(event.action == other.action for events in step[:rank] for other in events)

@@ -1,0 +1,1 @@
+"""Find a whole schedule of least makespan: bounds, first schedules, local search, and proofs."""

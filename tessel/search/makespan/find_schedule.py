@@ -1,0 +1,151 @@
+"""Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
+
+    instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
+        → repetends with warm-up and cool-down
+        → tabu search and tighter bounds in turn, until proven or the budget is used up → schedule
+
+Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
+returns the best so far. Under a limit no phase can dead-lock (`tessel.search.makespan.list_scheduling`). The budget is looked
+at between rounds of fixed size, each charged for its work, so equal work gives equal answers. What the model
+leaves out is what placements leave out: contention between transfers. Checked in
+tests/tessel/search/makespan/test_find_schedule.py against exhaustive search and the independent validation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from tessel.placement import Placement
+from tessel.schedule.schedule import Schedule
+from tessel.search.makespan.incumbent import Incumbent
+from tessel.search.makespan.initial_schedules import offer_rules
+from tessel.search.makespan.iterated_local_search import NearbySearch
+from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.params import MakespanParams
+from tessel.search.makespan.prover import Prover
+from tessel.search.makespan.repeating_part import schedule_of
+from tessel.search.makespan.warmup_cooldown import offer_ramps
+from tessel.search.model.budget import SearchBudget
+from tessel.search.model.instance import Instance, IntArray, build_instance
+
+logger = logging.getLogger(__name__)
+
+FINISHING_S_A_TASK = 4e-6
+"""Seconds it takes to write down one task of the answer: 0.7 s for 64 devices and 512 micro-batches."""
+
+SETTING_UP_OPERATIONS = 2_000_000
+"""Charged for bounds and arrays of any placement, however small."""
+
+OPERATIONS_A_TASK = 6_000
+"""Charged for each task of the schedule: its place in the arrays, and writing it down in the end."""
+
+
+def find_schedule(
+    placement: Placement,
+    *,
+    micro_batches: int,
+    memory: Sequence[int] | int | None = None,
+    budget: SearchBudget | None = None,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    start_from: Schedule | None = None,
+    params: MakespanParams | None = None,
+) -> Schedule:
+    """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
+
+    Ends early when the makespan is proven least. An interrupt (Ctrl-C, or `budget.interrupt`) ends the search
+    and returns the best schedule so far. With a limit on work, the default, equal calls give equal schedules.
+
+    Args:
+        placement: blocks of one micro-batch.
+        micro_batches: how many are run, >= 1.
+        memory: limit in units, one a device or one for all; None for none.
+        budget: what may be spent, who is told of each shorter schedule, and the clock; `DEFAULT_WORK` units
+            of work if left out. A schedule comes back however little it is; rules that would take more than
+            is left are left out.
+        time_limit_s: in place of a budget: seconds for everything, > 0, without a limit on work, so that the
+            answer depends on how fast the machine is. What is under way when they are over takes some
+            hundredths of a second to stop.
+        seed: seed of what is random.
+        start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
+        params: how the budget is divided; the defaults of `MakespanParams` if left out.
+
+    Raises:
+        InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
+        KeyboardInterrupt: interrupted before there was any schedule.
+    """
+    if time_limit_s is not None and time_limit_s <= 0:
+        raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    best = Incumbent(
+        instance=instance,
+        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=instance.memory),
+        budget=_budget_of_search(budget, instance),
+        params=params or MakespanParams(),
+        on_better=budget.report,
+    )
+    budget.answer = lambda: _schedule_of(best) if best.is_found else None
+    try:
+        if start_from is not None:
+            best.offer(_starts_of(start_from, instance), start_from.found_by)
+        offer_rules(best)
+        offer_ramps(best)
+        _improve(best, seed=seed)
+    except KeyboardInterrupt:
+        if not best.is_found:
+            raise
+        budget.interrupt()
+        logger.info("interrupted; the best schedule so far is kept")
+    budget.is_proven = best.makespan <= best.lower_bound
+    return _schedule_of(best)
+
+
+def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
+    """Return what may be spent on the search itself: time is kept for writing down what it finds."""
+    finishing_s = FINISHING_S_A_TASK * instance.num_tasks
+    found = budget.part(1.0, kept_s=min(finishing_s, budget.seconds_left / 2))
+    found.charge(SETTING_UP_OPERATIONS + OPERATIONS_A_TASK * instance.num_tasks)
+    return found
+
+
+def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
+    """Return the starts by task of a schedule that is to be improved."""
+    if (
+        schedule.micro_batches != instance.micro_batches
+        or len(schedule.placement.blocks) != instance.num_blocks
+    ):
+        raise ValueError("start_from is a schedule of another placement or number of micro-batches")
+    limits = instance.memory
+    if limits is not None and any(
+        peak > limit for peak, limit in zip(schedule.peak_memory, limits, strict=True)
+    ):
+        raise ValueError(f"start_from holds {schedule.peak_memory} units, more than the limits {limits}")
+    start = np.full(instance.num_tasks, -1, dtype=np.int64)
+    for (block, micro_batch), when in schedule.start_by_block().items():
+        start[micro_batch * instance.num_blocks + block] = when
+    return start
+
+
+def _improve(best: Incumbent, *, seed: int) -> None:
+    """Search near the best and other good schedules and raise the bound, a round each in turn."""
+    prover = Prover.of(best)
+    prover.run()
+    nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
+    while not best.is_over:
+        nearby.search_round()
+        prover.run()
+
+
+def _schedule_of(best: Incumbent) -> Schedule:
+    found = best.best
+    return schedule_of(
+        best.instance,
+        found.start,
+        lower_bound=best.lower_bound,
+        search_seconds=best.budget.elapsed_s,
+        found_by=found.found_by,
+    )

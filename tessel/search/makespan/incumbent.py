@@ -1,0 +1,126 @@
+"""The best whole schedule that a search has seen, and who found it.
+
+The one piece of state that the phases of a search share. A schedule is offered as starts by task; it is kept
+if it is shorter, and the caller is told. Checked in tests/tessel/search/makespan/test_find_schedule.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tessel.search.makespan.list_scheduling import NEVER
+from tessel.search.makespan.params import MakespanParams
+from tessel.search.model.budget import SearchBudget
+from tessel.search.model.instance import Instance, InstanceArrays, IntArray
+
+
+@dataclass(slots=True)
+class Elite:
+    """A good schedule to search near.
+
+    Attributes:
+        makespan: its last end.
+        start: its starts by task.
+        visits: rounds spent near it.
+    """
+
+    makespan: int
+    start: IntArray
+    visits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSchedule:
+    """A schedule and who found it; replaced as a whole, so that another thread may read it at any time.
+
+    Attributes:
+        makespan: its last end, `NEVER` before there is one.
+        start: its starts by task, -1 where a task is not run.
+        found_by: the method that found it.
+        operations: charged by the whole search when it was found.
+    """
+
+    makespan: int = NEVER
+    start: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    found_by: str = ""
+    operations: int = 0
+
+
+@dataclass(slots=True)
+class Incumbent:
+    """The best schedule so far, and other good ones.
+
+    Attributes:
+        instance: what is scheduled.
+        lower_bound: no schedule is shorter; phases that prove more raise it.
+        budget: what the search may spend.
+        params: how it divides that.
+        on_better: told makespan, bound and method of each better schedule.
+        best: the best schedule.
+        elites: different good schedules, shortest first.
+    """
+
+    instance: Instance
+    lower_bound: int
+    budget: SearchBudget
+    params: MakespanParams = field(default_factory=MakespanParams)
+    on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
+    best: FoundSchedule = field(default_factory=FoundSchedule)
+    elites: list[Elite] = field(default_factory=list)
+
+    @property
+    def makespan(self) -> int:
+        """The last end of the best schedule, `NEVER` before the first one."""
+        return self.best.makespan
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a schedule."""
+        return self.makespan < NEVER
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to search: the makespan meets the bound, or the budget is used up."""
+        return self.makespan <= self.lower_bound or self.budget.is_over
+
+    def offer(self, start: IntArray, found_by: str, *, is_new: bool = True) -> None:
+        """Keep a schedule if it is shorter than the best.
+
+        Args:
+            start: starts by task, -1 where a task is not run; copied.
+            found_by: the method that found it.
+            is_new: whether it may join the elites; not for what is found near one of them.
+        """
+        makespan = makespan_of(self.instance.arrays, start)
+        if is_new:
+            self._keep(makespan, start)
+        if makespan >= self.makespan:
+            return
+        self.best = FoundSchedule(makespan, start.copy(), found_by, self.budget.operations)
+        self.on_better(makespan, self.lower_bound, found_by)
+
+    def _keep(self, makespan: int, start: IntArray) -> None:
+        """Keep a schedule among the elites if it is good enough and not there yet."""
+        if any(elite.makespan == makespan and (elite.start == start).all() for elite in self.elites):
+            return
+        self.elites.append(Elite(makespan, start.copy()))
+        self.elites.sort(key=lambda elite: elite.makespan)
+        del self.elites[self.params.num_elites :]
+
+
+def makespan_of(arrays: InstanceArrays, start: IntArray) -> int:
+    """Return the last end of these starts by task."""
+    spans = np.tile(arrays.span, arrays.micro_batches)
+    return int(np.where(start >= 0, start + spans, 0).max())
+
+
+def options_of(arrays: InstanceArrays, start: IntArray) -> IntArray:
+    """Return the option that each micro-batch runs, by choice and micro-batch."""
+    options = np.zeros((len(arrays.default_option), arrays.micro_batches), dtype=np.int64)
+    is_run = start.reshape(arrays.micro_batches, arrays.num_blocks) >= 0
+    for block in np.flatnonzero(arrays.choice >= 0):
+        options[arrays.choice[block], is_run[:, block]] = arrays.option[block]
+    return options

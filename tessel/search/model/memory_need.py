@@ -1,0 +1,196 @@
+"""What a memory limit must at least be, and the sentence that says so when it is not.
+
+One micro-batch alone, in its best order, is what no limit can do without: every order of the blocks that hold
+memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With more such
+blocks a bound stands in: when block b starts, its micro-batch holds what the blocks started so far have
+added. Those are a set that contains b and everything before it, and nothing whose predecessors it lacks; the
+least sum of such a set is a minimum closure, one minimum cut. Checked in tests/tessel/search/model/test_instance.py
+and test_bounds.py.
+
+Source: Picard, "Maximal closure of a graph and applications to combinatorial problems" (1976).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import networkx as nx
+
+from tessel.placement import Placement
+from tessel.search.model.problem import Problem, make_problem
+
+NEVER_AMPLE = 1 << 61
+"""More than any device has room, one without a limit included."""
+
+MAX_COMBINATIONS = 64
+"""Combinations of options looked at; beyond, the sentence names the limits without a number."""
+
+MOST_BLOCKS_ORDERED = 16
+"""Blocks with memory on a device up to which every order is tried (2^16 sets, some 0.1 s)."""
+
+
+def least_memory(problem: Problem, device: int) -> int:
+    """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
+
+    Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound that may be below that. Blocks of
+    span 0 may add and free in one step, so that with one of them nothing is known: 0.
+    """
+    held = _holders(problem, device)
+    if any(problem.spans[block] == 0 for block in held):
+        return 0
+    memory = [int(problem.memory[block]) for block in held]
+    before = _before(problem, held)
+    return _least_peak(memory, before) if len(held) <= MOST_BLOCKS_ORDERED else _least_closure(memory, before)
+
+
+def ample_rooms(placement: Placement) -> tuple[int, ...]:
+    """Return, by device, room with which every micro-batch under way can be finished, one after the other.
+
+    That is all that one micro-batch adds, provided that each gives back what it took and never more. Where
+    that is not so, or there are too many options to tell, the answer is `NEVER_AMPLE`.
+    """
+    known: dict[tuple[int, ...], Problem] = {}
+    return tuple(_ample_room(placement, device, known) for device in range(placement.devices))
+
+
+def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequence[int]) -> str:
+    """Return the sentence for limits under which no schedule exists: device, need, limit, what to do."""
+    needs = _needs(placement, micro_batches)
+    for device, (need, limit) in enumerate(zip(needs, memory, strict=True)):
+        if need > limit:
+            return (
+                f"device {device} needs at least {need} unit{'s' * (need != 1)} for {_count(micro_batches)}, "
+                f"its limit is {limit}; raise the limit, recompute, or spread the blocks over more devices"
+            )
+    device = min(range(placement.devices), key=lambda device: memory[device] - needs[device])
+    return (
+        f"no order of the blocks keeps the limits of all devices at once (device {device} is tightest: it "
+        f"needs at least {needs[device]} units, its limit is {memory[device]}); raise the limits"
+    )
+
+
+def _holders(problem: Problem, device: int) -> list[int]:
+    return [block for block in problem.blocks_by_device[device] if problem.memory[block]]
+
+
+def _before(problem: Problem, held: Sequence[int]) -> list[int]:
+    """For each of these blocks the set, as bits, of those that come before it on some way."""
+    found = [0] * problem.num_blocks
+    for block in problem.order:
+        for target, _ in problem.successors[block]:
+            found[target] |= found[block] | 1 << block
+    return [sum(1 << item for item, other in enumerate(held) if found[block] >> other & 1) for block in held]
+
+
+def _least_peak(memory: Sequence[int], before: Sequence[int]) -> int:
+    """Return the least peak over all orders in which each item comes after the set `before` it."""
+    whole = (1 << len(memory)) - 1
+    level = {0: 0}
+    peak = {0: 0}
+    for done in range(whole):
+        if done not in peak:
+            continue
+        for item, units in enumerate(memory):
+            bit = 1 << item
+            if done & bit or before[item] & ~done:
+                continue
+            level[done | bit] = level[done] + units
+            reached = max(peak[done], level[done | bit])
+            peak[done | bit] = min(peak.get(done | bit, reached), reached)
+    return peak[whole]
+
+
+def _least_closure(memory: Sequence[int], before: Sequence[int]) -> int:
+    """Return the most, over the items, of what is at least held right after the item starts."""
+    return max((_least_held(memory, before, item) for item in range(len(memory))), default=0)
+
+
+def _least_held(memory: Sequence[int], before: Sequence[int], item: int) -> int:
+    """Least units held right after an item starts: what must have started less the most then freed."""
+    started = before[item] | 1 << item
+    held = sum(units for other, units in enumerate(memory) if started >> other & 1)
+    optional = [
+        other for other in range(len(memory)) if not started >> other & 1 and not before[other] >> item & 1
+    ]
+    return held - _most_freed(memory, before, optional)
+
+
+def _most_freed(memory: Sequence[int], before: Sequence[int], optional: Sequence[int]) -> int:
+    """Return the most units that a set of optional items frees which holds all optional ones before each."""
+    if _is_covered(memory, before, optional):
+        return 0
+    network = nx.DiGraph()
+    network.add_nodes_from(("source", "sink"))
+    freed = 0
+    for item in optional:
+        if memory[item] < 0:
+            freed -= memory[item]
+            network.add_edge("source", item, capacity=-memory[item])
+        elif memory[item] > 0:
+            network.add_edge(item, "sink", capacity=memory[item])
+        network.add_edges_from((item, other) for other in optional if before[item] >> other & 1)
+    return freed - int(nx.minimum_cut(network, "source", "sink")[0]) if freed else 0
+
+
+def _is_covered(memory: Sequence[int], before: Sequence[int], optional: Sequence[int]) -> bool:
+    """Whether what each item frees can be matched with what is added before it; quick, and may miss it."""
+    left = {item: memory[item] for item in optional if memory[item] > 0}
+    for item in optional:
+        owed = -memory[item]
+        for source in left:
+            if owed > 0 and before[item] >> source & 1:
+                taken = min(owed, left[source])
+                left[source] -= taken
+                owed -= taken
+        if owed > 0:
+            return False
+    return True
+
+
+def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], Problem]) -> int:
+    here = {block.name for block in placement.blocks if device in block.devices}
+    sizes = [
+        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
+        for choice in placement.choices
+    ]
+    names = [choice.name for choice in placement.choices]
+    most = 0
+    for count, options in enumerate(itertools.product(*sizes)):
+        if count == MAX_COMBINATIONS:
+            return NEVER_AMPLE
+        if options not in known:
+            taken = dict(zip(names, options, strict=True))
+            known[options] = make_problem(placement, memory=None, option_indices=taken)
+        problem = known[options]
+        held = _holders(problem, device)
+        memory = [int(problem.memory[block]) for block in held]
+        if sum(memory) != 0 or _most_freed(memory, _before(problem, held), range(len(held))) > 0:
+            return NEVER_AMPLE
+        most = max(most, sum(amount for amount in memory if amount > 0))
+    return most
+
+
+def _count(micro_batches: int) -> str:
+    return "one micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches, one after the other"
+
+
+def _needs(placement: Placement, micro_batches: int) -> list[int]:
+    """Least need by device over the combinations of options."""
+    sizes = (range(len(choice.options)) for choice in placement.choices)
+    names = [choice.name for choice in placement.choices]
+    combinations = itertools.islice(itertools.product(*sizes), MAX_COMBINATIONS)
+    problems = [
+        make_problem(placement, memory=None, option_indices=dict(zip(names, options, strict=True)))
+        for options in combinations
+    ]
+    return [
+        min(_need_of(problem, device, micro_batches) for problem in problems)
+        for device in range(placement.devices)
+    ]
+
+
+def _need_of(problem: Problem, device: int, micro_batches: int) -> int:
+    """Finished micro-batches may leave something behind; the last one needs its room beside it."""
+    left = max(0, int(problem.net_memory[device]))
+    return least_memory(problem, device) + left * (micro_batches - 1)

@@ -1,0 +1,487 @@
+"""Whether a repetend of a given period exists, decided exactly by branching on who is next on each device.
+
+The state is the matrix of longest paths between starts (t_v - t_u >= distance[u, v]) and a range for the
+integer h of each pair (see `tessel.search.repetend.cyclic_problem`). Distances narrow ranges, ranges add arcs to the
+distances, and memory rows narrow ranges further; a positive cycle or an empty range is a proof that nothing
+lies below. Otherwise one pair is split: its largest h first, which keeps the pair closest, then all the
+smaller ones. The pair is the one with the fewest values left for the failures it has caused so far (dom/wdeg,
+Boussemart et al., ECAI 2004). Before each split the earliest starts are tried as they are.
+
+Nothing here depends on how long the spans are. The search is a value that can be run for a while, looked at,
+and run on, so that its caller keeps the clock. Cost: O(num_nodes²) for each arc that tightens a distance.
+Checked in tests/tessel/search/repetend/test_find_repetend.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tessel.search.jit.compiled import compiled
+from tessel.search.model.problem import Integers
+from tessel.search.repetend.cyclic_problem import CyclicProblem
+
+
+class Answer(enum.IntEnum):
+    """What a search knows so far."""
+
+    UNKNOWN = 0
+    FEASIBLE = 1
+    INFEASIBLE = 2
+
+
+FIRST_DEPTH = 4
+"""Levels of the search tree that memory is set aside for at first; it doubles when they are used up."""
+
+LARGEST_STACK_BYTES = 2**30
+"""The search gives up (and says so: `is_stuck`) rather than hold more."""
+
+OPERATIONS_A_STEP = 2
+"""Charged for an elementary step."""
+
+OPERATIONS_A_BEGIN = 100_000
+"""Charged for a search that begins; its first longest paths come on top."""
+
+MOST_NODES = 2048
+"""Blocks of one period up to which the search is begun: the first longest paths cost their cube."""
+
+
+@dataclass(slots=True)
+class OrderSearch:
+    """The search of one period, which remembers where it stopped.
+
+    Attributes:
+        cyclic: the rules.
+        period: the period tried.
+        starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`; the earliest start is 0.
+        is_stuck: whether it gave up for want of memory or time.
+        operations: to charge for what it has done so far.
+    """
+
+    cyclic: CyclicProblem
+    period: int
+    starts: Integers | None = None
+    is_stuck: bool = False
+    operations: int = 0
+    answer: Answer = Answer.UNKNOWN
+    method: ClassVar[str] = "branching on device orders"
+    _distance: Integers | None = None
+    _lowest: Integers | None = None
+    _highest: Integers | None = None
+    _branch: Integers | None = None
+    _weight: Integers | None = None
+    _depth: int = -1
+
+    def run(self, max_steps: int) -> Answer:
+        """Search on for about that many elementary steps, and return what is known then."""
+        if self.answer is not Answer.UNKNOWN or self.is_stuck:
+            return self.answer
+        if self._distance is None:
+            self._begin()
+        while self.answer is Answer.UNKNOWN and max_steps > 0 and not self.is_stuck:
+            left = self._continue(max_steps)
+            self.operations += (max_steps - left) * OPERATIONS_A_STEP
+            max_steps = left
+        return self.answer
+
+    def _begin(self) -> None:
+        cyclic = self.cyclic
+        nodes, pairs = cyclic.num_nodes, len(cyclic.pairs)
+        if nodes > MOST_NODES:
+            self.is_stuck = True
+            return
+        self._distance = np.zeros((FIRST_DEPTH, nodes, nodes), dtype=np.int64)
+        self._lowest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
+        self._highest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
+        self._branch = np.full(FIRST_DEPTH, -1, dtype=np.int64)
+        self._weight = np.ones(pairs, dtype=np.int64)
+        self.operations += OPERATIONS_A_BEGIN + nodes**3
+        is_consistent = first_distances(
+            self._distance[0], cyclic.arcs, cyclic.components, cyclic.spread, self.period
+        )
+        if is_consistent and cyclic.copies > 1:
+            is_consistent = self._number_copies()
+        if not is_consistent:
+            self.answer = Answer.INFEASIBLE
+            return
+        first_ranges(
+            self._distance[0], self._lowest[0], self._highest[0], cyclic.pairs, cyclic.spans, self.period
+        )
+
+    def _number_copies(self) -> bool:
+        """Let the longest wait between copies of one block be that between the first two.
+
+        Copies can be renumbered in a circle, so that one wait of at least the mean may be taken for it.
+        """
+        if self._distance is None:
+            raise AssertionError("the search has begun")
+        copies, size = self.cyclic.copies, self.cyclic.problem.num_blocks
+        block = self.cyclic.problem.order[0]
+        return add_arc(self._distance[0], block, size + block, -(-self.period // copies)) > 0
+
+    def _continue(self, max_steps: int) -> int:
+        cyclic = self.cyclic
+        if (
+            self._distance is None
+            or self._lowest is None
+            or self._highest is None
+            or self._branch is None
+            or self._weight is None
+        ):
+            raise AssertionError("the search has begun")
+        status, self._depth, left, starts = search(
+            self._depth,
+            max_steps,
+            self.period,
+            self._distance,
+            self._lowest,
+            self._highest,
+            self._branch,
+            self._weight,
+            cyclic.spans,
+            cyclic.pairs,
+            cyclic.is_low,
+            cyclic.row_start,
+            cyclic.row_limits,
+            cyclic.term_pair,
+            cyclic.term_sign,
+            cyclic.term_memory,
+            cyclic.life_start,
+            cyclic.life_limits[:, 0] * self.period - cyclic.life_limits[:, 1],
+            cyclic.life_nodes,
+            cyclic.life_units,
+        )
+        if status == _FULL:
+            self._grow()
+        elif status == _FOUND:
+            self.starts = starts - starts.min()
+            self.answer = Answer.FEASIBLE
+        elif status == _EXHAUSTED:
+            self.answer = Answer.INFEASIBLE
+        return left
+
+    def _grow(self) -> None:
+        if self._distance is None or self._lowest is None or self._highest is None or self._branch is None:
+            raise AssertionError("the search has begun")
+        if 2 * self._distance.nbytes > LARGEST_STACK_BYTES:
+            self.is_stuck = True
+            return
+        self._distance = np.concatenate([self._distance, np.zeros_like(self._distance)])
+        self._lowest = np.concatenate([self._lowest, np.zeros_like(self._lowest)])
+        self._highest = np.concatenate([self._highest, np.zeros_like(self._highest)])
+        self._branch = np.concatenate([self._branch, np.full_like(self._branch, -1)])
+
+
+_OUT_OF_STEPS, _FOUND, _EXHAUSTED, _FULL = range(4)
+
+
+@compiled
+def first_distances(
+    distance: Integers, arcs: Integers, components: Integers, spread: Integers, period: int
+) -> bool:
+    """Fill the matrix with the longest paths of arcs and components; return whether no cycle is positive."""
+    nodes = len(components)
+    unbounded = np.int64(-(2**60))
+    first = np.full(len(spread), -1, dtype=np.int64)
+    for u in range(nodes):
+        if first[components[u]] < 0:
+            first[components[u]] = u
+    for u in range(nodes):
+        for v in range(nodes):
+            bound = spread[components[u], 0] + spread[components[u], 1] * period
+            distance[u, v] = -bound if components[u] == components[v] else unbounded
+        distance[u, u] = 0
+    for component in range(1, len(spread)):
+        distance[first[0], first[component]] = 0
+        distance[first[component], first[0]] = 1 - period
+    for arc in range(len(arcs)):
+        u, v = arcs[arc, 0], arcs[arc, 1]
+        distance[u, v] = max(distance[u, v], arcs[arc, 2] - arcs[arc, 3] * period)
+    for k in range(nodes):
+        for i in range(nodes):
+            via = distance[i, k]
+            if via > unbounded:
+                for j in range(nodes):
+                    if distance[k, j] > unbounded and via + distance[k, j] > distance[i, j]:
+                        distance[i, j] = via + distance[k, j]
+    return bool(np.diag(distance).max() <= 0)
+
+
+@compiled
+def first_ranges(
+    distance: Integers, lowest: Integers, highest: Integers, pairs: Integers, spans: Integers, period: int
+) -> None:
+    """Fill the ranges with what the distances allow."""
+    for pair in range(len(pairs)):
+        u, v = pairs[pair, 0], pairs[pair, 1]
+        highest[pair] = (period - spans[v] - distance[u, v]) // period
+        lowest[pair] = -((-spans[u] - distance[v, u]) // period)
+
+
+@compiled
+def search(
+    depth: int,
+    max_steps: int,
+    period: int,
+    distance: Integers,
+    lowest: Integers,
+    highest: Integers,
+    branch: Integers,
+    weight: Integers,
+    spans: Integers,
+    pairs: Integers,
+    is_low: Integers,
+    row_start: Integers,
+    row_limits: Integers,
+    term_pair: Integers,
+    term_sign: Integers,
+    term_memory: Integers,
+    life_start: Integers,
+    life_room: Integers,
+    life_nodes: Integers,
+    life_units: Integers,
+) -> tuple[int, int, int, Integers]:
+    """Run depth first from `depth` (-1: from the root) for about `max_steps` steps.
+
+    The rows of the stacks up to `depth` are propagated states; `branch` holds the pair split at each.
+
+    Returns:
+        How it ended, the depth it stopped at, the steps left, and the starts where some were found.
+    """
+    nodes = len(spans)
+    starts = np.zeros(nodes, dtype=np.int64)
+    is_consistent = True
+    if depth < 0:
+        depth = 0
+        is_consistent, used = propagate(
+            period, distance[0], lowest[0], highest[0], weight,
+            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+            life_start, life_room, life_nodes, life_units,
+        )  # fmt: skip
+        max_steps -= used
+    while True:
+        if not is_consistent:
+            if depth == 0:
+                return _EXHAUSTED, depth, max_steps, starts
+            depth -= 1
+            highest[depth, branch[depth]] -= 1
+            is_consistent, used = propagate(
+                period, distance[depth], lowest[depth], highest[depth], weight,
+                spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+                life_start, life_room, life_nodes, life_units,
+            )  # fmt: skip
+            max_steps -= used
+            continue
+        if earliest_fits(
+            period, distance[depth], starts,
+            spans, pairs, is_low, row_start, row_limits, term_pair, term_sign, term_memory,
+        ):  # fmt: skip
+            return _FOUND, depth, max_steps, starts
+        if max_steps <= 0:
+            return _OUT_OF_STEPS, depth, max_steps, starts
+        if depth + 1 == len(branch):
+            return _FULL, depth, max_steps, starts
+        split = widest_need(lowest[depth], highest[depth], weight)
+        if split < 0:
+            # Only blocks of span 0 that are each before the next in a circle, thus all together, get here.
+            is_consistent = False
+            continue
+        branch[depth] = split
+        distance[depth + 1] = distance[depth]
+        lowest[depth + 1] = lowest[depth]
+        highest[depth + 1] = highest[depth]
+        depth += 1
+        lowest[depth, split] = highest[depth, split]
+        is_consistent, used = propagate(
+            period, distance[depth], lowest[depth], highest[depth], weight,
+            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
+            life_start, life_room, life_nodes, life_units,
+        )  # fmt: skip
+        max_steps -= used + nodes * nodes
+
+
+@compiled
+def widest_need(lowest: Integers, highest: Integers, weight: Integers) -> int:
+    """Return the undecided pair with the fewest values for its weight; -1 where all are decided."""
+    best = -1
+    best_score = np.inf
+    for pair in range(len(lowest)):
+        if highest[pair] > lowest[pair]:
+            score = (highest[pair] - lowest[pair]) / weight[pair]
+            if score < best_score:
+                best, best_score = pair, score
+    return best
+
+
+@compiled
+def propagate(
+    period: int,
+    distance: Integers,
+    lowest: Integers,
+    highest: Integers,
+    weight: Integers,
+    spans: Integers,
+    pairs: Integers,
+    row_start: Integers,
+    row_limits: Integers,
+    term_pair: Integers,
+    term_sign: Integers,
+    term_memory: Integers,
+    life_start: Integers,
+    life_room: Integers,
+    life_nodes: Integers,
+    life_units: Integers,
+) -> tuple[bool, int]:
+    """Narrow distances and ranges until nothing changes; return whether something is left, and steps used."""
+    steps = 0
+    changed = True
+    while changed:
+        changed = False
+        for pair in range(len(pairs)):
+            u, v = pairs[pair, 0], pairs[pair, 1]
+            steps += 1
+            high = min(highest[pair], (period - spans[v] - distance[u, v]) // period)
+            low = max(lowest[pair], -((-spans[u] - distance[v, u]) // period))
+            highest[pair] = high
+            lowest[pair] = low
+            if low > high:
+                weight[pair] += 1
+                return False, steps
+            if spans[u] - high * period > distance[u, v]:
+                changed = True
+                used = add_arc(distance, u, v, spans[u] - high * period)
+                if used == 0:
+                    weight[pair] += 1
+                    return False, steps
+                steps += used
+            if spans[v] - (1 - low) * period > distance[v, u]:
+                changed = True
+                used = add_arc(distance, v, u, spans[v] - (1 - low) * period)
+                if used == 0:
+                    weight[pair] += 1
+                    return False, steps
+                steps += used
+        for row in range(len(row_limits)):
+            steps += row_start[row + 1] - row_start[row]
+            slack = row_limits[row]
+            for term in range(row_start[row], row_start[row + 1]):
+                slack -= least_term(term_sign[term], term_memory[term], lowest, highest, term_pair[term])
+            if slack < 0:
+                for term in range(row_start[row], row_start[row + 1]):
+                    weight[term_pair[term]] += 1
+                return False, steps
+            for term in range(row_start[row], row_start[row + 1]):
+                pair = term_pair[term]
+                room = slack // abs(term_memory[term])
+                if (term_memory[term] > 0) == (term_sign[term] > 0):
+                    if lowest[pair] + room < highest[pair]:
+                        highest[pair] = lowest[pair] + room
+                        changed = True
+                elif highest[pair] - room > lowest[pair]:
+                    lowest[pair] = highest[pair] - room
+                    changed = True
+        for device in range(len(life_room)):
+            used = bound_lives(
+                distance,
+                life_start[device],
+                life_start[device + 1],
+                life_room[device],
+                life_nodes,
+                life_units,
+            )
+            if used == 0:
+                return False, steps
+            steps += abs(used)
+            changed = changed or used < 0
+    return True, steps
+
+
+@compiled
+def bound_lives(distance: Integers, begin: int, end: int, room: int, nodes: Integers, units: Integers) -> int:
+    """Let no life last longer than what the shortest of the others leave of a device's room.
+
+    Returns:
+        The steps used, negative where a distance has changed, or 0 where there is no room.
+    """
+    slack = room
+    for term in range(begin, end):
+        slack -= units[term] * distance[nodes[term, 0], nodes[term, 1]]
+    if slack < 0:
+        return 0
+    steps = 1 + end - begin
+    changed = False
+    for term in range(begin, end):
+        source, target = nodes[term, 0], nodes[term, 1]
+        # A life that has become longer since the sum was taken only leaves more than is right.
+        longest = distance[source, target] + slack // units[term]
+        if -longest > distance[target, source]:
+            used = add_arc(distance, target, source, -longest)
+            if used == 0:
+                return 0
+            steps += used
+            changed = True
+    return -steps if changed else steps
+
+
+@compiled
+def least_term(sign: int, memory: int, lowest: Integers, highest: Integers, pair: int) -> int:
+    """Return the least value of `memory * h` (or of `memory * (1 - h)` for sign -1) in the pair's range."""
+    if sign > 0:
+        return memory * int(lowest[pair] if memory > 0 else highest[pair])
+    return memory * (1 - int(highest[pair] if memory > 0 else lowest[pair]))
+
+
+@compiled
+def add_arc(distance: Integers, u: int, v: int, length: int) -> int:
+    """Tighten all distances by an arc; return the steps used, or 0 where it closes a positive cycle."""
+    nodes = len(distance)
+    if length + distance[v, u] > 0:
+        return 0
+    steps = nodes
+    for i in range(nodes):
+        via = distance[i, u] + length
+        if via > distance[i, v]:
+            steps += nodes
+            for j in range(nodes):
+                if via + distance[v, j] > distance[i, j]:
+                    distance[i, j] = via + distance[v, j]
+    return steps
+
+
+@compiled
+def earliest_fits(
+    period: int,
+    distance: Integers,
+    starts: Integers,
+    spans: Integers,
+    pairs: Integers,
+    is_low: Integers,
+    row_start: Integers,
+    row_limits: Integers,
+    term_pair: Integers,
+    term_sign: Integers,
+    term_memory: Integers,
+) -> bool:
+    """Set `starts` to the earliest ones after node 0; return whether they keep all rules."""
+    starts[:] = distance[0]
+    chosen = np.zeros(len(pairs), dtype=np.int64)
+    for pair in range(len(pairs)):
+        u, v = pairs[pair, 0], pairs[pair, 1]
+        apart = starts[v] - starts[u]
+        if is_low[pair] > 0:
+            chosen[pair] = -((apart - spans[u]) // period)
+        else:
+            chosen[pair] = (period - spans[v] - apart) // period
+        if apart + chosen[pair] * period < spans[u]:
+            return False
+    for row in range(len(row_limits)):
+        held = 0
+        for term in range(row_start[row], row_start[row + 1]):
+            laps = chosen[term_pair[term]]
+            held += term_memory[term] * (laps if term_sign[term] > 0 else 1 - laps)
+        if held > row_limits[row]:
+            return False
+    return True

@@ -1,0 +1,90 @@
+"""Compiling ahead, and what is known about it without numba."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tessel.search.jit import cache as cold_start
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def python(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_stamp_says_that_all_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    assert not cold_start.is_compiled()
+    cold_start.leave_stamp()
+    assert cold_start.is_compiled()
+
+
+def test_a_changed_source_is_cold_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "hot.py"
+    source.write_text("@compiled")
+    monkeypatch.setattr(cold_start, "PACKAGE", tmp_path)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    cold_start.leave_stamp()
+    source.write_text("@compiled  # changed")
+    assert not cold_start.is_compiled()
+
+
+def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: started.append(options["env"]))
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    cold_start.compile_in_background()
+    cold_start.compile_in_background()
+    assert len(started) == 1
+    assert "NUMBA_DISABLE_JIT" not in started[0]
+
+
+def test_asking_does_not_import_numba() -> None:
+    code = "import sys, tessel.search.jit.cache as c; c.is_compiled(); print('numba' in sys.modules)"
+    assert subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split() == ["False"]
+
+
+@pytest.mark.slow
+def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: Path) -> None:
+    # the stamp of another process at work, so that this test's own one is the only one
+    (tmp_path / "compiling").touch()
+    options = ("--micro-batches", "8", "--split-backward", "--time-limit", "2s", "--json")
+    cold = python("-m", "scripts", "schedule", "zbv", "--devices", "4", *options, folder=tmp_path)
+    assert cold.returncode == 0, cold.stderr
+    assert "being compiled" in cold.stderr
+    found = re.search(r'"search_seconds": ([\d.]+)', cold.stdout)
+    assert found is not None
+    assert float(found[1]) < 2.5 * 2
+    assert not list(tmp_path.rglob("*.nbi"))
+
+    assert python("-m", "tessel.search.jit.cache", folder=tmp_path).returncode == 0
+    hot = {
+        f"{path.stem}.{name}"
+        for path in cold_start.PACKAGE.glob("*.py")
+        for name in re.findall(r"@compiled(?:_leaf)?\ndef (\w+)", path.read_text())
+    }
+    kept = {path.name.rpartition("-")[0] for path in tmp_path.rglob("*.nbi")}
+    assert hot == kept
+
+    codes = sorted(tmp_path.rglob("*.nbc"))
+    warm = python("-m", "scripts", "schedule", "mshape", "--devices", "4", *options, folder=tmp_path)
+    assert warm.returncode == 0, warm.stderr
+    assert "compil" not in warm.stderr
+    assert sorted(tmp_path.rglob("*.nbc")) == codes

@@ -1,0 +1,158 @@
+"""Diagrams against exhaustive search and CP-SAT: never above the least makespan, and often equal to it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessel.placement import Block, Placement
+from tessel.search import find_schedule
+from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
+from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.model.budget import SearchBudget
+from tessel.search.model.problem import make_problem
+from tessel.shapes import make_shape, vshape, zbv
+from tessel.validation import check_schedule
+from tests.makespan_oracle import least_makespan_by_cpsat
+from tests.schedule_samples import Case, least_makespan, tiny_cases
+
+FAR = 1 << 40
+
+
+@st.composite
+def small_cases(draw: st.DrawFn) -> Case:
+    """Shapes with unequal spans, lags and tight limits on two to four devices."""
+    shape = draw(st.sampled_from(["vshape", "xshape", "mshape", "nnshape", "kshape", "zbv", "interleaved"]))
+    devices = draw(st.sampled_from([2, 4] if shape in ("xshape", "kshape") else [2, 3]))
+    spans = st.integers(1, 6)
+    split = draw(st.booleans())
+    placement = make_shape(
+        shape,
+        devices,
+        forward_span=draw(spans),
+        **(
+            {"backward_input_span": draw(spans), "backward_weight_span": draw(spans)}
+            if split
+            else {"backward_span": draw(spans)}
+        ),
+        split_backward=split,
+        forward_memory=2,
+        backward_memory=-2,
+        lag=draw(st.integers(0, 3)),
+    )
+    limit = draw(st.none() | st.integers(2, 8))
+    micro_batches = draw(st.integers(1, 4 if len(placement.blocks) <= 8 else 2))
+    return placement, micro_batches, None if limit is None else (limit,) * devices
+
+
+def finished(diagram: DeviceDiagram | None, known: int) -> int:
+    if diagram is None:
+        return 0
+    while not diagram.is_over:
+        diagram.advance(known)
+    return diagram.bound
+
+
+def bounds(case: Case, known: int) -> list[int]:
+    placement, micro_batches, memory = case
+    problem = make_problem(placement, memory=memory)
+    return [
+        finished(device_diagram(problem, devices, micro_batches), known)
+        for size in range(1, placement.devices + 1)
+        for devices in combinations(range(placement.devices), size)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=tiny_cases().filter(lambda case: not case[0].choices))
+def test_no_bound_is_above_the_truth(case: Case) -> None:
+    truth = least_makespan(*case)
+    if truth is not None:
+        assert max(bounds(case, FAR)) <= truth
+        assert max(bounds(case, truth + 1)) <= truth
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=small_cases())
+def test_no_bound_is_above_the_general_solvers_answer(case: Case) -> None:
+    truth = least_makespan_by_cpsat(*case)
+    if truth is not None:
+        assert max(bounds(case, FAR)) <= truth
+        assert max(bounds(case, truth + 1)) <= truth
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=small_cases())
+def test_the_search_finds_what_the_general_solver_finds(case: Case) -> None:
+    placement, micro_batches, memory = case
+    truth = least_makespan_by_cpsat(*case)
+    if truth is None:
+        return
+    found = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(3))
+    check_schedule(found)
+    assert found.lower_bound <= truth == found.makespan
+    assert not found.optimal or found.lower_bound == truth
+
+
+@settings(max_examples=20, deadline=None)
+@given(case=small_cases())
+def test_a_known_makespan_only_helps(case: Case) -> None:
+    placement, micro_batches, memory = case
+    problem = make_problem(placement, memory=memory)
+    for device in range(placement.devices):
+        far = finished(device_diagram(problem, (device,), micro_batches), FAR)
+        near = finished(device_diagram(problem, (device,), micro_batches), far + 1)
+        assert near >= far
+        assert finished(device_diagram(problem, (device,), micro_batches), far) == far
+
+
+@pytest.mark.parametrize(
+    ("memory", "makespan"),
+    [(1, 128), (2, 68), (3, 52), (4, 44)],
+)
+def test_four_device_chain_is_proven_under_every_limit(memory: int, makespan: int) -> None:
+    found = find_schedule(vshape(4), micro_batches=8, memory=memory, budget=SearchBudget(3))
+    assert (found.makespan, found.optimal) == (makespan, True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory", "makespan"),
+    [("xshape", 4, 70), ("mshape", 6, 60), ("nnshape", 6, 76), ("kshape", 6, 52)],
+)
+def test_known_totals_are_proven_least(shape: str, memory: int, makespan: int) -> None:
+    placement = make_shape(shape, 4)
+    found = find_schedule(placement, micro_batches=8, memory=memory, budget=SearchBudget(2))
+    assert (found.makespan, found.optimal) == (makespan, True)
+
+
+def test_the_zero_bubble_v_is_proven_least() -> None:
+    placement = zbv(
+        4,
+        split_backward=True,
+        forward_span=10,
+        backward_input_span=11,
+        backward_weight_span=9,
+        lag=2,
+        forward_memory=2,
+        backward_memory=-2,
+    )
+    case = (placement, 8, (16,) * 4)
+    assert max(bounds_of_devices(case)) == 531
+    assert makespan_lower_bound(placement, micro_batches=8, memory=(16,) * 4) == 516
+
+
+def bounds_of_devices(case: Case) -> list[int]:
+    placement, micro_batches, memory = case
+    problem = make_problem(placement, memory=memory)
+    return [
+        finished(device_diagram(problem, (device,), micro_batches), FAR)
+        for device in range(placement.devices)
+    ]
+
+
+def test_blocks_without_a_span_that_hold_memory_say_nothing() -> None:
+    placement = Placement(devices=1, blocks=(Block(name="f", devices=(0,), span=0, memory=1),))
+    assert device_diagram(make_problem(placement, memory=None), (0,), 2) is None

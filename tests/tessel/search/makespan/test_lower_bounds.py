@@ -1,0 +1,55 @@
+"""Bounds against exhaustive search on tiny placements, and by hand."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from msgspec import structs
+
+from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.shapes import vshape
+from tests.schedule_samples import Case, least_makespan, tiny_cases
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=tiny_cases())
+def test_bound_is_never_above_the_least_makespan(case: Case) -> None:
+    placement, micro_batches, memory = case
+    truth = least_makespan(placement, micro_batches, memory)
+    if truth is not None:
+        assert makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory) <= truth
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=tiny_cases())
+def test_bound_only_rises_with_micro_batches_and_with_less_memory(case: Case) -> None:
+    placement, micro_batches, memory = case
+    bound = makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory)
+    assert makespan_lower_bound(placement, micro_batches=micro_batches) <= bound
+    assert makespan_lower_bound(placement, micro_batches=micro_batches + 1, memory=memory) >= bound
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=tiny_cases())
+def test_bound_is_unchanged_by_relabelling_devices(case: Case) -> None:
+    placement, micro_batches, memory = case
+    last = placement.devices - 1
+    mirrored = structs.replace(
+        placement,
+        blocks=tuple(
+            structs.replace(block, devices=tuple(sorted(last - device for device in block.devices)))
+            for block in placement.blocks
+        ),
+    )
+    limits = None if memory is None else memory[::-1]
+    assert makespan_lower_bound(mirrored, micro_batches=micro_batches, memory=limits) == makespan_lower_bound(
+        placement, micro_batches=micro_batches, memory=memory
+    )
+
+
+def test_bounds_by_hand() -> None:
+    # Work: three forwards before the last device's eight times four steps, three backwards of three behind.
+    assert makespan_lower_bound(vshape(4), micro_batches=8) == 3 + 8 * 4 + 3 * 3
+    # Memory: device 0 holds a unit from a forward's start to its backward's end, 4 + 4 x 3, one at a time.
+    assert makespan_lower_bound(vshape(4), micro_batches=8, memory=(1, 4, 4, 4)) == 8 * 16
+    # Path: a single micro-batch goes all the way down and up.
+    assert makespan_lower_bound(vshape(4), micro_batches=1) == 4 * (1 + 3)

@@ -1,0 +1,102 @@
+"""Instances: the serial order keeps its limits, and impossible limits are named with what is needed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+
+from tessel.errors import InfeasibleError
+from tessel.placement import Block, Edge, Placement
+from tessel.search.model.instance import build_instance
+from tessel.search.model.memory_need import NEVER_AMPLE, ample_rooms, least_memory
+from tessel.search.model.problem import make_problem
+from tessel.shapes import vshape, zbv
+from tests.schedule_samples import Case, tiny_cases
+
+
+def peaks_of_orders(placement: Placement, device: int) -> list[int]:
+    """Most units held on the device, for every order of one micro-batch."""
+    peaks = []
+    for order in itertools.permutations(placement.blocks):
+        rank = {block.name: index for index, block in enumerate(order)}
+        if all(rank[edge.source] < rank[edge.target] for edge in placement.edges):
+            changes = [block.memory for block in order if device in block.devices]
+            peaks.append(max(itertools.accumulate(changes, initial=0)))
+    return peaks
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=tiny_cases())
+def test_serial_order_is_topological_and_keeps_the_limits(case: Case) -> None:
+    placement, micro_batches, memory = case
+    try:
+        arrays = build_instance(placement, micro_batches=micro_batches, memory=memory).arrays
+    except InfeasibleError:
+        return
+    order = arrays.serial_order.tolist()
+    assert sorted(order) == list(range(len(placement.blocks)))
+    rank = {placement.blocks[block].name: index for index, block in enumerate(order)}
+    assert all(rank[edge.source] < rank[edge.target] for edge in placement.edges)
+    held = [0] * placement.devices
+    for block in (placement.blocks[block] for block in order):
+        choice, option = arrays.choice[order[rank[block.name]]], arrays.option[order[rank[block.name]]]
+        if choice < 0 or option == arrays.default_option[choice]:
+            for device in block.devices:
+                held[device] += block.memory
+                assert memory is None or held[device] <= memory[device]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=tiny_cases())
+def test_least_memory_is_the_least_peak_of_any_order(case: Case) -> None:
+    placement = case[0].chosen({choice.name: 0 for choice in case[0].choices})
+    problem = make_problem(placement, memory=None)
+    for device in range(placement.devices):
+        assert least_memory(problem, device) == min(peaks_of_orders(placement, device))
+
+
+def test_impossible_limit_names_the_device_and_the_need() -> None:
+    with pytest.raises(InfeasibleError, match=r"device 0 needs at least 2 units .* its limit is 1; raise"):
+        build_instance(zbv(2), micro_batches=3, memory=(1, 2))
+
+
+def test_what_is_left_behind_counts_for_every_micro_batch() -> None:
+    placement = Placement(
+        devices=1,
+        blocks=(Block(name="f", devices=(0,), memory=3), Block(name="b", devices=(0,), memory=-2)),
+        edges=(Edge("f", "b"),),
+    )
+    build_instance(placement, micro_batches=4, memory=(6,))
+    with pytest.raises(InfeasibleError, match="needs at least 7 units for 5 micro-batches"):
+        build_instance(placement, micro_batches=5, memory=(6,))
+
+
+def test_limits_that_only_clash_together_are_refused() -> None:
+    # Each device would have to free one before it adds the other, but all adds come before the frees there.
+    blocks = (
+        Block(name="a", devices=(0,), memory=1),
+        Block(name="a_free", devices=(0,), memory=-1),
+        Block(name="c", devices=(0,), memory=1),
+        Block(name="c_free", devices=(0,), memory=-1),
+        Block(name="b", devices=(1,), memory=1),
+        Block(name="b_free", devices=(1,), memory=-1),
+        Block(name="d", devices=(1,), memory=1),
+        Block(name="d_free", devices=(1,), memory=-1),
+    )
+    edges = (
+        *(Edge(name, f"{name}_free") for name in "acbd"),
+        *(Edge(name, f"{other}_free") for name in "ac" for other in "bd"),
+        *(Edge(name, f"{other}_free") for name in "bd" for other in "ac"),
+    )
+    placement = Placement(devices=2, blocks=blocks, edges=edges)
+    build_instance(placement, micro_batches=1, memory=(2, 2))
+    with pytest.raises(InfeasibleError, match="no order of the blocks keeps the limits of all devices"):
+        build_instance(placement, micro_batches=1, memory=(1, 1))
+
+
+def test_ample_room_is_what_a_micro_batch_adds_if_it_gives_it_back() -> None:
+    assert ample_rooms(zbv(3)) == (2, 2, 2)
+    assert ample_rooms(zbv(3, choose_backward=True, forward_memory=3, backward_memory=-3)) == (6, 6, 6)
+    assert ample_rooms(vshape(2, backward_memory=0)) == (NEVER_AMPLE, NEVER_AMPLE)

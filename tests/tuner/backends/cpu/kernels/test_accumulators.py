@@ -1,0 +1,48 @@
+"""A tile of sums equals a product of matrices, and tiles leave as little over as they can."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as script
+
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.memory import flat
+from tuner.targets.resolution import resolve_target, tvm_target
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.mark.parametrize(("rows", "vectors", "lanes", "depth"), [(1, 1, 4, 1), (5, 2, 16, 9), (12, 1, 8, 3)])
+def test_sums_are_a_product_of_matrices(rows: int, vectors: int, lanes: int, depth: int) -> None:
+    columns = vectors * lanes
+    with IRBuilder() as builder, script.prim_func(s_tir=True):
+        script.func_name("main")
+        shapes = {"left": (rows, depth), "right": (depth, columns), "result": (rows, columns)}
+        arguments = [script.arg(name, script.buffer(shape, "float32")) for name, shape in shapes.items()]
+        with script.sblock("root"):
+            left, right, result = (
+                flat(argument, shape[0] * shape[1])
+                for argument, shape in zip(arguments, shapes.values(), strict=True)
+            )
+            sums = Sums(rows, vectors, lanes)
+            with script.serial(depth) as step:
+                sums.add(lambda row: left[row * depth + step], sums.bound(right, step * columns))
+            for row, vector in sums.places:
+                at = script.Ramp(row * columns + vector * lanes, 1, lanes)
+                script.buffer_store(result, sums.load(row, vector), [at])
+    target = tvm_target(resolve_target("cpu", num_threads=1))
+    rng = np.random.default_rng(rows)
+    values = [rng.standard_normal(shape).astype("float32") for shape in list(shapes.values())[:2]]
+    found = tvm.runtime.tensor(np.full((rows, columns), np.nan, "float32"))
+    tvm.compile(builder.get(), target=target)["main"](*map(tvm.runtime.tensor, values), found)
+    np.testing.assert_allclose(found.numpy(), values[0] @ values[1], rtol=1e-5, atol=1e-5)
+
+
+def test_tiles_divide_rows_as_well_as_they_can() -> None:
+    assert tile_rows(3, 7) == 3  # fewer than a tile has: all
+    assert tile_rows(49, 8) == 7  # no other number of rows from 5 to 12 divides 49
+    assert tile_rows(120, 8) == 8
+    assert tile_rows(13, 7) == 7  # 14 rows are computed, as few as with any

@@ -1,0 +1,166 @@
+"""Weights are bound once: what a program does with them alone is done before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tvm
+from numerics import relative_error
+from tvm import relax
+
+from tests.partition_samples import Body, function_module
+from tests.run_module import run_module
+from tuner.backends.protocol import PackingBackend, settings_for
+from tuner.backends.registry import available_backends, make_backend
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.index_set import IndexSet
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
+from tuner.graph.subgraph import SubGraph
+from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
+from tuner.lowering.outline import extract_function, extract_module
+from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
+from tuner.measuring.inputs import input_specs, own_intervals, random_inputs
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
+
+pytestmark = pytest.mark.tvm
+
+op = relax.op
+
+PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
+    "matmul": ([(16, 32), (32, 48)], lambda x, w: op.matmul(x, w)),
+    "transposed": ([(2, 8, 32), (48, 32)], lambda x, w: op.matmul(x, op.permute_dims(w))),
+    "linear": (
+        [(16, 32), (48, 32), (48,)],
+        lambda x, w, b: op.nn.gelu(op.add(op.matmul(x, op.permute_dims(w)), b)),
+    ),
+    "convolution": (
+        [(1, 8, 9, 9), (16, 8, 3, 3), (1, 16, 1, 1)],
+        lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, padding=1, strides=2), b)),
+    ),
+    "window": ([(1, 16, 8, 8), (16, 16, 3, 3)], lambda x, w: op.nn.conv2d(x, w, padding=1)),
+    "depthwise": (
+        [(1, 8, 8, 8), (8, 1, 3, 3)],
+        lambda x, w: op.nn.conv2d(x, w, padding=1, groups=8),
+    ),
+    "attention": (
+        [(2, 16, 8), (2, 8, 16), (2, 16, 8)],
+        lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k)), v),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return resolve_target("cpu", num_threads=1)
+
+
+def marked_graph(shapes: Sequence[Sequence[int]], body: Body) -> DataflowGraph:
+    """Return the graph of a function whose parameters are weights, except for the first."""
+    module = function_module(shapes, body)
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
+    return DataflowGraph.from_function(module)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("name", [each.name for each in available_backends(resolve_target("cpu"))])
+def test_a_program_with_bound_weights_computes_the_same(program: str, name: str, target: Target) -> None:
+    graph = marked_graph(*PROGRAMS[program])
+    backend, whole = make_backend(name), SubGraph.of(graph, graph.all_indices)
+    if backend.refusal(extract_function(graph, whole, name), target) is not None:
+        return
+    module = extract_module(graph, whole, name)
+    arguments = random_inputs(input_specs(module), seed=1, own=own_intervals(module))
+    results = run_module(build_module(lower_module(module, [backend], target), target), arguments, target)
+    expected = run_module(build_reference(module, target), arguments, target)
+    assert relative_error(results, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "blas"])
+def test_a_packed_weight_is_no_argument_of_a_call(name: str, target: Target) -> None:
+    backend = make_backend(name)
+    reason = backend.unavailable_reason(target)
+    if reason is not None:
+        pytest.skip(reason)
+    graph = marked_graph(*PROGRAMS["transposed"])
+    module = extract_module(graph, SubGraph.of(graph, graph.all_indices), name)
+    machine = relax.VirtualMachine(build_module(lower_module(module, [backend], target), target), tvm.cpu())
+    x, w = random_inputs(input_specs(module), seed=1)
+    weight = tvm.runtime.tensor(w)
+    _, *bound = arguments = bound_arguments(machine, [tvm.runtime.tensor(x), weight])
+    assert bound
+    assert all(not isinstance(each, tvm.runtime.Tensor) for each in bound)
+    (first,) = flat_arrays(machine["main"](*arguments))
+    assert relative_error([first], [x @ w.T]) < 1e-5
+    # Other data, the same weights.
+    (second,) = flat_arrays(machine["main"](tvm.runtime.tensor(2 * x), *bound))
+    assert relative_error([second], [2 * x @ w.T]) < 1e-5
+
+
+@pytest.mark.parametrize("program", ["matmul", "window"])
+def test_two_programs_keep_weights_of_their_own(program: str, target: Target) -> None:
+    shapes, body = PROGRAMS[program]
+    ran = []
+    for name in (each.name for each in available_backends(target) if isinstance(each, PackingBackend)):
+        backend, graph = make_backend(name), marked_graph(shapes, body)
+        whole = SubGraph.of(graph, graph.all_indices)
+        if backend.refusal(extract_function(graph, whole, name), target) is not None:
+            continue
+        ran.append(name)
+        module = extract_module(graph, whole, name)
+        executable = build_module(lower_module(module, [backend], target), target)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        x = tvm.runtime.tensor(np.ones(shapes[0], "float32"))
+        bound = [
+            bound_arguments(machine, [x, tvm.runtime.tensor(np.full(shapes[1], value, "float32"))])
+            for value in (1.0, 2.0)
+        ]
+        one, two, *again = [flat_arrays(machine["main"](*arguments))[0] for arguments in (*bound, *bound)]
+        assert one.min() >= 1
+        np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
+        for result, first in zip(again, (one, two), strict=True):
+            np.testing.assert_array_equal(result, first)
+    assert {"matmul": "blas", "window": "channels_last"}[program] in ran
+
+
+def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) -> None:
+    module = function_module([(4, 8), (8, 8)], lambda x, w: op.matmul(x, op.exp(w)))
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
+    lowered = lower_module(module, [], target)
+    bindings = [binding.value for block in lowered["main"].body.blocks for binding in block.bindings]
+    assert [value.op.name for value in bindings if isinstance(value, relax.Call)] == ["relax.matmul"]
+    x, w = random_inputs(input_specs(module), seed=1)
+    (result,) = run_module(build_module(lowered, target), (x, w), target)
+    assert relative_error([result], [x @ np.exp(w)]) < 1e-5
+
+
+def test_a_candidate_that_reads_weights_alone_runs(target: Target) -> None:
+    graph = marked_graph([(4, 8), (6, 8)], lambda x, w: op.matmul(x, op.permute_dims(w)))
+    (index,) = (index for index, node in enumerate(graph.nodes) if node.operator.endswith("permute_dims"))
+    module = extract_module(graph, SubGraph.of(graph, IndexSet.of([index])), "tvm")
+    lowered = lower_module(module, [make_backend("tvm")], target)
+    (w,) = random_inputs(input_specs(module), seed=1)
+    (result,) = run_module(build_module(lowered, target), (w,), target)
+    assert relative_error([result], [w.T]) == 0.0
+
+
+def test_a_function_that_does_not_know_its_weights_stays_whole(target: Target) -> None:
+    module = function_module(*PROGRAMS["linear"])
+    lowered = lower_module(module, [], target)
+    assert BIND_NAME not in [variable.name_hint for variable, _ in lowered.functions_items()]
+
+
+def test_records_tell_bound_weights_from_arguments(target: Target) -> None:
+    shapes, body = PROGRAMS["transposed"]
+    bound, free = marked_graph(shapes, body), DataflowGraph.from_function(function_module(shapes, body))
+    keys = {
+        (name, kind): settings_for(
+            make_backend(name), extract_function(graph, SubGraph.of(graph, graph.all_indices), name)
+        )
+        for name in ("torch", "blas", "tvm")
+        for kind, graph in (("bound", bound), ("free", free))
+    }
+    assert keys["torch", "bound"] == keys["blas", "bound"] == keys["tvm", "bound"] == "bound=0"
+    assert keys["torch", "free"] == keys["blas", "free"] == keys["tvm", "free"] == ""

@@ -1,0 +1,151 @@
+"""Sampling stops when it should, inputs repeat, errors are relative, and messages survive the wire."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from records import Status
+from tests.partition_samples import partition_module
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
+from tuner.measuring.inputs import POSITIVE, input_specs, own_intervals, random_inputs
+from tuner.measuring.messages import (
+    Build,
+    Done,
+    Failed,
+    Time,
+    Timed,
+    Timing,
+    receive_bytes,
+    receive_reply,
+    receive_request,
+    send,
+    send_bytes,
+)
+from tuner.measuring.sampling import Sample, take_samples
+
+pytestmark = pytest.mark.tvm
+
+
+def test_a_steady_program_is_sampled_as_little_as_allowed() -> None:
+    assert take_samples(lambda number: Sample(100.0, False), Timing(min_samples=5)) == (100.0,) * 5
+
+
+def test_a_noisy_program_is_sampled_until_the_budget_ends() -> None:
+    latencies = itertools.cycle([1000.0, 2000.0, 4000.0])
+    timing = Timing(budget_s=0.05, sample_s=0.001)
+    samples = take_samples(lambda number: Sample(next(latencies), False), timing)
+    assert 7 <= len(samples) <= 100
+    assert 0.05e6 <= sum(samples) <= 0.06e6
+
+
+def test_disturbed_samples_are_left_out_where_enough_others_are_left() -> None:
+    found = itertools.cycle([Sample(1000.0, False), Sample(9000.0, True)])
+    assert set(take_samples(lambda number: next(found), Timing(budget_s=0.05))) == {1000.0}
+
+
+def test_a_program_that_is_always_disturbed_is_sampled_three_times_as_long() -> None:
+    samples = take_samples(lambda number: Sample(5000.0, True), Timing(budget_s=0.05))
+    assert 0.15e6 <= sum(samples) <= 0.16e6
+
+
+def test_a_short_program_is_executed_many_times_in_each_sample() -> None:
+    numbers: list[int] = []
+
+    def run(number: int) -> Sample:
+        numbers.append(number)
+        return Sample(2.0, False)
+
+    take_samples(run, Timing(sample_s=0.002))
+    assert numbers[0] == 1
+    assert set(numbers[1:]) == {1000}
+
+
+def test_a_program_of_seconds_is_not_repeated_for_ever() -> None:
+    assert len(take_samples(lambda number: Sample(5e6, False), Timing(budget_s=0.1))) == 1
+
+
+def test_same_seed_same_inputs() -> None:
+    specs = [((3, 4), "float32"), ((5,), "int64"), ((2,), "bool"), ((), "float16")]
+    first, second, other = (random_inputs(specs, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not np.array_equal(first[0], other[0])
+    assert [(array.shape, str(array.dtype)) for array in first] == specs
+    assert set(first[1]) <= {0, 1}, "indices are valid for any axis of two and more"
+
+
+def test_inputs_lie_in_their_interval() -> None:
+    (values,) = random_inputs([((1000,), "float32")], 0, (0.1, 1.0))
+    assert values.min() >= 0.1
+    assert values.max() <= 1.0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Build(key=1, module_json="{}", check=True, seed=2),
+        Time(key=1, seed=2, timing=Timing()),
+    ],
+)
+def test_requests_survive_the_wire(message: Build | Time) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, message)
+        assert receive_request(there) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Done(0.5), Timed(samples_us=(1.0, 2.0), peak_memory_bytes=None), Failed(Status.TIMEOUT, "too slow")],
+)
+def test_replies_survive_the_wire(message: Done | Timed | Failed) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, message)
+        assert receive_reply(there) == message
+
+
+def test_a_frame_comes_whole_or_as_the_end() -> None:
+    here, there = socket.socketpair()
+    with there:
+        with here:
+            send_bytes(here, b"abc")
+            send_bytes(here, b"")
+            here.sendall(b"\x00\x00")
+        assert receive_bytes(there) == b"abc"
+        assert receive_bytes(there) == b""
+        with pytest.raises(EOFError):
+            receive_bytes(there)
+
+
+def test_variances_are_drawn_positive_and_weights_of_a_model_small() -> None:
+    shapes = [(1, 8, 4, 4), (8, 8, 3, 3), (8,), (8,), (8,), (8,)]
+    module = partition_module(
+        "tvm",
+        shapes,
+        lambda x, w, g, b, m, v: relax.op.clip(
+            relax.TupleGetItem(
+                relax.op.nn.batch_norm(relax.op.nn.conv2d(x, w, padding=1), g, b, m, v, axis=1), 0
+            ),
+            0.0,
+            6.0,
+        ),
+    )
+    assert own_intervals(module) == {5: POSITIVE}
+    inputs = random_inputs(input_specs(module), seed=0, own=own_intervals(module))
+    assert inputs[5].min() > 0 > inputs[4].min()
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
+    low, high = own_intervals(module)[1]
+    assert high == -low == pytest.approx((3 / 72) ** 0.5)
+    assert set(own_intervals(module)) == {1, 5}
+
+
+def test_weights_that_a_partition_marks_are_drawn_small() -> None:
+    module = partition_module("tvm", [(4, 48), (48, 8)], lambda x, w: relax.op.matmul(x, w))
+    assert own_intervals(module) == {}
+    module["part"] = module["part"].with_attr(WEIGHTS_ATTRIBUTE, [1])
+    assert own_intervals(module) == {1: (-0.25, 0.25)}

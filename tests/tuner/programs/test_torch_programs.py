@@ -1,0 +1,87 @@
+"""A plan's torch modules, cut as planned, have the uncut module's losses and gradients."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from planned_models import ENCODER_DECODER, HALVES, plan_on_tvm
+
+from tuner.errors import TunerError
+from tuner.plan import ModelPlan
+from tuner.programs.torch_programs import TorchProgramSpec, check_spec, provide_programs, reference_step
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+@dataclass(frozen=True)
+class Step:
+    kind: str
+    micro_batch: int
+
+
+@pytest.fixture(scope="module")
+def plan() -> ModelPlan:
+    return plan_on_tvm(ENCODER_DECODER, ["encoder", "decoder.0"])
+
+
+@pytest.fixture(scope="module")
+def plan_of_views() -> ModelPlan:
+    return plan_on_tvm(HALVES, ["first", "second"])
+
+
+@pytest.mark.parametrize("name", ["plan", "plan_of_views"])
+def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
+    plan = request.getfixturevalue(name)
+    spec = TorchProgramSpec(plan=plan, trust_model=True)
+    text = msgspec.json.encode(spec).decode()
+    # As on three ranks: each makes the module anew.
+    programs = [provide_programs(text, [number])[number] for number in range(3)]
+    for program in programs:
+        program.start_step(2)
+    for m in (1, 0):
+        sent = {}
+        for program in programs:
+            sent = program.run(Step("F", m), sent)
+        for program in reversed(programs):
+            sent = program.run(Step("I" if m else "B", m), sent)
+    for program in programs:
+        program.run(Step("W", 1), {})
+    losses, expected = reference_step(spec, 2)
+    assert programs[2].losses() == pytest.approx(losses)
+    leader = {(member.name, member.stage): group[0].name for group in plan.tied for member in group}
+    found: dict[str, float | np.ndarray] = defaultdict(float)
+    for number, program in enumerate(programs):
+        for name, gradient in program.gradients().items():
+            found[leader.get((name, number), name)] += gradient.numpy()
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
+    spec = TorchProgramSpec(plan=plan_on_tvm(ENCODER_DECODER, ["encoder"], training=False), trust_model=True)
+    programs = provide_programs(msgspec.json.encode(spec).decode(), [0, 1])
+    for program in programs.values():
+        program.start_step(1)
+    sent = programs[0].run(Step("F", 0), {})
+    assert not any(tensor.requires_grad for tensor in sent.values())
+    assert programs[1].run(Step("F", 0), sent) == {}
+    assert (programs[0].received_gradients, programs[1].sent_gradients) == ((), ())
+    assert (programs[1].losses(), reference_step(spec, 1)) == ({}, ({}, {}))
+
+
+def test_a_model_that_is_no_torch_module_is_refused(plan: ModelPlan) -> None:
+    for name in ("gpt2:tiny", "gpt2", "net.onnx"):
+        with pytest.raises(TunerError, match="is no torch module of one's own"):
+            check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, model=name), trust_model=True))
+    with pytest.raises(TunerError, match="other shapes for source"):
+        check_spec(
+            TorchProgramSpec(plan=msgspec.structs.replace(plan, shapes={"source": (4, 4)}), trust_model=True)
+        )

@@ -1,0 +1,318 @@
+"""The comparison of an import with the user's own module: faults are caught and named, no model alarms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+torch = pytest.importorskip("torch")
+
+from imported_models import MODELS, NOT_TRAINED  # noqa: E402 - after the skip
+
+from records import Environment, open_store  # noqa: E402
+from tuner.errors import TunerError, UnsupportedOperatorError  # noqa: E402
+from tuner.frontend.loading import for_training  # noqa: E402
+from tuner.frontend.torch_operators import CONVERTERS  # noqa: E402
+from tuner.frontend.torch_program import import_module  # noqa: E402
+from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
+from tuner.tuning.import_check import check_import  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+class Machine:
+    """Compiles once and runs in this process; what a run gives can be spoilt."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[int, tuple[object, object]] = {}
+        self.spoil = sound
+
+    def __call__(self, module, arrays):
+        if id(module) not in self._compiled:
+            target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+            self._compiled[id(module)] = module, relax.VirtualMachine(tvm.compile(module, target), tvm.cpu())
+        result = self._compiled[id(module)][1]["main"](*[tvm.runtime.tensor(np.array(a)) for a in arrays])
+        results = [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+        return self.spoil(module, results)
+
+
+def sound(module, results):
+    return results
+
+
+def built(name: str, *, training: bool = False):
+    torch.manual_seed(0)
+    model = import_module(*MODELS[name](), name)
+    return for_training(model) if training else model
+
+
+QUICK = ("last_token", "tied_weights", "gathered", "logarithms", "several_outputs")
+
+
+UNTRAINABLE = {"convolution_in_one_dimension", "picked_probabilities", "contraction"}
+"""Those with an operator that has no gradient yet."""
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def session(tmp_path, machine: Machine):
+    """What the check needs of a session: records, and somebody who runs modules."""
+    here = Environment(
+        device_kind="cpu", device_model="d", num_cores=1, num_threads=1, driver="", versions=()
+    )
+    machine.spoil = sound
+    with open_store(f"sqlite:///{tmp_path}/records.db") as store:
+
+        def find(workload, backend, *, settings=""):
+            return store.find_latest(
+                workload.fingerprint, backend=backend, settings=settings, target="cpu", environment=here
+            )
+
+        yield SimpleNamespace(
+            store=store,
+            measurer=SimpleNamespace(
+                run=machine, find=find, environment=lambda backend: here, new_measurements=0
+            ),
+            target=SimpleNamespace(text="cpu"),
+            seed=0,
+            on_progress=lambda progress: None,
+        )
+
+
+def slow_unless(quick, names):
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK, MODELS))
+def test_no_model_gives_a_false_alarm(name: str, session) -> None:
+    error = check_import(built(name), session)
+    assert error is not None
+    assert error < (1e-2 if name == "half" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", slow_unless(("last_token",), sorted(MODELS.keys() - NOT_TRAINED - UNTRAINABLE))
+)
+def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
+    machine.spoil = sound
+    model = built(name, training=True)
+    layers = layers_of(model)
+    stages = build_stages(model, cut_between(layers, [1]) if len(layers) > 1 else ())
+    found = check_gradients(model, stages, seed=0, run=machine)
+    assert found.is_within(1e-5), f"{found.tensor} {found.describe(1e-5)}"
+
+
+@pytest.fixture(scope="module")
+def several():
+    return built("several_outputs")
+
+
+def last(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array.reshape(-1)[-1] = value
+    return array
+
+
+OUTPUT_FAULTS = {
+    "scaled": (lambda x: [x[0] * 1.01, *x[1:]], "output 0 is off by"),
+    "shifted": (lambda x: [x[0] + 1, *x[1:]], "output 0 is off by"),
+    "negated": (lambda x: [x[0], -x[1], x[2]], "output 1 is off by"),
+    "zeros": (lambda x: [x[0], x[1] * 0, x[2]], "output 1 is off by 1.0e+00"),
+    "not a number": (lambda x: [x[0] * np.nan, *x[1:]], "output 0 is NaN in 15 of 15 values"),
+    "one not a number": (lambda x: [last(x[0], np.nan), *x[1:]], "output 0 is NaN in 1 of 15 values"),
+    "infinite": (lambda x: [last(x[0], np.inf), *x[1:]], "output 0 is infinity in"),
+    "one element": (lambda x: [last(x[0], 9.0), *x[1:]], "output 0 is off by"),
+    "swapped": (lambda x: [x[1], x[0], x[2]], "output 0 has the shape"),
+    "rows swapped": (lambda x: [x[0][::-1], *x[1:]], "output 0 is off by"),
+    "missing": (lambda x: x[:2], "output 2 is missing"),
+    "one too many": (lambda x: [*x, x[0]], "output 3 was made, but the reference has none"),
+    "wrong type": (
+        lambda x: [x[0], x[1], x[2].astype("int32")],
+        "output 2 is of type int32 in place of int64",
+    ),
+    "coarse": (lambda x: [x[0].astype("float16").astype("float64"), *x[1:]], "output 0 is of type float64"),
+    "wrong shape": (lambda x: [x[0][:, :4], *x[1:]], "output 0 has the shape"),
+    "wrong index": (lambda x: [x[0], x[1], (x[2] + 1) % 5], "output 2 is off by"),
+}
+
+
+@pytest.mark.parametrize("fault", sorted(OUTPUT_FAULTS))
+def test_a_wrong_output_is_caught_and_named(fault: str, several, machine: Machine, session) -> None:
+    change, message = OUTPUT_FAULTS[fault]
+    machine.spoil = lambda module, results: change(results) if module is several.module else results
+    with pytest.raises(TunerError, match="several_outputs is imported wrongly") as caught:
+        check_import(several, session)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def scaled(node, importer):
+    return importer.builder.emit(
+        relax.op.multiply(SOUND[NAME[0]](node, importer), relax.const(1.1, "float32"))
+    )
+
+
+def neighbour(node, importer):
+    return SOUND["select.int"](SimpleNamespace(args=(*node.args[:2], 0)), importer)
+
+
+def no_number(node, importer):
+    return importer.builder.emit(
+        relax.op.log(relax.op.negative(relax.op.abs(SOUND["linear.default"](node, importer))))
+    )
+
+
+def flattened(node, importer):
+    return importer.builder.emit(relax.op.reshape(SOUND["linear.default"](node, importer), (10,)))
+
+
+SOUND = dict(CONVERTERS)
+NAME = ["embedding.default"]
+OPERATOR_FAULTS = {
+    "embedding.default": (scaled, r"embedding\.default \(embedding in embed\), which is off by"),
+    "select.int": (neighbour, r"select\.int \(select\), which is off by"),
+    "linear.default": (no_number, r"linear\.default \(linear in head\), which is NaN in"),
+    "linear.default ": (flattened, r"linear\.default \(linear in head\) gives float32\(10,\) instead of"),
+}
+
+
+@pytest.mark.parametrize("operator", sorted(OPERATOR_FAULTS))
+def test_an_operator_that_is_imported_wrongly_is_named(operator: str, session, monkeypatch) -> None:
+    converter, message = OPERATOR_FAULTS[operator]
+    monkeypatch.setitem(CONVERTERS, operator.strip(), converter)
+    with pytest.raises(
+        TunerError, match=f"last_token is imported wrongly.*{message}.* is the first that differs"
+    ):
+        check_import(built("last_token"), session)
+
+
+def test_weights_that_changed_since_the_import_are_caught(several, session) -> None:
+    weight = several.parameters["l.weight"]
+    stale = replace(several, parameters={**several.parameters, "l.weight": weight * 0.99})
+    with pytest.raises(TunerError, match="output 1 is off by"):
+        check_import(stale, session)
+
+
+def test_random_numbers_are_caught(session) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 8))
+    module.forward = lambda x: torch.nn.functional.alpha_dropout(x, 0.5, training=True)
+    with pytest.raises(TunerError, match="the output is off by"):
+        check_import(import_module(module, (torch.randn(3, 6),), "noise"), session)
+
+
+def test_a_comparison_is_made_once_and_a_failed_one_again(several, session, machine: Machine) -> None:
+    error = check_import(several, session)
+    machine.spoil = lambda module, results: pytest.fail("it was compared again")
+    assert check_import(several, session) == error
+    (record,) = list(session.store.iterate())
+    assert record.measurement.settings.startswith("reference=torch-reference;mode=eval;seed=0;program=")
+    other = replace(several, parameters={**several.parameters, "l.bias": several.parameters["l.bias"] + 1})
+    machine.spoil = sound
+    for _ in range(2):
+        with pytest.raises(TunerError, match="output 1 is off by"):
+            check_import(other, session)
+    errors = [each.measurement.relative_error or 0.0 for each in session.store.iterate()]
+    assert sum(error > 1e-3 for error in errors) == 2
+
+
+@pytest.fixture(scope="module")
+def tied():
+    model = built("tied_weights", training=True)
+    stages = build_stages(model, cut_between(layers_of(model), [1]))
+    assert len(stages) == 2
+    return model, stages
+
+
+STAGE_FAULTS = {
+    "forward scaled": (0, "forward", lambda x: [x[0] * 1.1, *x[1:]], "grad"),
+    "forward not a number": (0, "forward", lambda x: [last(x[0], np.nan), *x[1:]], "NaN"),
+    "loss scaled": (1, "forward", lambda x: [x[0] * 1.1, *x[1:]], "output gv"),
+    "loss not a number": (1, "forward", lambda x: [x[0] * np.nan, *x[1:]], "NaN"),
+    "joint scaled": (1, "backward", lambda x: [*x[:-1], x[-1] * 1.1], "the joint backward) is off by"),
+    "joint swapped": (0, "backward", lambda x: [x[-1][::-1], *x[1:]], "the gradient of"),
+    "joint negated": (
+        1,
+        "backward",
+        lambda x: [x[0], *(-each for each in x[1:])],
+        "the joint backward) is off by",
+    ),
+    "joint not a number": (1, "backward", lambda x: [each * np.nan for each in x], "is NaN in"),
+    "joint one not a number": (0, "backward", lambda x: [last(x[0], np.nan), *x[1:]], "is NaN in"),
+    "joint infinite": (1, "backward", lambda x: [*x[:-1], last(x[-1], np.inf)], "is infinity in"),
+    "joint zeros": (0, "backward", lambda x: [each * 0 for each in x], "the joint backward) is off by"),
+    "input half scaled": (1, "backward_input", lambda x: [x[0] * 2, *x[1:]], "the split backward)"),
+    "input half not a number": (1, "backward_input", lambda x: [x[0] * np.nan, *x[1:]], "is NaN in"),
+    "weight half scaled": (
+        1,
+        "backward_weight",
+        lambda x: [x[0] * 1.1, *x[1:]],
+        "the split backward) is off by",
+    ),
+    "weight half zeros": (
+        1,
+        "backward_weight",
+        lambda x: [each * 0 for each in x],
+        "the split backward) is off by",
+    ),
+    "weight half not a number": (1, "backward_weight", lambda x: [each * np.nan for each in x], "is NaN in"),
+}
+
+
+@pytest.mark.parametrize("fault", sorted(STAGE_FAULTS))
+def test_a_wrong_stage_is_caught_and_named(fault: str, tied, machine: Machine) -> None:
+    model, stages = tied
+    number, function, change, message = STAGE_FAULTS[fault]
+    broken = getattr(stages[number], function).module
+    machine.spoil = lambda module, results: change(results) if module is broken else results
+    difference = check_gradients(model, stages, seed=0, run=machine)
+    assert not difference.is_within(1e-3)
+    assert message in f"{difference.tensor} {difference.describe(1e-3)}"
+
+
+def test_gradients_that_nobody_sums_or_makes_are_caught(tied, machine: Machine) -> None:
+    machine.spoil = sound
+    model, stages = tied
+    unsummed = (replace(stages[0], parameters=()), stages[1])
+    found = check_gradients(model, unsummed, seed=0, run=machine)
+    assert found.tensor.startswith("the gradient of words.weight")
+    assert not found.is_within(1e-3)
+    unmade = (stages[0], replace(stages[1], parameters=()))
+    assert check_gradients(model, unmade, seed=0, run=machine).fault == "is missing"
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+def test_a_backward_of_its_own_is_refused_by_name() -> None:
+    module, inputs = MODELS["multilayer"]()
+    module[1].forward = lambda x: Tripled.apply(x)
+    model = import_module(module, inputs, "own")
+    with pytest.raises(UnsupportedOperatorError, match=r"backward of its own \(Tripled in 1\)"):
+        for_training(model)
+
+
+def test_gradients_that_the_code_stops_are_caught(machine: Machine) -> None:
+    """`detach` is nothing to an exported program's values, and everything to its gradients."""
+    machine.spoil = sound
+    module, inputs = MODELS["multilayer"]()
+    module[1].forward = lambda x: x.tanh().detach()
+    model = for_training(import_module(module, inputs, "stopped"))
+    difference = check_gradients(model, build_stages(model, ()), seed=0, run=machine)
+    assert any(f"the gradient of {name}" in difference.tensor for name in ("0.weight", "0.bias"))
+    assert not difference.is_within(1)

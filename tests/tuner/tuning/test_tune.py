@@ -1,0 +1,176 @@
+"""From a model to a plan on this machine: everything measured, checked, and measured only once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tuner.errors import TunerError, UnknownNameError
+from tuner.frontend import load_model
+from tuner.numerical_error import TOLERANCES
+from tuner.plan import ModelPlan
+from tuner.tuning.measure_stages import measure_stages
+from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.partitioned_function import choose_partition, with_runner_ups
+from tuner.tuning.session import Session, SessionSettings, start_session
+from tuner.tuning.tune import TuningSettings, tune_model
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def records_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
+
+
+@pytest.fixture(scope="module")
+def open_session(records_url: str) -> Iterator[Callable[[], Session]]:
+    """Open sessions on one record store; all are closed when the module is done."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            start_session(
+                "cpu",
+                SessionSettings(backend_names=("tvm", "blas"), num_threads=1),
+                records_url=records_url,
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def first(open_session: Callable[[], Session]) -> ModelPlan:
+    return tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
+
+
+@pytest.fixture(scope="module")
+def whole(open_session: Callable[[], Session], first: ModelPlan) -> PartitionedModel:
+    return partition_model(load_model("mlp", training=True), open_session())
+
+
+def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
+    figures = [
+        figure
+        for stage in first.stages
+        for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+        if figure is not None
+    ]
+    figures += [part.figure for part in first.partition] + list(first.end_to_end.values())
+    assert {figure.source for figure in figures} == {"measured"}
+    assert all(figure.record_ids and figure.latency_us > 0 for figure in figures)
+    assert first.hop_source == "measured"
+    assert first.new_measurements > 0
+
+
+def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
+    assert first.max_relative_error <= TOLERANCES["float32"]
+    assert first.max_gradient_error is not None
+    assert first.max_gradient_error < 1e-4
+
+
+def test_a_second_run_measures_nothing_and_finds_the_same(
+    open_session: Callable[[], Session], first: ModelPlan
+) -> None:
+    again = tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
+    assert again.new_measurements == 0
+    assert again.stages == first.stages
+    assert again.partition == first.partition
+    assert again.end_to_end == first.end_to_end
+
+
+def test_nobody_is_ahead_of_the_mix_beyond_the_interval(
+    open_session: Callable[[], Session], whole: PartitionedModel
+) -> None:
+    session = open_session()
+    coarser = partition_model(load_model("mlp", training=True), session, coarser=True)
+    for found in (whole, coarser):
+        assert found.ratio_to_mix.keys() == {"tvm", "blas"}
+        assert all(ratio.num_rounds >= 15 for ratio in found.ratio_to_mix.values())
+        assert all(ratio.high is None or ratio.high >= 1 for ratio in found.ratio_to_mix.values())
+    chosen = [candidate.sub_graph.inside for candidate in coarser.function.partition.chosen]
+    assert sum(len(inside) for inside in chosen) == len(coarser.function.priced.graph)
+    again = partition_model(load_model("mlp", training=True), open_session(), coarser=True)
+    assert again.new_measurements == 0
+    assert again.function.fingerprint == coarser.function.fingerprint
+    assert again.ratio_to_mix == coarser.ratio_to_mix
+
+
+def test_where_a_race_cannot_be_run_measurements_apart_decide(
+    open_session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise TunerError("3 programs could not run in turn")
+
+    session = open_session()
+    monkeypatch.setattr(session.measurer, "race", fail)
+    found = partition_model(load_model("mlp", training=True), session)
+    assert "could not run in turn; they are compared by measurements apart" in caplog.text
+    assert found.end_to_end["mix"].latency_us == min(each.latency_us for each in found.end_to_end.values())
+    assert not found.ratio_to_mix
+    assert not found.is_tie
+
+
+def test_every_distinct_part_is_explained(whole: PartitionedModel) -> None:
+    assert {(each.operators, each.backend) for each in whole.explanations} == {
+        (part.operators, part.backend) for part in whole.partition
+    }
+    # Whoever won a product, the other backend runs it too, alone or with the rest left to the winner.
+    products = [each for each in whole.explanations if any("matmul" in name for name in each.operators)]
+    assert products
+    assert all(each.alternatives for each in products)
+
+
+def test_a_part_names_its_runner_up_whoever_found_the_mix(
+    whole: PartitionedModel,
+) -> None:
+    alone = choose_partition(whole.function.priced, only="blas")
+    assert set(alone.partition.runner_ups) == {None}
+    parts = with_runner_ups(alone).partition
+    named = {part.backend for part, found in zip(parts.chosen, parts.runner_ups, strict=True) if found}
+    assert "blas" in named
+    expected = {
+        (each.operators, each.figure.latency_us): (
+            each.alternatives[0].runners,
+            each.alternatives[0].latency_us,
+        )
+        for each in whole.explanations
+        if each.alternatives
+    }
+    assert {
+        (part.operators, part.figure.latency_us): part.runner_up
+        for part in whole.partition
+        if part.runner_up is not None
+    } == expected
+
+
+def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
+    graph = whole.function.priced.graph
+    covered = sorted(
+        index for candidate in whole.function.partition.chosen for index in candidate.sub_graph.inside
+    )
+    assert covered == list(range(len(graph)))
+    assert choose_partition(whole.function.priced).partition.proven
+    assert {"mix", "tvm", "blas"} == whole.end_to_end.keys()
+
+
+def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
+    with start_session(
+        "cpu",
+        SessionSettings(backend_names=("tvm", "channels_last"), num_threads=1),
+        records_url=records_url,
+    ) as session:
+        found = partition_model(load_model("mlp", training=True), session)
+    assert found.end_to_end.keys() == {"mix", "tvm"}
+    assert found.end_to_end["tvm"] == found.end_to_end["mix"]
+
+
+def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
+    open_session: Callable[[], Session], first: ModelPlan
+) -> None:
+    opened = open_session()
+    model = load_model("mlp", training=True)
+    with pytest.raises(UnknownNameError, match="nowhere"):
+        measure_stages(model, opened, cuts=("nowhere",))
+    name = first.stages[0].layers[-1]
+    with pytest.raises(TunerError, match="2 stages, but 3 devices"):
+        measure_stages(model, opened, num_stages=3, cuts=(name,))

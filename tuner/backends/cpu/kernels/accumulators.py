@@ -1,0 +1,78 @@
+"""Sums of products of a tile of results, which stay in vector registers while their terms are added.
+
+A tile is some rows of a few vectors. A term adds to each row the product of one element, the same for all
+vectors, with a vector that is the same for all rows: for a step of r rows and v vectors, r elements and v
+vectors are read, and r x v products added. Checked by the tests of the kernels that add up so
+(tests/tuner/backends/).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm.tirx.script.builder import ir as script
+
+from tuner.backends.cpu.kernels.memory import Vector
+
+_ROWS = range(5, 13)
+"""Rows of a tile: enough to hide the latency of multiplication, few enough for the registers of AVX-512."""
+
+
+def tile_rows(rows: int, best: int) -> int:
+    """Return how many rows a tile has: what divides all rows best, of equals what is nearest to `best`."""
+    choices = [count for count in _ROWS if count <= rows] or [rows]
+    return min(choices, key=lambda count: (-(-rows // count) * count, abs(count - best)))
+
+
+class Sums:
+    """The sums of one tile, which begin as zeros where the kernel that is being written creates them.
+
+    Attributes:
+        rows: how many.
+        vectors: of a row.
+        lanes: of a vector.
+        memory: the sums as a row of memory, row by row.
+    """
+
+    def __init__(self, rows: int, vectors: int, lanes: int) -> None:
+        self.rows, self.vectors, self.lanes = rows, vectors, lanes
+        self.memory = script.alloc_buffer((rows * vectors * lanes,), "float32", scope="local")
+        for row, vector in self.places:
+            zeros = script.Broadcast(script.float32(0), lanes)
+            script.buffer_store(self.memory, zeros, [self.at(row, vector)])
+
+    @property
+    def places(self) -> Sequence[tuple[int, int]]:
+        """Row and vector of each vector of the tile, in the order of memory."""
+        return tuple(itertools.product(range(self.rows), range(self.vectors)))
+
+    def at(self, row: Any, vector: int) -> Any:
+        """Return where a vector lies in `memory`."""
+        return script.Ramp((row * self.vectors + vector) * self.lanes, 1, self.lanes)
+
+    def load(self, row: int, vector: int) -> Vector:
+        """Return a vector of sums."""
+        return self.memory[self.at(row, vector)]
+
+    def bound(self, memory: Any, first: Any) -> list[Vector]:
+        """Return as many neighbouring vectors of a row of memory as a row of sums has, bound to variables."""
+        return [
+            script.Bind(memory[script.Ramp(first + vector * self.lanes, 1, self.lanes)])
+            for vector in range(self.vectors)
+        ]
+
+    def add(self, element: Callable[[int], Any], right: Sequence[Vector]) -> None:
+        """Add one term.
+
+        Args:
+            element: returns the element of a row.
+            right: the vectors that it is multiplied by, as `bound` returns them.
+        """
+        for row in range(self.rows):
+            left = script.Bind(script.Broadcast(element(row), self.lanes))
+            for vector in range(self.vectors):
+                script.buffer_store(
+                    self.memory, self.load(row, vector) + left * right[vector], [self.at(row, vector)]
+                )

@@ -1,0 +1,158 @@
+"""How Winograd's method cuts a 3 x 3 convolution with stride 1: into tiles, blocks and panels of filters.
+
+The choice between tiles of 2 x 2 and 4 x 4 results and the block is made by a model of multiplications and of
+bytes of weights; registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
+tests/tuner/backends/cpu/kernels/test_winograd.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cost_model.register_tile import lanes_of
+
+TILES = (2, 4)
+"""Sides of a tile of results, for which `tuner.backends.cpu.kernels.winograd_transforms` has matrices."""
+
+_NUM_ACCUMULATORS = 28
+"""Vector registers for partial results; AVX-512 has 32."""
+
+_FLOPS_PER_S = 1.1e11
+_BYTES_PER_S = 2e10
+"""What one core multiplies, and reads of weights that no cache holds; only their ratio counts."""
+
+_CACHED_BYTES = 8 << 20
+"""Transformed weights above this are read once for all tiles, not once per block."""
+
+_MAX_BLOCK = 64
+"""Tiles of a block at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinogradShape:
+    """A 3 x 3 convolution with stride 1 of NCHW data, and how it is cut.
+
+    Attributes:
+        batch: images.
+        channels: channels of the data.
+        filters: channels of the result.
+        height: rows of an image.
+        width: columns of an image.
+        padding: rows of zeros above and below, columns left and right.
+        tile: m, the side of a tile of results.
+        block: tiles worked on at a time, a multiple of `rows`.
+        rows: tiles whose partial results are in registers at once.
+        vectors: vectors of filters whose partial results are.
+    """
+
+    batch: int
+    channels: int
+    filters: int
+    height: int
+    width: int
+    padding: tuple[int, int]
+    tile: int
+    block: int
+    rows: int
+    vectors: int
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of a patch."""
+        return self.tile + 2
+
+    @property
+    def points(self) -> int:
+        """Products of matrices."""
+        return self.side**2
+
+    @property
+    def result_height(self) -> int:
+        """Rows of the result."""
+        return self.height + 2 * self.padding[0] - 2
+
+    @property
+    def result_width(self) -> int:
+        """Columns of the result."""
+        return self.width + 2 * self.padding[1] - 2
+
+    @property
+    def tile_rows(self) -> int:
+        """Tiles in a column of an image."""
+        return -(-self.result_height // self.tile)
+
+    @property
+    def tile_columns(self) -> int:
+        """Tiles in a row of an image."""
+        return -(-self.result_width // self.tile)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of all images."""
+        return self.batch * self.tile_rows * self.tile_columns
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of tiles; the last may be filled up."""
+        return -(-self.num_tiles // self.block)
+
+    @property
+    def panel(self) -> int:
+        """Filters whose transformed weights lie together."""
+        return self.vectors * lanes_of(self.filters)
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int, int]:
+        """The shape of the transformed weights: points, panels, channels, filters of a panel."""
+        return (self.points, self.filters // self.panel, self.channels, self.panel)
+
+
+def choose_shape(
+    data: Sequence[int], filters: int, padding: tuple[int, int], num_threads: int = 1
+) -> WinogradShape:
+    """Return the shape with the tile that takes least by the model, and of equals the smaller.
+
+    Args:
+        data: batch, channels, height, width.
+        filters: channels of the result.
+        padding: rows and columns of zeros on each side.
+        num_threads: threads that share the blocks.
+    """
+    shapes = (_cut(data, filters, padding, tile, num_threads) for tile in TILES)
+    return min(shapes, key=_estimated_s)
+
+
+def _cut(
+    data: Sequence[int], filters: int, padding: tuple[int, int], tile: int, num_threads: int
+) -> WinogradShape:
+    batch, channels, height, width = data
+    vectors = 2 if filters % (2 * lanes_of(filters)) == 0 else 1
+    whole = WinogradShape(
+        batch=batch,
+        channels=channels,
+        filters=filters,
+        height=height,
+        width=width,
+        padding=padding,
+        tile=tile,
+        block=1,
+        rows=1,
+        vectors=vectors,
+    )
+    num_tiles = whole.num_tiles
+    most = _NUM_ACCUMULATORS // vectors
+    choices = range(min(most // 2 + 1, num_tiles), min(most, num_tiles) + 1)
+    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, -rows))
+    block = rows
+    weight_bytes = 4 * whole.points * channels * filters
+    if weight_bytes > _CACHED_BYTES:
+        share = -(-num_tiles // num_threads)
+        block = rows * max(1, min(-(-share // rows), _MAX_BLOCK // rows))
+    return replace(whole, block=block, rows=rows)
+
+
+def _estimated_s(shape: WinogradShape) -> float:
+    products = shape.points * shape.channels * shape.filters
+    num_multiplied = 2 * products * shape.num_blocks * shape.block
+    return num_multiplied / _FLOPS_PER_S + 4 * products / _BYTES_PER_S

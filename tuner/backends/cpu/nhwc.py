@@ -1,0 +1,55 @@
+"""Contiguous sub-graphs of convolutional networks in channels-last layout, as untuned TVM kernels.
+
+A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
+with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
+channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A
+direct convolution, a depthwise one of its result and a pixelwise one are one kernel, which goes row by row.
+What goes into one kernel is decided in `tuner.backends.cpu.convolution_chains`, what becomes of the operators
+between them in `tuner.backends.cpu.nhwc_writer`. Weights are packed once where they never change.
+Checked in tests/tuner/backends/cpu/test_nhwc.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
+from tuner.backends.cpu.hoist_pooling import with_pools_first
+from tuner.backends.cpu.nhwc_writer import with_channels_last
+from tuner.backends.kernel_version import CpuKernels
+from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
+from tuner.backends.tvm.schedule import schedule_kernels
+from tuner.graph.relax_types import IRModule, RelaxFunction
+from tuner.rules.protocol import Rule
+from tuner.rules.segments import Segments, WithPackedWeights
+from tuner.targets.target import Target
+
+
+class ChannelsLast(CpuKernels):
+    """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
+
+    name = "channels_last"
+    kernels_version = 1
+    reference = "channels_last"
+    packs_weights = True
+    takes_stretches = True
+
+    def rule(self, target: Target) -> Rule:
+        """Return the rule that proposes contiguous sub-graphs of an inference model."""
+        return WithPackedWeights(Segments(self.name))
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        """Say that the function has no convolution that its kernels are for."""
+        if any(has_kernel(binding.value) for binding in bindings_of(function)):
+            return None
+        return "it has no convolution of float32 in one group, or a group a channel, that fills vectors of 4"
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        """Return the module with each function as kernels on tensors with channels last."""
+        for name in functions:
+            turned = with_channels_last(with_pools_first(module[name]), target)
+            kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
+            module = replace_function(module, name, schedule_kernels(kernels, target))
+        return module

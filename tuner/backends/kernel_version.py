@@ -1,0 +1,30 @@
+"""Common parts of the backends with this project's own vectorised TVM kernels for CPUs."""
+
+from __future__ import annotations
+
+from tuner.targets.target import Target
+
+
+def version_entry(backend: str, version: int) -> tuple[str, str]:
+    """Return what tells the records of a backend's kernels from those of its older or newer kernels.
+
+    The version rises by one with each change of what the backend lowers to, so that nobody's records price
+    kernels that are no longer there; tests/tuner/backends/test_kernel_versions.py fails until it does.
+    """
+    return f"{backend}-kernels", str(version)
+
+
+class CpuKernels:
+    """The part of `tuner.backends.protocol.Backend` that does not depend on which kernels they are."""
+
+    name: str
+    kernels_version: int
+    settings = ""
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Return the version of its kernels; TVM's own is in every environment."""
+        return (version_entry(self.name, self.kernels_version),)
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        """Say that its kernels are written for a CPU's vectors."""
+        return None if target.kind == "cpu" else "its kernels are for a CPU"

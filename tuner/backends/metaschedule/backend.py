@@ -1,0 +1,337 @@
+"""TVM's MetaSchedule: kernels tuned by measured trials, kept in a database of TVM's own format.
+
+A partition is fused as the `tvm` backend fuses it; each kernel is then looked up in the database, and tuned
+for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
+the `tvm` backend's schedule. Databases are kept apart by target and number of threads, because TVM's look-up
+heeds neither. Trials are kept in the records too where those are named; there, schedules may be ordered by a
+cost model that learnt from the trials of all kernels, in place of TVM's own. Checked in
+tests/tuner/backends/metaschedule/test_backend.py and test_schedule_cost_model.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import logging
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule
+
+from tuner.backends.metaschedule.cost_model import RecordsCostModel
+from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
+from tuner.backends.tvm.native import fuse_function, replace_function
+from tuner.backends.tvm.schedule import schedule_kernels
+from tuner.backends.tvm.vector_math import vectorise_math
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.kinds import PatternKind
+from tuner.graph.relax_types import IRModule, RelaxFunction
+from tuner.measuring.environment import environment_of
+from tuner.rules.protocol import Rule
+from tuner.rules.styles import tvm_native_rule
+from tuner.targets.resolution import tvm_target
+from tuner.targets.target import Target
+
+logger = logging.getLogger(__name__)
+
+_TVM_LOGGER = "tvm.s_tir.meta_schedule"
+
+DEFAULT_FOLDER = "out/metaschedule"
+
+_WORKLOAD_FILE = "database_workload.json"
+_RECORD_FILE = "database_tuning_record.json"
+
+_TRIAL_TIMEOUT_S = 10.0
+"""Longest run of one trial; kernels of a model take milliseconds."""
+
+_BUILD_TIMEOUT_S = 60.0
+"""Longest build of one trial; a build takes 0.3 s, but the first in a process imports TVM."""
+
+_SECONDS_A_TRIAL = 4.0
+"""Allowance for one trial with all that belongs to it: 0.7 s were measured on an idle machine."""
+
+_SECONDS_TO_START = 120.0
+"""Allowance for starting the processes that build and run trials."""
+
+_BATCH = 16
+"""Trials between two updates of the tuner's own cost model."""
+
+_FEW_TRIALS = 2 * _BATCH
+"""Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
+takes 20 s before its first trial."""
+
+TVM_MODEL, RECORDS_MODEL = "tvm", "records"
+COST_MODELS = (TVM_MODEL, RECORDS_MODEL)
+"""Who orders schedules before they are measured."""
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+class MetaSchedule:
+    """Runs partitions as TVM kernels that are tuned on the target."""
+
+    name = "metaschedule"
+
+    def __init__(
+        self,
+        trials: int = 0,
+        database: str = DEFAULT_FOLDER,
+        cost_model: str = TVM_MODEL,
+        records: str = "",
+    ) -> None:
+        """Tune with so many trials per kernel; 0 only reads the database.
+
+        Args:
+            trials: measured schedules for each kernel that the database has none of.
+            database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
+            cost_model: who orders schedules: `tvm`, or `records` for a model of the records' trials.
+            records: URL of the records that keep trials; none are kept if empty.
+
+        Raises:
+            ValueError: there is no such cost model, or it has no records.
+        """
+        if cost_model not in COST_MODELS:
+            raise ValueError(f"cost model {cost_model!r} is not known; give one of {', '.join(COST_MODELS)}")
+        if cost_model == RECORDS_MODEL and not records:
+            raise ValueError(
+                "the cost model `records` learns from records, but none are named; add records=URL"
+            )
+        self.trials = trials
+        self.database = database
+        self.cost_model = cost_model
+        self.records = records
+
+    @property
+    def settings(self) -> str:
+        """The number of trials, of which the database is a cache; without any, what the database holds."""
+        if self.trials:
+            return f"trials={self.trials}" + self._suffix(",")
+        records = Path(self.database) / _RECORD_FILE
+        content = records.read_bytes() if records.exists() else b""
+        return f"database={hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+    @property
+    def reference(self) -> str:
+        """Name and settings."""
+        named: dict[str, object] = {
+            "trials": self.trials,
+            "database": self.database,
+            "cost_model": self.cost_model,
+        }
+        return f"{self.name}?{urlencode(named | ({'records': self.records} if self.records else {}))}"
+
+    @property
+    def tuning_timeout_s(self) -> float:
+        """Seconds that lowering one partition may take beyond compiling it."""
+        return _SECONDS_TO_START + _SECONDS_A_TRIAL * self.trials
+
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Return nothing: TVM's own version is in every environment, and search finds the schedules."""
+        return ()
+
+    def unavailable_reason(self, target: Target) -> str | None:
+        """Say that tuning is off, or that the target is not here to be measured on."""
+        given = Path(self.database)
+        if self.trials < 1 and self.database == DEFAULT_FOLDER:
+            return "tuning is off; give --trials with the number of trials for each kernel"
+        if self.trials < 1 and not (given / _WORKLOAD_FILE).exists():
+            return f"there is no database {given / _WORKLOAD_FILE}; give --trials to make one"
+        if target.kind == "cuda" and not tvm.cuda(0).exist:
+            return "tuning needs the GPU on this machine"
+        return None
+
+    def rule(self, target: Target) -> Rule:
+        """Return TVM's fusion rules, complete instead of greedy."""
+        return tvm_native_rule()
+
+    def refusal(self, function: RelaxFunction, target: Target) -> str | None:
+        """Say that the function has nothing to tune: what only moves or maps elements is bound by memory."""
+        graph = DataflowGraph.from_relax(function)
+        if max(node.kind for node in graph.nodes) < PatternKind.REDUCTION:
+            return "it holds no product, convolution or reduction, so that tuning would not pay"
+        return None
+
+    def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
+        """Return the module with each function turned into calls of tuned kernels."""
+        folder = self._folder(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        database = meta_schedule.database.JSONDatabase(
+            str(folder / _WORKLOAD_FILE), str(folder / _RECORD_FILE), module_equality="structural"
+        )
+        for name in functions:
+            kernels = fuse_function(module[name])
+            for task in tuning_tasks(kernels):
+                self._tune_once(task, database, folder, target)
+            module = replace_function(module, name, _scheduled(kernels, database, target))
+        return module
+
+    def _folder(self, target: Target) -> Path:
+        """Return the database's folder: the given one where TVM wrote it, else one for the target."""
+        given = Path(self.database)
+        if (given / _WORKLOAD_FILE).exists():
+            return given
+        key = f"{target.text} threads={target.num_threads}" + self._suffix(" ")
+        return given / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+    def _tune_once(self, task: IRModule, database: Any, folder: Path, target: Target) -> None:
+        """Tune a kernel unless the database has it."""
+        tuned_for = tuning_target(target)
+        if not self.trials or database.query_tuning_record(task, tuned_for, "main") is not None:
+            return
+        logger.debug("tuning a kernel for %d trials", self.trials)
+        tune_kernel(
+            task,
+            tuned_for,
+            TrialSettings(trials=self.trials, work_dir=folder / "logs"),
+            database=database,
+            cost_model=self._learnt_model(task, tuned_for, target),
+            callbacks=self._keepers(task, tuned_for, target),
+        )
+
+    def _learnt_model(self, task: IRModule, tuned_for: Any, target: Target) -> Any | None:
+        if self.cost_model != RECORDS_MODEL:
+            return None
+        known = load_trials(self.records, tuned_for, target, environment_of(target, self))
+        return RecordsCostModel(task_name(task), known)
+
+    def _keepers(self, task: IRModule, tuned_for: Any, target: Target) -> list[Any]:
+        if not self.records:
+            return []
+        return [KeepTrials(self.records, task, tuned_for, target, environment_of(target, self))]
+
+    def _suffix(self, separator: str) -> str:
+        return "" if self.cost_model == TVM_MODEL else f"{separator}cost_model={self.cost_model}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings:
+    """How many schedules of a kernel are tried, and by whom.
+
+    Attributes:
+        trials: how many.
+        work_dir: for TVM's logs.
+        builder: builds a batch of trials; if None, a process of its own does.
+        runner: measures what was built; if None, a process of its own does.
+        seed: at least 1; TVM takes 0 for a random one.
+    """
+
+    trials: int
+    work_dir: Path
+    builder: Any | None = None
+    runner: Any | None = None
+    seed: int = 1
+
+
+def tune_kernel(
+    task: IRModule,
+    tuned_for: Any,
+    settings: TrialSettings,
+    *,
+    database: Any,
+    cost_model: Any | None = None,
+    callbacks: Sequence[Any] = (),
+) -> None:
+    """Measure schedules of one kernel; the database has them afterwards.
+
+    Args:
+        task: a module whose `main` is the kernel.
+        tuned_for: TVM's target.
+        settings: how many schedules are tried, and by whom.
+        database: TVM's.
+        cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
+            TVM's own where trials are enough for it to learn from, else none.
+        callbacks: told of every batch of trials.
+    """
+    if "cpu" in map(str, tuned_for.keys):
+        import_x86_intrinsics()
+    is_blind = cost_model is None and settings.trials < _FEW_TRIALS
+    _leave_own_handlers()
+    meta_schedule.tune_tir(
+        mod=task,
+        target=tuned_for,
+        work_dir=str(settings.work_dir),
+        max_trials_global=settings.trials,
+        num_trials_per_iter=min(settings.trials, _BATCH),
+        builder=settings.builder
+        or meta_schedule.builder.LocalBuilder(
+            max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
+        ),
+        runner=settings.runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        database=database,
+        cost_model=cost_model or ("random" if is_blind else "xgb"),
+        measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
+        strategy="replay-trace" if is_blind else "evolutionary",
+        num_tuning_cores=1,
+        seed=settings.seed,
+    )
+
+
+def _leave_own_handlers() -> None:
+    """Take others' handlers off TVM's logger: it sets itself up again by its handlers' names, of which it
+    knows only its own, and fails on one without a name."""
+    tvm_logger = logging.getLogger(_TVM_LOGGER)
+    for handler in list(tvm_logger.handlers):
+        if not (handler.get_name() or "").startswith(_TVM_LOGGER):
+            tvm_logger.removeHandler(handler)
+
+
+def _scheduled(kernels: IRModule, database: Any, target: Target) -> IRModule:
+    """Return the kernels with the database's best schedules, and the `tvm` backend's for the others."""
+    with tuning_target(target), database:
+        tuned = relax.transform.MetaScheduleApplyDatabase()(kernels)
+    return schedule_kernels(_with_vector_math(tuned), target)
+
+
+def tuning_tasks(kernels: IRModule) -> list[IRModule]:
+    """Return a module for each kernel, whose `main` it is."""
+    return [
+        tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        for _, function in kernels.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    ]
+
+
+def _with_vector_math(module: IRModule) -> IRModule:
+    """Return the module with exp, erf and tanh as arithmetic; MetaSchedule itself cannot count that."""
+    rewritten = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            rewritten.update_func(variable, vectorise_math(function))
+    return rewritten
+
+
+def tuning_target(target: Target) -> Any:
+    """Return TVM's target with the threads that will be used: MetaSchedule splits loops for so many."""
+    device = tvm_target(target)
+    if target.kind == "cuda":
+        return device
+    return tvm.target.Target({**dict(device.export()), "num-cores": target.num_threads})
+
+
+def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
+    """Build one trial in a builder's process.
+
+    TVM's own function for this imports every tensor intrinsic first, which takes 18 s of its 30.
+    """
+    plain = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    return tvm.build(_with_vector_math(plain), target=target)
+
+
+def import_x86_intrinsics() -> None:
+    """Import the tensor intrinsics of x86 alone, in place of those of every device (18 s, most for CUDA)."""
+    if _INTRINSICS in sys.modules:
+        return
+    spec = importlib.util.find_spec(_INTRINSICS)
+    assert spec is not None, "TVM has its tensor intrinsics"
+    package = types.ModuleType(_INTRINSICS)
+    package.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[_INTRINSICS] = package
+    importlib.import_module(f"{_INTRINSICS}.x86")

@@ -1,0 +1,1 @@
+"""onnxruntime as a backend: contiguous sub-graphs exported to ONNX and run as one call."""

@@ -1,0 +1,130 @@
+"""Packed functions for calls of onnxruntime: one loads a graph, another runs it.
+
+Tensors are bound by address, so that nothing is copied on the way in or out. Loading packs the weights, and
+is done once where they are bound (`tuner.lowering.weight_binding`). Only `tuner.backends.onnxruntime.library` imports
+this module, and only where onnxruntime is installed. Checked in tests/tuner/backends/test_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime
+import tvm
+
+from tuner.backends.onnxruntime.export import input_name, output_name
+
+LOAD_NAME = "tessel.onnxruntime.load"
+CALL_NAME = "tessel.onnxruntime.call"
+
+_MAX_SESSIONS = 4096
+"""Graphs without weights that are kept; more than any one program has."""
+
+
+class GraphCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A graph to call.
+
+    Attributes:
+        model: the serialised ONNX model.
+        num_inputs: tensors that the graph reads, weights among them.
+        weights: positions of inputs that never change, whose values are given when the graph is loaded.
+        num_threads: threads of one call.
+    """
+
+    model: bytes
+    num_inputs: int
+    weights: tuple[int, ...]
+    num_threads: int
+
+
+def encode_call(call: GraphCall) -> str:
+    """Return the call as text, to pass to the packed function."""
+    return msgspec.json.encode(call, order="sorted").decode()
+
+
+@dataclass(slots=True)
+class _Place:
+    """An input or output that is bound by address, and the address it is bound to."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+    bind_to: Any
+    address: int = 0
+
+    def bind(self, address: int) -> None:
+        self.bind_to(self.name, "cpu", 0, self.dtype, self.shape, address)
+        self.address = address
+
+
+class _Session:
+    """A loaded graph; it keeps the weights that it was made with."""
+
+    def __init__(self, call: GraphCall, weights: Sequence[Any]) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = call.num_threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(np.from_dlpack(weight)) for weight in weights]
+        if values:
+            options.add_external_initializers([input_name(position) for position in call.weights], values)
+        self.session = onnxruntime.InferenceSession(call.model, options, providers=["CPUExecutionProvider"])
+        self.binding = self.session.io_binding()
+        self.call = call
+        self.kept = (*weights, *values)
+        self.places: tuple[_Place, ...] = ()
+
+    def run(self, tensors: Sequence[Any]) -> None:
+        """Run on inputs that are no weights; the last tensors receive the results."""
+        if not self.places:
+            self.places = tuple(self._places(tensors))
+        for place, tensor in zip(self.places, tensors, strict=True):
+            address = tensor.data_ptr()
+            if address != place.address:
+                place.bind(address)
+        self.session.run_with_iobinding(self.binding)
+
+    def _places(self, tensors: Sequence[Any]) -> Iterator[_Place]:
+        """Yield what is bound to memory: inputs that are no weights, and outputs."""
+        inputs = [index for index in range(self.call.num_inputs) if index not in self.call.weights]
+        for position, tensor in enumerate(tensors):
+            is_input = position < len(inputs)
+            name = input_name(inputs[position]) if is_input else output_name(position - len(inputs))
+            array = np.from_dlpack(tensor)
+            yield _Place(
+                name=name,
+                dtype=array.dtype,
+                shape=array.shape,
+                bind_to=self.binding.bind_input if is_input else self.binding.bind_output,
+            )
+
+
+_sessions: OrderedDict[str, _Session] = OrderedDict()
+
+
+@tvm.register_global_func(LOAD_NAME, override=True)
+def load(digest: Any, text: Any, *weights: Any) -> _Session:
+    """Return a session of the graph whose text has the digest, with its weights packed.
+
+    Graphs without weights are kept, because nothing else keeps them from one call to the next.
+    """
+    key = str(digest)
+    found = _sessions.get(key)
+    if found is None:
+        found = _Session(msgspec.json.decode(str(text), type=GraphCall), weights)
+        if not weights:
+            _sessions[key] = found
+            if len(_sessions) > _MAX_SESSIONS:
+                _sessions.popitem(last=False)
+    return found
+
+
+@tvm.register_global_func(CALL_NAME, override=True)
+def run_call(session: _Session, *tensors: Any) -> None:
+    """Run a session on its inputs; the last tensors receive the results."""
+    session.run(tensors)

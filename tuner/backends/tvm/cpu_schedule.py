@@ -1,0 +1,323 @@
+"""Schedules for CPU kernels that cost no tuning: inline, fuse, parallelise, vectorise, tile matrix products.
+
+A kernel is a list of loop nests. Cheap producers are first inlined into their only consumer; then each nest
+that is left gets the first rule that applies: matrix products and convolutions are tiled so that a block of
+the result stays in vector registers, row reductions keep a vector of partial results, everything else is
+parallel over its outer loops and a vector along its innermost. Cache sizes and exact vector units are left
+out: that is what tuning is for. Checked in tests/tuner/backends/tvm/test_cpu_schedule.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import ScheduleError
+
+from cost_model.register_tile import largest_divisor
+from tuner.backends.tvm.register_tile import (
+    Tile,
+    choose_tile,
+    is_contiguous,
+    result_axes,
+)
+from tuner.graph.relax_types import PrimFunc
+
+logger = logging.getLogger(__name__)
+
+Schedule: TypeAlias = Any
+"""A `tvm.s_tir.Schedule`."""
+
+BlockHandle: TypeAlias = Any
+"""What a schedule calls one of its blocks."""
+
+_VECTOR = 16
+"""Elements of a vector step: one AVX-512 register of float32, two of AVX2."""
+
+_MIN_LANES = 4
+"""Elements below which a vector step is not worth its shuffles."""
+
+_MIN_PARALLEL_POINTS = 1 << 14
+"""Points of a loop nest below which waking other threads costs more (some 5 us) than they save."""
+
+
+def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
+    """Return the kernel with a schedule; nests to which no rule applies keep their loops."""
+    schedule = s_tir.Schedule(kernel)
+    try:
+        _inline_producers(schedule)
+        for name in _nest_names(schedule):
+            if name in _nest_names(schedule):  # an epilogue goes into the nest before it
+                schedule = _schedule_nest(schedule, name)
+    except ScheduleError as error:
+        logger.debug("kernel keeps its loops: %s", error)
+        return kernel
+    return (
+        schedule.mod["main"].with_attrs(dict(kernel.attrs.items())) if kernel.attrs else schedule.mod["main"]
+    )
+
+
+def _nests(schedule: Schedule) -> list[BlockHandle]:
+    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+
+
+def _nest_names(schedule: Schedule) -> list[str]:
+    return [str(schedule.get(block).name_hint) for block in _nests(schedule)]
+
+
+def _inline_producers(schedule: Schedule) -> None:
+    """Inline nests that cost little into their only consumer, last ones first."""
+    for block in reversed(_nests(schedule)):
+        consumers = schedule.get_consumers(block)
+        if len(consumers) != 1 or not _is_injective(schedule, block):
+            continue
+        if _reuses_inputs(schedule, consumers[0]) and not _only_moves(schedule, block):
+            continue
+        try:
+            schedule.compute_inline(block)
+        except ScheduleError as error:
+            logger.debug("not inlined: %s", error)
+
+
+def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
+    """Return the schedule after the first rule that applies to the nest."""
+    for rule in (
+        _tile_product,
+        _vectorise_row_reduction,
+        _vectorise_column_reduction,
+        _tile_transposition,
+        _vectorise_injective,
+    ):
+        attempt = schedule.copy()
+        block = attempt.get_sblock(name)
+        try:
+            if rule(attempt, block):
+                return attempt
+        except (ScheduleError, tvm.error.InternalError) as error:
+            # A few primitives fail by a check of TVM's own where they ought to say that they do not apply.
+            logger.debug("%s does not apply to %s: %s", rule.__name__, name, error)
+    return schedule
+
+
+def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
+    """Keep a tile of results in vector registers while the reduction runs over it.
+
+    The vector lies along the axis that fills vectors best; an operand that holds this axis elsewhere than
+    last is packed, a panel at a time, where its elements are used often enough.
+    """
+    kinds = _axis_kinds(schedule, block)
+    if "R" not in kinds or "S" not in kinds:
+        return False
+    axes = result_axes(schedule, block)
+    choice = choose_tile(axes, packs=_reuses_inputs(schedule, block))
+    if choice is None:
+        return False
+    loops = schedule.get_loops(block)
+    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    packed = _pack(schedule, block, choice)
+    results = schedule.cache_write(block, 0, "local")
+    schedule.transform_layout(block, ("write", 0), _move_last(choice.result_position, len(axes)))
+    _fuse_epilogue(schedule, results)
+    outer_vector, inner_vector = schedule.split(axes[choice.vector].loop, [None, choice.vector_tile])
+    middle, lanes = schedule.split(inner_vector, [None, choice.lanes])
+    outer = [axis.loop for index, axis in enumerate(axes) if index not in (choice.vector, choice.rows)]
+    outer_rows, inner_rows = [], []
+    if choice.rows is not None:
+        rows = schedule.split(axes[choice.rows].loop, [None, choice.row_tile])
+        outer_rows, inner_rows = [rows[0]], [rows[1]]
+    before = [axis.loop for index, axis in enumerate(axes) if axis.loop in outer and index in choice.shared]
+    after = [loop for loop in outer if loop not in before]
+    schedule.reorder(*before, outer_vector, *after, *outer_rows, *reduction, *inner_rows, middle, lanes)
+    for loop in (*inner_rows, middle):
+        schedule.unroll(loop)
+    schedule.vectorize(lanes)
+    innermost = [*before, outer_vector, *after, *outer_rows][-1]
+    schedule.reverse_compute_at(results, innermost)
+    _vectorise_innermost(schedule, results)
+    if packed is not None:
+        schedule.compute_at(packed, outer_vector)
+        _parallelise(schedule, block, [*before, outer_vector])
+    else:
+        _parallelise(schedule, block, [*before, outer_vector, *after])
+    schedule.decompose_reduction(block, reduction[0])
+    return True
+
+
+def _pack(schedule: Schedule, block: BlockHandle, choice: Tile) -> BlockHandle | None:
+    """Copy the operand that does not hold the vector's axis last into a local panel that does."""
+    if choice.packed_read is None:
+        return None
+    panel = schedule.cache_read(block, choice.packed_read, "local")
+    move_last = _move_last(choice.packed_position, len(schedule.get(panel).iter_vars))
+    schedule.transform_layout(block, ("read", choice.packed_read), move_last)
+    return panel
+
+
+def _move_last(position: int, rank: int) -> tirx.IndexMap:
+    """Return the layout that holds one axis last."""
+
+    def moved(*indices: Any) -> list[Any]:
+        return [*indices[:position], *indices[position + 1 :], indices[position]]
+
+    return tirx.IndexMap.from_func(moved, ndim=rank)
+
+
+def _fuse_epilogue(schedule: Schedule, results: BlockHandle) -> None:
+    """Let the copy out of the registers compute what follows the product, where that is elementwise.
+
+    What reads only some of the results, such as a slice, stays a nest of its own: inlined, it is guarded by a
+    predicate, which TVM drops when the copy is moved into the tile's loops. The kernel would then write what
+    the slice leaves out, beyond the rows it belongs to and beyond the end of the result.
+    """
+    for consumer in schedule.get_consumers(results):
+        if _num_points(schedule, consumer) != _num_points(schedule, results):
+            continue
+        attempt = schedule.copy()
+        try:
+            attempt.reverse_compute_inline(consumer)
+        except (ScheduleError, tvm.error.InternalError) as error:
+            logger.debug("epilogue stays a nest of its own: %s", error)
+        else:
+            schedule.reverse_compute_inline(consumer)
+
+
+def _vectorise_row_reduction(schedule: Schedule, block: BlockHandle) -> bool:
+    """Keep a vector of partial results along the innermost reduced axis."""
+    kinds = _axis_kinds(schedule, block)
+    if not kinds or kinds[-1] != "R":
+        return False
+    loops = schedule.get_loops(block)
+    lanes = largest_divisor(_extent(schedule, loops[-1]), _VECTOR)
+    if lanes < 4 or _extent(schedule, loops[-1]) <= lanes:
+        return False
+    _, lane = schedule.split(loops[-1], [None, lanes])
+    partial = schedule.rfactor(lane, factor_axis=-1 if kinds.count("S") else 0)
+    kept = kinds.count("S")
+    for nest in (partial, block):
+        _parallelise(schedule, nest, schedule.get_loops(nest)[:kept])
+    partial_loops = schedule.get_loops(partial)
+    vector = partial_loops[-1]
+    schedule.vectorize(vector)
+    return True
+
+
+def _vectorise_column_reduction(schedule: Schedule, block: BlockHandle) -> bool:
+    """Reduce over outer axes with a vector of neighbouring results."""
+    kinds = _axis_kinds(schedule, block)
+    if "R" not in kinds or "S" not in kinds:
+        return False
+    loops = schedule.get_loops(block)
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
+    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    outer, lanes = schedule.split(
+        spatial[-1], [None, largest_divisor(_extent(schedule, spatial[-1]), _VECTOR)]
+    )
+    schedule.reorder(*spatial[:-1], outer, *reduction, lanes)
+    schedule.vectorize(lanes)
+    _parallelise(schedule, block, [*spatial[:-1], outer])
+    schedule.decompose_reduction(block, reduction[0])
+    return True
+
+
+def _tile_transposition(schedule: Schedule, block: BlockHandle) -> bool:
+    """Move square tiles, where an operand is contiguous along another axis than the result."""
+    if not _is_injective(schedule, block):
+        return False
+    *outer, last = result_axes(schedule, block) or (None,)
+    if last is None or not any(access.step and not access.is_last for access in last.accesses):
+        return False
+    across = next((axis for axis in outer if any(is_contiguous(access) for access in axis.accesses)), None)
+    if across is None:
+        return False
+    loops = [across.loop, last.loop]
+    sizes = [largest_divisor(axis.extent, _VECTOR) for axis in (across, last)]
+    if min(sizes) < _MIN_LANES:
+        return False
+    tiles = [schedule.split(loop, [None, size]) for loop, size in zip(loops, sizes, strict=True)]
+    rest = [axis.loop for axis in outer if axis is not across]
+    schedule.reorder(*rest, tiles[0][0], tiles[1][0], tiles[0][1], tiles[1][1])
+    schedule.vectorize(tiles[1][1])
+    _parallelise(schedule, block, [*rest, tiles[0][0]])
+    return True
+
+
+def _vectorise_injective(schedule: Schedule, block: BlockHandle) -> bool:
+    if not _is_injective(schedule, block):
+        return False
+    num_inner = _vectorise_innermost(schedule, block)
+    loops = schedule.get_loops(block)
+    _parallelise(schedule, block, loops[: len(loops) - num_inner])
+    return True
+
+
+def _vectorise_innermost(schedule: Schedule, block: BlockHandle) -> int:
+    """Make vectors of the innermost loop; return how many loops, innermost first, must stay as they are.
+
+    A loop that no vector divides is left to the compiler, which makes vectors of its simple cases and a rest.
+    """
+    loops = schedule.get_loops(block)
+    if not loops:
+        return 0
+    extent = _extent(schedule, loops[-1])
+    lanes = largest_divisor(extent, _VECTOR)
+    if lanes < _MIN_LANES:
+        return int(extent >= _VECTOR)
+    if lanes == extent:
+        schedule.vectorize(loops[-1])
+        return 1
+    _, lane = schedule.split(loops[-1], [None, lanes])
+    schedule.vectorize(lane)
+    return 1
+
+
+def _parallelise(schedule: Schedule, block: BlockHandle, loops: Sequence[Any]) -> None:
+    """Fuse the loops and share them out among threads, where there is enough to do."""
+    if not loops or _num_points(schedule, block) < _MIN_PARALLEL_POINTS:
+        return
+    fused = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+    if _extent(schedule, fused) > 1:
+        schedule.parallel(fused)
+
+
+def _extent(schedule: Schedule, loop: Any) -> int:
+    """Return how often a loop runs; every shape is known when a kernel is scheduled."""
+    return int(schedule.get(loop).extent)
+
+
+def _axis_kinds(schedule: Schedule, block: BlockHandle) -> str:
+    """Return one letter a loop: S spatial, R reduction, O anything else."""
+    letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
+    return "".join(letters.get(axis.iter_type, "O") for axis in schedule.get(block).iter_vars)
+
+
+def _is_injective(schedule: Schedule, block: BlockHandle) -> bool:
+    return set(_axis_kinds(schedule, block)) <= {"S"}
+
+
+def _reuses_inputs(schedule: Schedule, block: BlockHandle) -> bool:
+    """Say whether the nest is a sum of products whose operands are each read many times."""
+    kinds = _axis_kinds(schedule, block)
+    if "R" not in kinds or "S" not in kinds:
+        return False
+    reads = schedule.get(block).reads
+    operands = [math.prod(int(extent) for extent in region.source.shape) for region in reads]
+    return len(operands) >= 2 and _num_points(schedule, block) > 4 * max(operands)
+
+
+def _num_points(schedule: Schedule, block: BlockHandle) -> int:
+    """Return how often the nest's block runs."""
+    return math.prod(int(axis.dom.extent) for axis in schedule.get(block).iter_vars)
+
+
+def _only_moves(schedule: Schedule, block: BlockHandle) -> bool:
+    """Say whether the nest copies elements without computing on them."""
+    body = schedule.get(block).body
+    return isinstance(body, tirx.BufferStore) and isinstance(body.value, tvm.ir.TensorLoad)
+
+
+Rule: TypeAlias = Callable[[Schedule, BlockHandle], bool]
+"""Schedules a nest in place; False, or a `ScheduleError`, where it does not apply."""

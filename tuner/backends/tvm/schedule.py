@@ -1,0 +1,56 @@
+"""Schedule a module's kernels without tuning: on the CPU by our rules, on the GPU by TVM's DLight.
+
+Where no rule applies a kernel keeps the schedule it had: slower, never wrong. A finished kernel is marked, so
+that no later pass schedules or fuses it again. Checked in tests/tuner/backends/tvm/test_schedule.py.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm.s_tir import dlight
+
+from tuner.backends.tvm.cpu_schedule import schedule_for_cpu
+from tuner.backends.tvm.vector_math import vectorise_math
+from tuner.graph.relax_types import IRModule, PrimFunc
+from tuner.targets.resolution import tvm_target
+from tuner.targets.target import Target
+
+SCHEDULES_VERSION = 2
+"""Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
+
+OPAQUE = 8
+"""TVM's op-pattern kind of kernels that fusion must leave alone."""
+
+_SCHEDULED = "tirx.is_scheduled"
+"""Attribute by which TVM's own passes mark a kernel as finished."""
+
+
+def schedule_kernels(module: IRModule, target: Target) -> IRModule:
+    """Return the module with its unfinished kernels scheduled for the target and marked as finished."""
+    if target.kind == "cuda":
+        module = _schedule_for_gpu(module, target)
+    scheduled = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            kernel = function
+            if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
+                kernel = schedule_for_cpu(vectorise_math(function))
+            scheduled.update_func(variable, as_finished(kernel))
+    return scheduled
+
+
+def as_finished(kernel: PrimFunc) -> PrimFunc:
+    """Return the kernel marked so that no later pass schedules or fuses it."""
+    return kernel.with_attr("op_pattern", OPAQUE).with_attr(_SCHEDULED, True)
+
+
+def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
+    rules = (
+        dlight.gpu.Matmul(),
+        dlight.gpu.GEMV(),
+        dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(),
+        dlight.gpu.Fallback(),
+    )
+    with tvm_target(target):
+        return dlight.ApplyDefaultSchedule(*rules)(module)

@@ -1,0 +1,1 @@
+"""Collect training data for the cost model: kernels and stages of the zoo's models."""

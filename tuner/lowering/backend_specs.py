@@ -1,0 +1,29 @@
+"""Partition specs of backends: what each proposes, and what it refuses of it.
+
+Source: TVM RFC 62 ("GatherPartitionSpecs").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.backends.protocol import Backend
+from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.subgraph import SubGraph
+from tuner.lowering.outline import extract_function
+from tuner.partition.candidate import HOST
+from tuner.partition.partition_spec import PartitionSpec
+from tuner.rules.single import HostRule
+from tuner.targets.target import Target
+
+
+def gather_specs(backends: Sequence[Backend], target: Target) -> tuple[PartitionSpec, ...]:
+    """Return one spec a backend, and the host's."""
+    return (*(_spec(backend, target) for backend in backends), PartitionSpec(HOST, HostRule()))
+
+
+def _spec(backend: Backend, target: Target) -> PartitionSpec:
+    def refusal(graph: DataflowGraph, sub_graph: SubGraph) -> str | None:
+        return backend.refusal(extract_function(graph, sub_graph, backend.name), target)
+
+    return PartitionSpec(backend.name, backend.rule(target), refusal)

@@ -1,0 +1,178 @@
+"""Batch normalisation after a convolution, folded into the convolution's weights if these are constant.
+
+With given statistics a normalisation is `scale * x + shift`, one scale and shift a channel, so that
+`normalise(convolve(x, W))` is `convolve(x, scale * W) + shift`. What makes the new weights of the old ones is
+a private function beside `main`, `PREPARE_NAME`; a partition's module calls it (`tuner.lowering.outline`), and it runs
+once (`tuner.lowering.weight_binding`). Checked in tests/tuner/lowering/test_batch_norm_folding.py against the function as it
+was.
+
+Source: TVM's FoldBatchnormToConv2D, which wants weights as constants of the module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tuner.graph.relax_source import replace_variables
+from tuner.graph.relax_types import PREPARE_NAME, VARIANCES_ATTRIBUTE, IRModule, RelaxFunction, num_inputs_of
+
+op = relax.op
+
+
+def fold_batch_norms(module: IRModule) -> IRModule:
+    """Return the module with `main` on folded weights, and `PREPARE_NAME` that makes them of the old ones.
+
+    It is returned as it is where nothing can be folded.
+
+    Args:
+        module: its `main` says which parameters are weights (`NUM_INPUTS_ATTRIBUTE`).
+    """
+    main = module["main"]
+    folds = _find_folds(main)
+    if not folds:
+        return module
+    num_inputs = num_inputs_of(main) or 0
+    gone = {variable for fold in folds for variable in fold.replaced}
+    read = Counter(variable for binding in _bindings(main) for variable in _read(binding.value))
+    used_here = Counter(variable for fold in folds for variable in fold.replaced)
+    kept = [
+        weight
+        for weight in main.params[num_inputs:]
+        if weight not in gone or read[weight] > used_here[weight]
+    ]
+    rest = module.clone()
+    del rest["main"]
+    builder = relax.BlockBuilder(rest)
+    _emit_prepare(builder, main, kept, folds)
+    _emit_main(builder, main, main.params[:num_inputs], kept, folds)
+    return builder.get()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """A convolution and the normalisation that alone reads it."""
+
+    convolved: Any
+    convolution: Any
+    normalised: Any
+    normalisation: Any
+
+    @property
+    def replaced(self) -> tuple[Any, ...]:
+        """The weights that it takes: filters, scale, shift, mean and variance."""
+        return (self.convolution.args[1], *self.normalisation.args[1:])
+
+
+def _find_folds(main: RelaxFunction) -> list[_Fold]:
+    num_inputs = num_inputs_of(main)
+    if num_inputs is None:
+        return []
+    weights = set(main.params[num_inputs:])
+    readers = Counter(variable for binding in _bindings(main) for variable in _read(binding.value))
+    readers.update(relax.analysis.free_vars(main.body.body))
+    calls = {binding.var: binding.value for binding in _bindings(main)}
+    extra = {
+        value.tuple_value
+        for value in calls.values()
+        if isinstance(value, relax.TupleGetItem) and value.index != 0
+    }
+    folds = []
+    for variable, value in calls.items():
+        if not _is(value, "relax.nn.batch_norm") or value.attrs.training or variable in extra:
+            continue
+        convolved = value.args[0]
+        convolution = calls.get(convolved)
+        if convolution is None or not _is(convolution, "relax.nn.conv2d") or readers[convolved] != 1:
+            continue
+        fold = _Fold(convolved, convolution, variable, value)
+        channels_match = (
+            convolution.attrs.out_layout == "NCHW"
+            and convolution.attrs.kernel_layout == "OIHW"
+            and int(value.attrs.axis) == 1
+        )
+        if channels_match and value.attrs.scale and value.attrs.center and set(fold.replaced) <= weights:
+            folds.append(fold)
+    return folds
+
+
+def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds: Sequence[_Fold]) -> None:
+    """Emit the function from the weights to those that stay and, for each fold, its filters and shift."""
+    weights = list(main.params[num_inputs_of(main) :])
+    parameters = {weight: relax.Var(weight.name, weight.ty) for weight in weights}
+    calls = [binding.value for binding in _bindings(main) if _is(binding.value, "relax.nn.batch_norm")]
+    variances = {call.args[4] for call in calls}
+    attributes = {VARIANCES_ATTRIBUTE: [index for index, weight in enumerate(weights) if weight in variances]}
+    with builder.function(PREPARE_NAME, list(parameters.values()), attrs=attributes, private=True):
+        with builder.dataflow():
+            results = [parameters[weight] for weight in kept]
+            for fold in folds:
+                filters, gamma, beta, mean, variance = (parameters[weight] for weight in fold.replaced)
+                epsilon = relax.const(float(fold.normalisation.attrs.epsilon), variance.ty.dtype)
+                scale = builder.emit(op.divide(gamma, op.sqrt(op.add(variance, epsilon))))
+                shift = builder.emit(op.subtract(beta, op.multiply(mean, scale)))
+                results.append(builder.emit(op.multiply(filters, op.reshape(scale, (-1, 1, 1, 1)))))
+                results.append(builder.emit(op.reshape(shift, (1, -1, 1, 1))))
+            result = builder.emit_output(relax.Tuple(results))
+        builder.emit_func_output(result)
+
+
+def _emit_main(
+    builder: Any, main: RelaxFunction, inputs: Sequence[Any], kept: Sequence[Any], folds: Sequence[_Fold]
+) -> None:
+    values: dict[Any, Any] = {
+        variable: relax.Var(variable.name, variable.ty) for variable in (*inputs, *kept)
+    }
+    parameters = list(values.values())
+    folded = {}
+    for fold in folds:
+        filters = relax.Var(f"{fold.convolution.args[1].name}_folded", fold.convolution.args[1].ty)
+        channels = int(filters.ty.shape[0])
+        shift = relax.Var(
+            f"{fold.convolution.args[1].name}_shift",
+            relax.TensorType((1, channels, 1, 1), filters.ty.dtype),
+        )
+        parameters += [filters, shift]
+        folded[fold.convolved] = filters
+        folded[fold.normalised] = shift
+    attributes = {
+        str(name): main.attrs[name]
+        for name in main.attrs.keys()  # noqa: SIM118 - TVM's maps
+        if str(name) != "global_symbol"
+    }
+    with builder.function("main", parameters, attrs=attributes):
+        with builder.dataflow():
+            for binding in _bindings(main):
+                value, variable = binding.value, binding.var
+                if isinstance(value, relax.TupleGetItem):
+                    whole = values[value.tuple_value]
+                    is_folded = value.tuple_value in folded
+                    values[variable] = (
+                        whole if is_folded else builder.emit(relax.TupleGetItem(whole, value.index))
+                    )
+                elif variable in folded and _is(value, "relax.nn.batch_norm"):
+                    values[variable] = builder.emit(op.add(values[value.args[0]], folded[variable]))
+                elif variable in folded:
+                    arguments = [values[value.args[0]], folded[variable]]
+                    values[variable] = builder.emit(relax.Call(value.op, arguments, value.attrs))
+                else:
+                    values[variable] = builder.emit(replace_variables(value, lambda read: values[read]))
+            result = builder.emit_output(replace_variables(main.body.body, lambda read: values[read]))
+        builder.emit_func_output(result)
+
+
+def _bindings(function: RelaxFunction) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def _read(value: Any) -> list[Any]:
+    return list(relax.analysis.free_vars(value))
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == name

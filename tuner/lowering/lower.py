@@ -1,0 +1,222 @@
+"""Lower a partitioned module through its backends and TVM's pipeline, build it, and run it.
+
+A single candidate and a whole model take exactly this path. Each backend first lowers its own partitions; the
+partitions are then inlined into their callers, so that one memory plan covers the whole function; what no
+partition holds goes through TVM's default legalisation and fusion, which leaves finished kernels alone
+because they are marked opaque. Checked in tests/tuner/lowering/test_lower.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from tuner.backends.blas import Blas, call_blas
+from tuner.backends.protocol import Backend
+from tuner.backends.tvm.schedule import schedule_kernels
+from tuner.errors import UnknownNameError
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
+from tuner.lowering.weight_binding import lift_weights
+from tuner.targets.resolution import tvm_target
+from tuner.targets.target import Target
+
+_STORAGE = "relax.memory.alloc_storage"
+
+Executable: TypeAlias = Any
+"""A `tvm.runtime.Executable` that holds the bytecode of a Relax virtual machine."""
+
+
+def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) -> IRModule:
+    """Return the module with every partition lowered by its backend and inlined, before TVM's pipeline.
+
+    Where `main` knows its weights, they are bound once (`tuner.lowering.weight_binding`).
+
+    Args:
+        module: public Relax functions that call partitions (private functions that carry
+            `PARTITION_ATTRIBUTE`), or that are themselves left to TVM's default lowering.
+        backends: at least those that the partitions name.
+        target: what to build for.
+
+    Raises:
+        UnknownNameError: a partition names a backend that is not given.
+    """
+    partitions = partitions_by_backend(module)
+    backend_by_name = {backend.name: backend for backend in backends}
+    for name, functions in partitions.items():
+        if name not in backend_by_name:
+            raise UnknownNameError(
+                f"partition {functions[0]} names backend {name!r}, but only {', '.join(backend_by_name)} "
+                "are given; pass the backends that the partition search used"
+            )
+        module = backend_by_name[name].lower(module, functions, target)
+    return lift_weights(relax.transform.InlinePrivateFunctions()(module))
+
+
+def build_module(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module that `lower_module` returned: TVM's own pipeline and code generation.
+
+    Kernels that no backend scheduled get the `tvm` backend's schedules.
+    """
+    return build_planned(module, target)[0]
+
+
+def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
+    """Return what `build_module` does, and the bytes that TVM planned for results and intermediate tensors.
+
+    That is all a program holds beside its arguments, except what a library allocates within a call.
+    """
+    device = tvm_target(target)
+    planned: list[int] = []
+    executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))
+    return executable, sum(planned)
+
+
+def build_reference(module: IRModule, target: Target) -> Executable:
+    """Return what runs the module without its partitions, for its results to be compared with.
+
+    It shares as little as it can with what is checked: TVM's own naive loops with NumPy's matrix products
+    (TVM's take a second a GFLOP), or our schedules without NumPy where partitions of BLAS are checked.
+    """
+    checks_blas = Blas.name in partitions_by_backend(module)
+    plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
+    if target.kind == "cuda" or checks_blas:
+        return build_module(plain, target)
+    return build_unscheduled(plain, target)
+
+
+def build_unscheduled(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module with naive loops wherever no backend lowered it, and NumPy's matrix products.
+
+    The loops are TVM's own, without a schedule; a GPU cannot run such, so that it gets our schedules.
+
+    Args:
+        module: what `lower_module` returned, or one without partitions.
+        target: what to build for.
+    """
+    if target.kind == "cuda":
+        return build_module(module, target)
+    pipeline = relax.get_pipeline("default")
+    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
+    return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
+
+
+def flat_arrays(result: Any) -> tuple[np.ndarray, ...]:
+    """Return a virtual machine's result, a tensor or nested tuples of them, as a flat tuple of arrays."""
+    if hasattr(result, "numpy"):
+        return (result.numpy(),)
+    return tuple(array for item in result for array in flat_arrays(item))
+
+
+def partitions_by_backend(module: IRModule) -> dict[str, list[str]]:
+    """Return names of partitions by backend, both sorted by the partitions' names."""
+    functions: dict[str, list[str]] = {}
+    for variable, function in sorted(module.functions_items(), key=lambda item: item[0].name_hint):
+        name = _backend_of(function)
+        if name is not None:
+            functions.setdefault(name, []).append(variable.name_hint)
+    return functions
+
+
+def _backend_of(function: Any) -> str | None:
+    if not isinstance(function, relax.Function) or not function.attrs:
+        return None
+    return str(function.attrs[PARTITION_ATTRIBUTE]) if PARTITION_ATTRIBUTE in function.attrs.keys() else None  # noqa: SIM118
+
+
+def _without_partitions(module: IRModule) -> IRModule:
+    """Return the module with partitions as plain private functions, so that they can be inlined."""
+    plain = module.clone()
+    for variable, function in module.functions_items():
+        if _backend_of(function) is not None:
+            plain.update_func(variable, function.without_attr(PARTITION_ATTRIBUTE))
+    return plain
+
+
+def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) -> Any:
+    """Return TVM's default pipeline without constant folding.
+
+    Folding would run weights through the host while compiling; a measured candidate must not lose work to it.
+    """
+    passes = [
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        _schedule_rest(target),
+        _drop_scopes(),
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        _note_storage(note_bytes),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselPipeline")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        with device:
+            return tvm.transform.Sequential(passes)(module)
+
+    return run
+
+
+def _drop_scopes() -> Any:
+    """Return the pass that takes out the marks of TVM's script builder, which its code generator warns of.
+
+    Kernels of several loops (a scatter, the gradient of `take`) have a `pragma_scope` around them that says
+    nothing.
+    """
+
+    def body_of(statement: Any) -> Any:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselDropScopes")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        plain = module.clone()
+        for variable, function in module.functions_items():
+            if isinstance(function, tvm.tirx.PrimFunc):
+                plain.update_func(variable, tvm_ffi.structural_map(function, (tvm.tirx.AttrStmt, body_of)))
+        return plain
+
+    return run
+
+
+def _note_storage(note_bytes: Callable[[int], None]) -> Any:
+    """Return the pass that tells the size of each storage that `main` allocates."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselNoteStorage")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        for variable, function in module.functions_items():
+            if variable.name_hint == "main" and isinstance(function, relax.Function):
+                relax.analysis.post_order_visit(function, note)
+        return module
+
+    def note(expression: Any) -> None:
+        if isinstance(expression, relax.Call) and getattr(expression.op, "name", "") == _STORAGE:
+            (extent,) = expression.args[0].values
+            note_bytes(int(extent))
+
+    return run
+
+
+def _schedule_rest(target: Target) -> Any:
+    """Return the pass that schedules what no backend did: an unscheduled kernel cannot run on a GPU."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselScheduleRest")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        return schedule_kernels(module, target)
+
+    return run

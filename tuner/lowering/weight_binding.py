@@ -1,0 +1,83 @@
+"""Weight binding: computation on weights alone is done once, before the program first runs.
+
+A lowered function that knows which of its parameters are weights (`NUM_INPUTS_ATTRIBUTE`) is split in two.
+`bind_weights` takes all of its arguments and does whatever depends on weights alone: it transposes them,
+folds normalisations into them, and has libraries pack them, which makes objects of the library's own. It
+returns what `main` takes from then on: the same inputs, and in place of the weights what was made of them. So
+a weight that a library packed is no argument of a call any more. Checked in
+tests/tuner/lowering/test_weight_binding.py.
+
+Source: TVM's `LiftTransformParams`, which makes the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from tuner.graph.relax_types import IRModule, RelaxFunction, num_inputs_of
+
+BIND_NAME = "bind_weights"
+"""The function of a built program that turns the arguments as the model has them into those of `main`."""
+
+_TVM_ATTRIBUTE = "num_input"
+_LIFTED_NAME = "main_transform_params"
+
+
+def lift_weights(module: IRModule) -> IRModule:
+    """Return the module with what `main` does to its weights alone in `bind_weights`.
+
+    Where no weights are known, or a result depends on weights alone, it stays as it is: TVM's pass cannot
+    lift what is returned. Then the price of a candidate of such operators alone is that of its work.
+
+    Args:
+        module: lowered and inlined: kernels, packed calls and operators left to TVM.
+    """
+    main = module["main"]
+    num_inputs = num_inputs_of(main)
+    if num_inputs is None or num_inputs == len(main.params) or _returns_constant(main, num_inputs):
+        return module
+    marked = module.clone()
+    marked.update_func(marked.get_global_var("main"), main.with_attr(_TVM_ATTRIBUTE, num_inputs))
+    lifted = relax.transform.LiftTransformParams()(marked)
+    builder = relax.BlockBuilder(lifted)
+    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in main.params]
+    inputs, weights = parameters[:num_inputs], parameters[num_inputs:]
+    with builder.function(BIND_NAME, parameters):
+        with builder.dataflow():
+            made = builder.emit(relax.Call(lifted.get_global_var(_LIFTED_NAME), [relax.Tuple(weights)]))
+            bound = [builder.emit(relax.TupleGetItem(made, index)) for index in range(len(made.ty.fields))]
+            result = builder.emit_output(relax.Tuple([*inputs, *bound]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _returns_constant(main: RelaxFunction, num_inputs: int) -> bool:
+    """Say whether a result depends on no input."""
+    varying = set(main.params[:num_inputs])
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if varying & set(relax.analysis.free_vars(binding.value)):
+                varying.add(binding.var)
+    result = main.body.body
+    returned = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    return any(each not in varying for each in returned)
+
+
+def bound_arguments(machine: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Return what `main` of a loaded program takes, given the arguments as the model has them.
+
+    The result holds the bound weights; keep it as long as `main` is called. Inputs come first, and may be
+    replaced.
+
+    Args:
+        machine: a `relax.VirtualMachine`.
+        arguments: inputs and weights, on the machine's device; weights keep their values from now on.
+    """
+    try:
+        bind = machine[BIND_NAME]
+    except AttributeError:
+        return list(arguments)
+    return list(bind(*arguments))

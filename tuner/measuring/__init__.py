@@ -1,0 +1,1 @@
+"""Measure programs on the target, in a worker process that survives crashes and hangs, and keep every outcome."""

@@ -1,0 +1,231 @@
+"""Messages between the measuring process and its worker: tagged documents, one per frame.
+
+A frame is eight bytes of length (big-endian), then MessagePack. Nothing that could run code crosses: modules
+travel as TVM's JSON, backends as references, inputs as shapes and a seed. Checked in
+tests/tuner/measuring/test_worker.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from records import Status
+from tuner.numerical_error import Deviation
+from tuner.targets.target import Target
+
+
+class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long one program is timed.
+
+    Attributes:
+        budget_s: time spent on samples, unless a single execution takes longer; three times as much where
+            other programs disturb too many of them.
+        sample_s: time of one sample; a shorter program is executed several times in each. Short samples fit
+            between the moments at which the operating system hands the processor to another program.
+        min_samples: samples taken even where the budget has ended, unless each alone exceeds it.
+        max_samples: samples after which timing ends.
+        spread: relative inter-quartile range at which timing ends early.
+    """
+
+    budget_s: float = 0.15
+    sample_s: float = 0.0005
+    min_samples: int = 7
+    max_samples: int = 100
+    spread: float = 0.02
+
+
+DEFAULT_TIMING = Timing()
+"""A tenth of a second per program, and a few per cent of spread."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Say what the worker works with; the first message."""
+
+    target: Target
+    backends: tuple[str, ...]
+    memory_limit_bytes: int | None
+
+
+class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Lower and build a module under a key, and check its results where asked.
+
+    With a reference they are checked against it, without one against the module by TVM's default lowering.
+    """
+
+    key: int
+    module_json: str
+    check: bool
+    reference_json: str | None = None
+    seed: int
+
+
+class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Time the module that was built under the key, then forget it unless it is to race later."""
+
+    key: int
+    seed: int
+    timing: Timing
+    keep: bool = False
+
+
+class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Time built modules in turn: each once per round, in an order of the round's own.
+
+    They stay loaded until a later race leaves them out.
+
+    Attributes:
+        keys: the modules that run; all others that were built are forgotten.
+        seed: of the inputs and of the orders.
+        first_round: number of the first round, which with the seed decides its order.
+        num_rounds: how many rounds.
+        sample_s: time of one sample; a shorter program is executed several times in each.
+    """
+
+    keys: tuple[int, ...]
+    seed: int
+    first_round: int
+    num_rounds: int
+    sample_s: float
+
+
+class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run a module once on the arrays that follow as frames of their own, and send its results back."""
+
+    module_json: str
+    function: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run two modules on the same random inputs, and tell how far their results are apart.
+
+    Attributes:
+        module_json: a module whose partitions their backends lower.
+        reference_json: what it is compared with.
+        seed: of the inputs.
+        unscheduled: whether what no partition holds, in either module, is run by TVM's own loops and NumPy's
+            matrix products instead of this project's schedules.
+    """
+
+    module_json: str
+    reference_json: str
+    seed: int
+    unscheduled: bool = False
+
+
+class ArrayInfo(msgspec.Struct, frozen=True):
+    """Shape and data type of an array whose bytes follow in a frame of their own."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """What was asked is done; results that were checked are off by so much.
+
+    It is None where nothing was checked, and where the reference has no number for any input that was drawn.
+    """
+
+    relative_error: float | None = None
+
+
+class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The samples in microseconds, and most bytes that were held beside the arguments."""
+
+    samples_us: tuple[float, ...]
+    peak_memory_bytes: int | None
+
+
+class Raced(msgspec.Struct, frozen=True, tag=True):
+    """The samples in microseconds, by program in the order of the keys, and by round."""
+
+    samples_us: tuple[tuple[float, ...], ...]
+
+
+class Compared(msgspec.Struct, frozen=True, tag=True):
+    """The result that is furthest from the reference's; named by its position."""
+
+    worst: Deviation
+
+
+class Ran(msgspec.Struct, frozen=True, tag=True):
+    """The results whose bytes follow, each in a frame of its own."""
+
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Why it could not be done, in one line."""
+
+    status: Status
+    message: str
+
+
+Request: TypeAlias = Start | Build | Time | Race | Run | Compare
+Reply: TypeAlias = Done | Timed | Raced | Compared | Ran | Failed
+
+_Message = TypeVar("_Message")
+_LENGTH_BYTES = 8
+
+WRONG_NUMBERS = "wrong numbers"
+"""How the message of a failed check begins."""
+
+
+def send(connection: socket.socket, message: Request | Reply) -> None:
+    """Send one message as a frame."""
+    send_bytes(connection, msgspec.msgpack.encode(message))
+
+
+def send_bytes(connection: socket.socket, payload: bytes | memoryview) -> None:
+    """Send one frame."""
+    connection.sendall(len(payload).to_bytes(_LENGTH_BYTES, "big"))
+    connection.sendall(payload)
+
+
+def receive_request(connection: socket.socket) -> Request:
+    """Wait for a request.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+    """
+    request: Request = msgspec.msgpack.decode(receive_bytes(connection), type=Request)
+    return request
+
+
+def receive_reply(connection: socket.socket) -> Reply:
+    """Wait for a reply, as long as the connection's time-out.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+        TimeoutError: nothing came in time.
+    """
+    reply: Reply = msgspec.msgpack.decode(receive_bytes(connection), type=Reply)
+    return reply
+
+
+def receive_bytes(connection: socket.socket) -> bytearray:
+    """Wait for one frame.
+
+    Raises:
+        EOFError: the other side has closed the connection.
+        TimeoutError: nothing came in time.
+    """
+    return _receive_exactly(connection, int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big"))
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    payload = bytearray(size)
+    view = memoryview(payload)
+    received = 0
+    while received < size:
+        try:
+            count = connection.recv_into(view[received:])
+        except ConnectionError as error:
+            raise EOFError("the other side has closed the connection") from error
+        if not count:
+            raise EOFError("the other side has closed the connection")
+        received += count
+    return payload

@@ -1,0 +1,70 @@
+"""How often a program is executed until its latency is known: samples, their spread, and when to stop.
+
+Nothing here runs a program; whoever samples passes what executes it. Checked in
+tests/tuner/measuring/test_worker.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tuner.measuring.messages import Timing
+
+
+class Sample(NamedTuple):
+    """Mean latency of some executions in a row, and whether another program took the processor meanwhile.
+
+    If one did, and one thread does all the work, the latency is what this process had of the processor: a
+    program that takes longer than the system's turns is never left alone on a busy one.
+    """
+
+    latency_us: float
+    is_disturbed: bool
+
+
+def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
+    """Return samples in microseconds, until their spread is small or the budget ends.
+
+    Samples during which the program lost the processor are left out where enough others are left.
+
+    Args:
+        run: executes the program so many times and says how that went.
+        timing: when to stop.
+    """
+    first = run(1)
+    number = num_executions(first, timing.sample_s)
+    if number > 1:
+        run(number)
+    samples = [first] if number == 1 else []
+    spent_s = sum(sample.latency_us for sample in samples) * 1e-6
+    while len(samples) < timing.max_samples and not _is_enough(samples, spent_s, timing):
+        sample = run(number)
+        samples.append(sample)
+        spent_s += sample.latency_us * number * 1e-6
+    quiet = _quiet(samples)
+    return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
+
+
+def num_executions(first: Sample, sample_s: float) -> int:
+    """Return how often a program is executed in a sample of so many seconds, by its first execution."""
+    return max(1, min(1000, int(sample_s * 1e6 / max(first.latency_us, 0.1))))
+
+
+def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:
+    """Say whether more samples would tell little, or cost too much."""
+    quiet = _quiet(samples)
+    if len(quiet) >= timing.min_samples:
+        return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread
+    patience = 3 if len(samples) >= timing.min_samples else timing.min_samples
+    return spent_s >= timing.budget_s * patience
+
+
+def _quiet(samples: Sequence[Sample]) -> tuple[float, ...]:
+    return tuple(sample.latency_us for sample in samples if not sample.is_disturbed)
+
+
+def _spread(samples: Sequence[float]) -> float:
+    first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return (third - first) / median

@@ -1,0 +1,329 @@
+"""The process that builds and times programs, so that one that crashes or hangs fails alone.
+
+It is started as `python -m tuner.measuring.worker DESCRIPTOR` with one end of a socket pair, and serves one
+request at a time until the other end closes. Inputs are made here (`tuner.measuring.inputs`); checks draw
+smaller or positive numbers where the usual ones give results that are not finite. Python errors become
+replies; a crash, a hang or a kill is the other side's to notice (`tuner.measuring.worker_process`). Checked in
+tests/tuner/measuring/test_worker.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from records import Status
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import backends_for
+from tuner.backends.tvm.native import TvmNative
+from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.graph.relax_types import IRModule
+from tuner.lowering.lower import (
+    Executable,
+    build_module,
+    build_planned,
+    build_reference,
+    build_unscheduled,
+    flat_arrays,
+    lower_module,
+)
+from tuner.lowering.weight_binding import bound_arguments
+from tuner.measuring.comparison import compare_results
+from tuner.measuring.inputs import INTERVALS, SIGNED, Interval, input_specs, own_intervals, random_inputs
+from tuner.measuring.messages import (
+    WRONG_NUMBERS,
+    ArrayInfo,
+    Build,
+    Compare,
+    Compared,
+    Done,
+    Failed,
+    Race,
+    Raced,
+    Ran,
+    Reply,
+    Request,
+    Run,
+    Start,
+    Time,
+    Timed,
+    receive_bytes,
+    receive_request,
+    send,
+    send_bytes,
+)
+from tuner.measuring.sampling import Sample, num_executions, take_samples
+from tuner.numerical_error import tolerance_of
+from tuner.targets.resolution import tvm_device
+from tuner.targets.target import Target
+
+_MESSAGE_CHARACTERS = 400
+
+_WATCH_PERIOD_S = 1.0
+
+
+_LEAST_US = 1e-3
+"""What a program takes that is shorter than the clock can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    executable: Executable
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    intervals: Mapping[int, Interval]
+    planned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Racer:
+    """A loaded program, and how often it is executed in one sample."""
+
+    run: Callable[[int], Sample]
+    number: int
+
+    @classmethod
+    def of(cls, run: Callable[[int], Sample], *, sample_s: float) -> _Racer:
+        return cls(run, num_executions(run(1), sample_s))
+
+    def sample_us(self) -> float:
+        """Return the mean latency of one sample."""
+        return self.run(self.number).latency_us
+
+
+class Worker:
+    """Holds what was built until it is timed."""
+
+    def __init__(self, start: Start) -> None:
+        self.target: Target = start.target
+        given = backends_for(start.backends, start.target)
+        # Probes of the device are kernels of TVM's, whoever may run the model's partitions.
+        probes = () if any(backend.name == TvmNative.name for backend in given) else (TvmNative(),)
+        self.backends: tuple[Backend, ...] = (*given, *probes)
+        self.built: dict[int, _Built] = {}
+        self.racing: dict[int, _Racer] = {}
+        self.kept_inputs: tuple[object, list[Any]] | None = None
+        self.device = tvm_device(start.target)
+
+    def build(self, request: Build) -> Reply:
+        """Lower, build, and check the results against TVM's default lowering where asked."""
+        module = tvm.ir.load_json(request.module_json)
+        lowered = lower_module(module, self.backends, self.target)
+        executable, planned_bytes = build_planned(lowered, self.target)
+        specs, intervals = input_specs(module), own_intervals(module)
+        self.built[request.key] = _Built(executable, specs, intervals, planned_bytes)
+        error = None
+        if request.check:
+            reference = self._reference(module, request.reference_json)
+            # A kernel may have no number for some inputs that are drawn; a whole model must have one for all.
+            results, expected = self._both_results(executable, reference, module, request.seed)
+            found = compare_results(results, expected, nan_agrees=True)
+            tolerance = tolerance_of(dtype for _, dtype in specs)
+            if not found.is_within(tolerance):
+                del self.built[request.key]
+                return Failed(Status.ERROR, f"{WRONG_NUMBERS}: {found.tensor} {found.describe(tolerance)}")
+            says_something = not all(np.isnan(array).all() for array in expected)
+            error = found.relative_error if says_something else None
+        return Done(error)
+
+    def time(self, request: Time) -> Reply:
+        """Time a built module; it is forgotten, so that memory does not pile up, unless it is to race."""
+        built = self.built[request.key] if request.keep else self.built.pop(request.key)
+        samples = take_samples(self._sampler(built, request.seed), request.timing)
+        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+
+    def race(self, request: Race) -> Reply:
+        """Time built modules in turn; all others are forgotten."""
+        for key in set(self.built) - set(request.keys):
+            del self.built[key]
+            self.racing.pop(key, None)
+        for key in request.keys:
+            if key not in self.racing:
+                self.racing[key] = _Racer.of(
+                    self._sampler(self.built[key], request.seed), sample_s=request.sample_s
+                )
+        samples: dict[int, list[float]] = {key: [] for key in request.keys}
+        for number in range(request.first_round, request.first_round + request.num_rounds):
+            order = np.random.default_rng((request.seed, number)).permutation(request.keys)
+            for key in map(int, order):
+                samples[key].append(self.racing[key].sample_us())
+        return Raced(tuple(map(tuple, samples.values())))
+
+    def _sampler(self, built: _Built, seed: int) -> Callable[[int], Sample]:
+        """Load a built module, and return what executes it so many times and says how that went."""
+        machine = relax.VirtualMachine(built.executable, self.device)
+        arguments = bound_arguments(machine, self._inputs(built.inputs, seed, own=built.intervals))
+        machine["main"](*arguments)
+
+        def run(number: int) -> Sample:
+            timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+            began_s = time.process_time()
+            latency_us = float(timer(*arguments).results[0]) * 1e6
+            spent_us = (time.process_time() - began_s) * 1e6
+            lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+            if lost and self.target.kind == "cpu" and self.target.num_threads == 1:
+                latency_us = min(latency_us, spent_us / (number + 1))  # TVM executes once before it times
+            return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
+
+        return run
+
+    def compare(self, request: Compare) -> Reply:
+        """Tell how far two modules' results are apart."""
+        module = tvm.ir.load_json(request.module_json)
+        reference = tvm.ir.load_json(request.reference_json)
+        build = self._compile_unscheduled if request.unscheduled else self._compile
+        return Compared(
+            compare_results(*self._both_results(build(module), build(reference), module, request.seed))
+        )
+
+    def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run a module once on given arrays."""
+        executable = self._compile(tvm.ir.load_json(request.module_json))
+        return self._results(executable, self._on_device(arrays), request.function)
+
+    def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
+        if reference_json is None:
+            return build_reference(module, self.target)
+        return self._compile(tvm.ir.load_json(reference_json))
+
+    def _compile(self, module: IRModule) -> Executable:
+        return build_module(lower_module(module, self.backends, self.target), self.target)
+
+    def _compile_unscheduled(self, module: IRModule) -> Executable:
+        return build_unscheduled(lower_module(module, self.backends, self.target), self.target)
+
+    def _both_results(
+        self, executable: Executable, reference: Executable, module: IRModule, seed: int
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Return what a module and its reference make of the same inputs, finite numbers where some do."""
+        specs = input_specs(module)
+        for interval in INTERVALS:
+            inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
+            expected = self._results(reference, inputs)
+            if all(np.isfinite(array).all() for array in expected):
+                break
+        return self._results(executable, inputs), expected
+
+    def _results(
+        self, executable: Executable, arguments: Sequence[Any], function: str = "main"
+    ) -> tuple[np.ndarray, ...]:
+        machine = relax.VirtualMachine(executable, self.device)
+        if function == "main":
+            arguments = bound_arguments(machine, arguments)
+        return flat_arrays(machine[function](*arguments))
+
+    def _inputs(
+        self,
+        specs: tuple[tuple[tuple[int, ...], str], ...],
+        seed: int,
+        interval: Interval = SIGNED,
+        *,
+        own: Mapping[int, Interval] = MappingProxyType({}),
+    ) -> list[Any]:
+        """Return random inputs on the device; the last ones are kept, for variants of one large program."""
+        key = (specs, seed, interval, tuple(sorted(own.items())))
+        if self.kept_inputs is None or self.kept_inputs[0] != key:
+            self.kept_inputs = None  # freed before the next ones are made
+            self.kept_inputs = (
+                key,
+                self._on_device(random_inputs(specs, seed, interval, own=own)),
+            )
+        return self.kept_inputs[1]
+
+    def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer requests until the other side closes the connection."""
+    start = receive_request(connection)
+    assert isinstance(start, Start), "the first message is Start"
+    _limit_memory(start.memory_limit_bytes)
+    try:
+        worker = Worker(start)
+    except Exception as error:  # a backend's own code may raise anything; the other side says it
+        send(connection, _failure(error))
+        return
+    send(connection, Done())
+    while True:
+        try:
+            request = receive_request(connection)
+        except EOFError:
+            return
+        _answer(worker, request, connection)
+
+
+def _answer(worker: Worker, request: Request, connection: socket.socket) -> None:
+    arrays = [_receive_array(connection, info) for info in request.arrays] if isinstance(request, Run) else []
+    try:
+        if isinstance(request, Run):
+            _send_results(connection, worker.run(request, arrays))
+        else:
+            send(connection, _handle(worker, request))
+    except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
+        logging.getLogger(__name__).debug("request failed", exc_info=True)
+        send(connection, _failure(error))
+
+
+def _handle(worker: Worker, request: Request) -> Reply:
+    if isinstance(request, Build):
+        return worker.build(request)
+    if isinstance(request, Time):
+        return worker.time(request)
+    if isinstance(request, Race):
+        return worker.race(request)
+    if isinstance(request, Compare):
+        return worker.compare(request)
+    raise TypeError(f"{type(request).__name__} is not a request that is answered twice")
+
+
+def _failure(error: Exception) -> Failed:
+    unsupported = isinstance(error, UnsupportedOperatorError)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TVM puts a C++ trace before the sentence that says what is wrong.
+    sentence = lines[0] if isinstance(error, TunerError) and lines else (lines[-1] if lines else "no message")
+    text = f"{type(error).__name__}: {sentence}"[:_MESSAGE_CHARACTERS]
+    return Failed(Status.UNSUPPORTED if unsupported else Status.ERROR, text)
+
+
+def _send_results(connection: socket.socket, results: Sequence[np.ndarray]) -> None:
+    send(connection, Ran(tuple(ArrayInfo(array.shape, str(array.dtype)) for array in results)))
+    for array in results:
+        send_bytes(connection, np.ascontiguousarray(array).tobytes())
+
+
+def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
+    return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
+
+
+def _limit_memory(limit_bytes: int | None) -> None:
+    """Let allocations beyond the limit fail here, before the kernel kills some other process for memory."""
+    if limit_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _die_with_parent(parent: int) -> None:
+    """End this process once its parent is gone, even amid a program that hangs."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_PERIOD_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    with socket.socket(fileno=int(sys.argv[1])) as end:
+        serve(end)

@@ -1,0 +1,391 @@
+"""A* search for the cheapest exact cover of a graph by options, in integer arithmetic.
+
+A state is the set of covered nodes; a step adds an option that holds the first uncovered node and is
+disjoint from what is covered, so that each cover is reached in exactly one order. Two things reach beyond the
+covered set and are part of the state where they matter:
+
+*Waiting.* Options may be chosen before what they read is covered, and two convex options can wait for each
+other: with a1 → b2 and b1 → a2, {a1, a2} and {b1, b2} each are convex, yet neither can run first. A chosen
+option with something before it and something after it that could yet be chosen together is *entangling*; the
+state keeps what must run before and after it, and a step that would close a circle is not taken. An option
+with one exit and no taps never entangles: every path through it passes through its exit.
+
+*Transitions.* Where data that changes backend costs something, the state keeps which backend made the values
+that uncovered nodes read, and which backends read values that are not yet made.
+
+The order of expansion is A*: with prices p from `tuner.partition.cover_bound`, a step costs cost − Σ p over its nodes,
+which is >= 0, so that this is Dijkstra's algorithm on reduced costs. Ties go to the state that covers more,
+then to the one found first. Where no option crosses from a prefix of the nodes to the rest, the two are
+searched one after the other, so that a loose bound here does not reopen what was settled there. Checked
+against exhaustive search in tests/tuner/partition/test_cover_search.py.
+
+Source: TVM RFC 62 ("Partitioner", Dijkstra over covered index sets); A* on dual prices is ours.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Waiting = tuple[tuple[int, int], ...]
+"""For each entangling option, bits of uncovered nodes that run before it and after it; sorted."""
+
+Makers = tuple[tuple[int, int, int], ...]
+"""Covered values still to be read: bits of their uncovered users, the backend that made them, and how
+many there are. Values with the same users are alike, so branches that meet in one node make few states."""
+
+PROGRESS_EVERY_STATES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to cover some nodes.
+
+    Attributes:
+        inside: bits of the nodes.
+        reads: bits of the outside nodes that inside nodes read.
+        cost: whole number >= 0.
+        backend: number of who runs it; -1 where transitions to and from it are free.
+    """
+
+    inside: int
+    reads: int
+    cost: int
+    backend: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoverProblem:
+    """What to cover and with what.
+
+    Attributes:
+        ancestors: for each node, bits of the nodes it depends on.
+        descendants: for each node, bits of the nodes that depend on it.
+        users: for each node, bits of the nodes that read it.
+        options: the ways to cover nodes.
+        prices: lower bounds a node, see `tuner.partition.cover_bound.node_prices`.
+        transition_cost: cost of each value that an option reads from another backend.
+    """
+
+    ancestors: Sequence[int]
+    descendants: Sequence[int]
+    users: Sequence[int]
+    options: Sequence[Option]
+    prices: Sequence[int]
+    transition_cost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """An exact cover.
+
+    Attributes:
+        chosen: positions of the options, in order of their first nodes.
+        cost: their costs and the transitions between them.
+        lower_bound: no cover costs less; equal to `cost` where it is proven to be the cheapest.
+        states: how many states were expanded.
+    """
+
+    chosen: tuple[int, ...]
+    cost: int
+    lower_bound: int
+    states: int
+
+
+class StuckError(Exception):
+    """No exact cover exists; `node` is the furthest that could not be covered."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(f"node {node} cannot be covered")
+        self.node = node
+
+
+def search_cover(
+    problem: CoverProblem,
+    *,
+    max_states: int | None = None,
+    beam_width: int = 64,
+    on_progress: Callable[[int, int], None] = lambda states, covered: None,
+) -> Cover:
+    """Return the cheapest exact cover, or a good one where more than `max_states` states would be needed.
+
+    Args:
+        problem: what to cover and with what.
+        max_states: states to expand before the proof is given up; no limit if None.
+        beam_width: states kept for each first uncovered node once it is.
+        on_progress: told, now and then, the states expanded and the most nodes covered in one.
+
+    Raises:
+        StuckError: there is no exact cover whose options can run in some order.
+    """
+    return _Search(problem, on_progress).run(max_states, beam_width)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the rest of a cover depends on.
+
+    Attributes:
+        covered: bits of covered nodes.
+        waiting: what entangling options impose.
+        makers: what was made for uncovered nodes, and by which backend; sorted.
+        readers: for options that read uncovered nodes, bits of these, and the backend; sorted.
+    """
+
+    covered: int
+    waiting: Waiting = ()
+    makers: Makers = ()
+    readers: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class _Visit:
+    """The best way known to a state."""
+
+    bound: int
+    parent: _State | None
+    option: int
+
+
+class _Search:
+    def __init__(self, problem: CoverProblem, on_progress: Callable[[int, int], None]) -> None:
+        self._problem = problem
+        self._on_progress = on_progress
+        self._everything = (1 << len(problem.prices)) - 1
+        self._slack = [option.cost - _price(problem, option.inside) for option in problem.options]
+        self._before = [
+            _union(problem.ancestors, option.inside) & ~option.inside for option in problem.options
+        ]
+        self._after = [
+            _union(problem.descendants, option.inside) & ~option.inside for option in problem.options
+        ]
+        self._entangles = [self._is_entangling(number) for number in range(len(problem.options))]
+        self._by_first: list[list[int]] = [[] for _ in problem.prices]
+        for number, option in enumerate(problem.options):
+            self._by_first[_first(option.inside)].append(number)
+        self._visits: dict[_State, _Visit] = {}
+        self._leaders: dict[tuple[int, Waiting], _State] = {}
+        self._furthest = 0
+        self._states = 0
+
+    def run(self, max_states: int | None, beam_width: int) -> Cover:
+        """Search segment by segment; what was chosen in one does not depend on any other."""
+        state = _State(0)
+        cost = lower_bound = sum(self._problem.prices)
+        chosen: list[int] = []
+        for end in self._segment_ends():
+            self._visits = {state: _Visit(cost, None, -1)}
+            self._leaders = {}
+            goal, bound = self._expand_by_bound(state, end, max_states)
+            if goal is None:
+                goal = self._expand_by_position(state, end, beam_width)
+            lower_bound += bound - cost
+            cost = self._visits[goal].bound
+            chosen += self._path(goal)
+            state = goal
+        return Cover(chosen=tuple(chosen), cost=cost, lower_bound=lower_bound, states=self._states)
+
+    def _segment_ends(self) -> list[int]:
+        """Return covered sets that every cover passes through: prefixes that no option crosses.
+
+        With transitions a prefix is reached in several states, which the rest depends on: one segment then.
+        """
+        if self._problem.transition_cost:
+            return [self._everything]
+        ends, reach = [], 0
+        for index, options in enumerate(self._by_first):
+            lasts = [self._problem.options[number].inside.bit_length() for number in options]
+            reach = max(reach, index + 1, *lasts)
+            if reach == index + 1:
+                ends.append((1 << reach) - 1)
+        return ends
+
+    def _expand_by_bound(self, start: _State, end: int, max_states: int | None) -> tuple[_State | None, int]:
+        """Return the goal and its cost, or None and a lower bound once there were too many states."""
+        sequence = 0
+        heap = [(self._visits[start].bound, 0, sequence, start)]
+        expanded: set[_State] = set()
+        while heap:
+            bound, _, _, state = heapq.heappop(heap)
+            if state in expanded:
+                continue
+            if state.covered == end:
+                return state, bound
+            if max_states is not None and self._states >= max_states:
+                return None, bound
+            expanded.add(state)
+            for successor in self._expand(state):
+                sequence += 1
+                visit = self._visits[successor]
+                heapq.heappush(heap, (visit.bound, -successor.covered.bit_count(), sequence, successor))
+        raise StuckError(self._furthest)
+
+    def _expand_by_position(self, start: _State, end: int, beam_width: int) -> _State:
+        """Return a goal, keeping for each first uncovered node only the most promising states."""
+        self._visits = {start: self._visits[start]}
+        self._leaders = {}
+        first, last = _first(~start.covered), end.bit_length()
+        waiting: dict[int, dict[_State, None]] = {position: {} for position in range(first, last + 1)}
+        waiting[first][start] = None
+        for position in range(first, last):
+            ranked = sorted(waiting[position], key=lambda state: self._visits[state].bound)
+            for state in ranked[:beam_width]:
+                for successor in self._expand(state):
+                    waiting[_first(~successor.covered)][successor] = None
+        if not waiting[last]:
+            raise StuckError(self._furthest)
+        return min(waiting[last], key=lambda state: self._visits[state].bound)
+
+    def _expand(self, state: _State) -> list[_State]:
+        """Return the states one option further that are now reached more cheaply than before."""
+        self._states += 1
+        first = _first(~state.covered)
+        self._furthest = max(self._furthest, first)
+        if self._states % PROGRESS_EVERY_STATES == 0:
+            self._on_progress(self._states, self._furthest)
+        bound = self._visits[state].bound
+        improved = []
+        for number in self._by_first[first]:
+            if self._problem.options[number].inside & state.covered:
+                continue
+            step = self._step(state, number)
+            if step is None:
+                continue
+            successor, transitions = step
+            reached = bound + self._slack[number] + transitions
+            known = self._visits.get(successor)
+            if (known is None or reached < known.bound) and not self._is_dominated(successor, reached):
+                self._visits[successor] = _Visit(reached, state, number)
+                improved.append(successor)
+        return improved
+
+    def _is_dominated(self, state: _State, bound: int) -> bool:
+        """Say whether another state with the same nodes covered does better whatever follows.
+
+        Whatever follows costs that state at most a transition more for each use of a value that another
+        backend made there, and for each value still wanted by an option that is only there.
+        """
+        if not self._problem.transition_cost:
+            return False
+        key = state.covered, state.waiting
+        leader = self._leaders.get(key)
+        if leader is None or bound < self._visits[leader].bound:
+            self._leaders[key] = state
+            return False
+        if leader == state:
+            return False
+        uses = sum(
+            wanted.bit_count() for wanted, backend in leader.readers if (wanted, backend) not in state.readers
+        )
+        made_here = {(users, backend): count for users, backend, count in state.makers}
+        for users, backend, count in leader.makers:
+            uses += max(count - made_here.get((users, backend), 0), 0) * users.bit_count()
+        return bound >= self._visits[leader].bound + uses * self._problem.transition_cost
+
+    def _step(self, state: _State, number: int) -> tuple[_State, int] | None:
+        """Return the state after an option and the cost of its transitions; None where it closes a circle."""
+        covered = state.covered | self._problem.options[number].inside
+        waiting: Waiting | None = state.waiting
+        if state.waiting or self._entangles[number]:
+            waiting = self._wait(state.waiting, number, covered)
+            if waiting is None:
+                return None
+        if not self._problem.transition_cost:
+            return _State(covered, waiting or ()), 0
+        makers, readers, transitions = self._transit(state, number, covered)
+        return _State(covered, waiting or (), makers, readers), transitions
+
+    def _wait(self, waiting: Waiting, number: int, covered: int) -> Waiting | None:
+        """Return what entangling options impose after one more option; None where a circle would close."""
+        inside = self._problem.options[number].inside
+        before, after = self._before[number], self._after[number]
+        for earlier, later in waiting:
+            if inside & earlier and inside & later:
+                return None
+            if inside & later:
+                before |= earlier
+            if inside & earlier:
+                after |= later
+        entries = [
+            (earlier | (before if inside & earlier else 0), later | (after if inside & later else 0))
+            for earlier, later in waiting
+        ]
+        entries.append((before, after))
+        uncovered = {(earlier & ~covered, later & ~covered) for earlier, later in entries}
+        return tuple(sorted(entry for entry in uncovered if all(entry)))
+
+    def _is_entangling(self, number: int) -> bool:
+        """Say whether something before an option and something after it could yet be chosen together.
+
+        They cannot where a path between them passes through the option: whatever holds both is not convex
+        then. It is enough to look at what the option reads: paths from further up pass through more of it.
+        """
+        option = self._problem.options[number]
+        return any(
+            self._after[number]
+            & ~_union(self._problem.descendants, option.inside & self._problem.descendants[read])
+            for read in _indices(option.reads)
+        )
+
+    def _transit(
+        self, state: _State, number: int, covered: int
+    ) -> tuple[Makers, tuple[tuple[int, int], ...], int]:
+        """Return makers and readers after an option, and what its values that change backend cost."""
+        option = self._problem.options[number]
+        made: Counter[tuple[int, int]] = Counter()
+        readers = []
+        values = 0
+        for users, backend, count in state.makers:
+            if users & option.inside and 0 <= option.backend != backend:
+                values += count
+            made[users & ~covered, backend] += count
+        for wanted, backend in state.readers:
+            if 0 <= option.backend != backend:
+                values += (wanted & option.inside).bit_count()
+            readers.append((wanted & ~covered, backend))
+        if option.backend >= 0:
+            for index in _indices(option.inside):
+                made[self._problem.users[index] & ~covered, option.backend] += 1
+            readers.append((option.reads & ~covered, option.backend))
+        makers = tuple(sorted((users, backend, count) for (users, backend), count in made.items() if users))
+        return (
+            makers,
+            tuple(sorted(each for each in readers if each[0])),
+            values * self._problem.transition_cost,
+        )
+
+    def _path(self, goal: _State) -> tuple[int, ...]:
+        chosen = []
+        state: _State | None = goal
+        while state is not None:
+            visit = self._visits[state]
+            if visit.option >= 0:
+                chosen.append(visit.option)
+            state = visit.parent
+        return tuple(reversed(chosen))
+
+
+def _price(problem: CoverProblem, inside: int) -> int:
+    return sum(problem.prices[index] for index in _indices(inside))
+
+
+def _union(neighbours: Sequence[int], inside: int) -> int:
+    union = 0
+    for index in _indices(inside):
+        union |= neighbours[index]
+    return union
+
+
+def _first(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _indices(bits: int) -> list[int]:
+    indices = []
+    while bits:
+        lowest = bits & -bits
+        indices.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return indices

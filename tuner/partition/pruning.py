@@ -1,0 +1,83 @@
+"""Drop candidates that are unlikely to be chosen, so that fewer need measuring.
+
+This is a heuristic without proof: a dropped candidate could have been part of the cheapest partition. It
+keeps, for each backend, every single operator, every *maximal* candidate (one that no other of its backend
+contains), what is left of a maximal candidate where another backend's maximal one cuts into it, and every
+candidate that another backend offers for exactly the same nodes. Where candidates are windows over long
+chains, most overlap some maximal one and little is dropped; the report says how many. Checked in
+tests/tuner/partition/test_pruning.py.
+
+Source: TVM RFC 62 ("PruneCandidates").
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.graph.index_set import IndexSet
+from tuner.partition.candidate import CandidatePartition
+from tuner.partition.find_partition import Candidates
+
+
+def prune_candidates(found: Candidates) -> Candidates:
+    """Return the candidates that are worth pricing, and the report with how many were dropped.
+
+    O(candidates × candidates that share a node with them).
+    """
+    maximal = _maximal(found.candidates)
+    wanted = {(inside, backend) for backend, insides in maximal.items() for inside in insides}
+    wanted |= _remainders(maximal)
+    offers = Counter(candidate.sub_graph.inside for candidate in found.candidates)
+    kept = tuple(
+        candidate
+        for candidate in found.candidates
+        if len(candidate.sub_graph.inside) == 1
+        or (candidate.sub_graph.inside, candidate.backend) in wanted
+        or offers[candidate.sub_graph.inside] > 1
+    )
+    counts = Counter((candidate.backend, candidate.rule) for candidate in kept)
+    report = replace(
+        found.report,
+        num_by_rule=dict(sorted(counts.items())),
+        num_pruned=found.report.num_pruned + len(found.candidates) - len(kept),
+    )
+    return Candidates(candidates=kept, report=report)
+
+
+def _maximal(candidates: Sequence[CandidatePartition]) -> dict[str, tuple[IndexSet, ...]]:
+    """Return each backend's candidates that none of its others contains."""
+    insides: dict[str, dict[IndexSet, None]] = defaultdict(dict)
+    for candidate in candidates:
+        insides[candidate.backend][candidate.sub_graph.inside] = None
+    return {
+        backend: tuple(inside for inside in own if not _is_contained(inside, holding))
+        for backend, own in insides.items()
+        for holding in [_by_node(own)]
+    }
+
+
+def _by_node(insides: dict[IndexSet, None]) -> dict[int, list[IndexSet]]:
+    """Return the sets that hold each node."""
+    holding: dict[int, list[IndexSet]] = defaultdict(list)
+    for inside in insides:
+        for index in inside:
+            holding[index].append(inside)
+    return holding
+
+
+def _is_contained(inside: IndexSet, holding: dict[int, list[IndexSet]]) -> bool:
+    return any(inside != other and inside.is_subset(other) for other in holding[inside.first])
+
+
+def _remainders(maximal: dict[str, tuple[IndexSet, ...]]) -> set[tuple[IndexSet, str]]:
+    """Return what is left of each maximal candidate without each that another backend has."""
+    holding = {backend: _by_node(dict.fromkeys(insides)) for backend, insides in maximal.items()}
+    left = set()
+    for backend, insides in maximal.items():
+        for inside in insides:
+            for other, others in holding.items():
+                if other != backend:
+                    left |= {(inside - cut, backend) for index in inside for cut in others[index]}
+    return {each for each in left if each[0]}

@@ -1,0 +1,264 @@
+"""A torch module as a stage for the pipeline engine, differentiated by autograd.
+
+The whole backward of a stage is one call of autograd. Split, the input half stops at the nodes where weights
+come in and keeps the gradients there, and the weight half goes on from them, so that neither does the other's
+work. Gradients are added up a stage at a time and not in `.grad`: a tied weight that two stages of one
+process share has a part from each. Checked in
+tests/tuner/programs/test_autograd_stage.py.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024, section 2), for the two halves;
+torch.distributed.pipelining, whose functions find the nodes where they part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from tuner.plan import TensorInfo
+
+Tensors = dict[str, torch.Tensor]
+
+LOSS = "loss"
+
+
+class StageModule(Protocol):
+    """A stage as `tuner.stages.torch_stages` makes it, or one of one's own."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Takes `inputs` in order and returns the tuple of `outputs`."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it reads: received, or the user's."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it makes."""
+        ...
+
+    @property
+    def received(self) -> tuple[TensorInfo, ...]:
+        """What comes from the stage before, relays included."""
+        ...
+
+    @property
+    def sent(self) -> tuple[TensorInfo, ...]:
+        """What goes to the stage after, relays included."""
+        ...
+
+    @property
+    def relayed(self) -> tuple[str, ...]:
+        """Names of what it receives and sends on."""
+        ...
+
+
+class StageAction(Protocol):
+    """What a program is told to do: one of `F`, `B`, `I`, `W`, and the micro-batch."""
+
+    @property
+    def kind(self) -> str:
+        """`F` forward, `B` whole backward, `I` its input half, `W` its weight half."""
+        ...
+
+    @property
+    def micro_batch(self) -> int:
+        """Number of the micro-batch."""
+        ...
+
+
+class AutogradStage:
+    """One stage of a torch module, ready to run; satisfies the engine's `StageProgram`.
+
+    Args:
+        stage: what it is.
+        inputs: gives the user's inputs of a micro-batch by name.
+        loss: makes the loss of a micro-batch from all tensors by name; only for the last stage in training.
+        differentiable: names of the tensors that cross borders and have gradients.
+    """
+
+    def __init__(
+        self,
+        stage: StageModule,
+        *,
+        inputs: Callable[[int], Tensors],
+        loss: Callable[[int, Tensors], torch.Tensor] | None,
+        differentiable: frozenset[str],
+    ) -> None:
+        self._stage = stage
+        self._inputs = inputs
+        self._loss = loss
+        self.received = stage.received
+        self.sent = stage.sent
+        self.sent_gradients = tuple(info for info in stage.received if info.name in differentiable)
+        self.received_gradients = tuple(info for info in stage.sent if info.name in differentiable)
+        self._weights = {
+            name: weight for name, weight in stage.module.named_parameters() if weight.requires_grad
+        }
+        self._kept: dict[int, _Kept] = {}
+        self._gradients: Tensors = {}
+        self._losses: dict[int, float] = {}
+        self._num_micro_batches = 0
+
+    def start_step(self, num_micro_batches: int) -> None:
+        """Forget what the step before left."""
+        self._kept.clear()
+        self._gradients = {}
+        self._losses = {}
+        self._num_micro_batches = num_micro_batches
+
+    def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run one action; return what other stages wait for."""
+        match action.kind:
+            case "F":
+                return self._forward(action.micro_batch, given)
+            case "B":
+                return self._backward(self._kept.pop(action.micro_batch), given)
+            case "I":
+                return self._backward_input(self._kept[action.micro_batch], given)
+            case _:
+                self._backward_weight(self._kept.pop(action.micro_batch), given)
+                return {}
+
+    def gradients(self) -> Tensors:
+        """Return each weight's gradient, the mean over the step's micro-batches."""
+        return {
+            name: self._gradients[name] / self._num_micro_batches
+            if name in self._gradients
+            else torch.zeros_like(weight)
+            for name, weight in self._weights.items()
+        }
+
+    def losses(self) -> dict[int, float]:
+        """Return the loss of each micro-batch; empty but for the last stage."""
+        return dict(self._losses)
+
+    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
+        leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
+        known = {**self._inputs(micro_batch), **given, **leaves}
+        roots = [LOSS] if self._loss is not None else [info.name for info in self.received_gradients]
+        with torch.set_grad_enabled(bool(roots)):
+            made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
+            known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
+            if self._loss is not None:
+                known[LOSS] = self._loss(micro_batch, known)
+                self._losses[micro_batch] = float(known[LOSS].detach())
+        if not roots:
+            return {info.name: known[info.name] for info in self._stage.sent}
+        own = {info.name for info in self._stage.outputs} | {LOSS}
+        self._kept[micro_batch] = _Kept(
+            leaves=leaves,
+            roots={name: known[name] for name in roots if name in own and known[name].requires_grad},
+        )
+        return {info.name: known[info.name].detach() for info in self._stage.sent}
+
+    def _backward(self, kept: _Kept, given: Mapping[str, torch.Tensor]) -> Tensors:
+        wanted = [*kept.leaves.values(), *self._weights.values()]
+        found = _gradients_of(kept.roots, wanted, given)
+        num_leaves = len(kept.leaves)
+        self._add(found[num_leaves:])
+        return self._returned(kept, found[:num_leaves], given)
+
+    def _backward_input(self, kept: _Kept, given: Mapping[str, torch.Tensor]) -> Tensors:
+        kept.given = dict(given)
+        if not kept.leaves or not kept.roots:
+            return self._returned(kept, [None] * len(kept.leaves), given)
+        kept.edges = {name: get_gradient_edge(root) for name, root in kept.roots.items()}
+        found, kept.groups = stage_backward_input(
+            list(kept.roots.values()),
+            [_gradient_at(name, root, given) for name, root in kept.roots.items()],
+            list(kept.leaves.values()),
+            iter(self._weights.values()),
+        )
+        return self._returned(kept, found, given)
+
+    def _backward_weight(self, kept: _Kept, given: Mapping[str, torch.Tensor]) -> None:
+        weights = list(self._weights.values())
+        if kept.groups is None:  # The input half had nothing to do, or there was none.
+            self._add(_gradients_of(kept.roots, weights, kept.given or given))
+            return
+        reached = {node for group in kept.groups for node in group["params"]}
+        # Groups may share nodes, so none may free what it has read; all is freed with what was kept.
+        stage_backward_weight(iter(weights), kept.groups, retain_graph=True)
+        found = [weight.grad for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        # Weights whose use no received tensor takes part in are in no group.
+        apart = [number for number, weight in enumerate(weights) if _node_of(weight) not in reached]
+        for number, gradient in zip(
+            apart, self._gradients_apart(kept, [weights[i] for i in apart]), strict=True
+        ):
+            found[number] = gradient
+        self._add(found)
+
+    @staticmethod
+    def _gradients_apart(kept: _Kept, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        if not weights:
+            return []
+        return torch.autograd.grad(
+            list(kept.edges.values()),
+            weights,
+            [_gradient_at(name, kept.roots[name], kept.given) for name in kept.edges],
+            allow_unused=True,
+        )
+
+    def _add(self, found: Sequence[torch.Tensor | None]) -> None:
+        for name, gradient in zip(self._weights, found, strict=True):
+            if gradient is None:
+                continue
+            if name in self._gradients:
+                self._gradients[name] += gradient
+            else:
+                self._gradients[name] = gradient.clone()
+
+    def _returned(
+        self, kept: _Kept, found: Sequence[torch.Tensor | None], given: Mapping[str, torch.Tensor]
+    ) -> Tensors:
+        """Return each received tensor's gradient: of its use here, of its use further on, or both."""
+        returned = {}
+        for (name, leaf), own in zip(kept.leaves.items(), found, strict=True):
+            further = given.get(name) if name in self._stage.relayed else None
+            parts = [part for part in (own, further) if part is not None]
+            returned[name] = sum(parts[1:], parts[0]) if parts else torch.zeros_like(leaf)
+        return returned
+
+
+class _Kept:
+    """What a stage keeps of a micro-batch from its forward to its backward."""
+
+    def __init__(self, leaves: Tensors, roots: Tensors) -> None:
+        self.leaves = leaves
+        self.roots = roots
+        self.given: Tensors = {}
+        self.edges: dict[str, GradientEdge] = {}
+        self.groups: list[dict[str, Any]] | None = None
+
+
+def _gradients_of(
+    roots: Tensors, wanted: Sequence[torch.Tensor], given: Mapping[str, torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    if not roots or not wanted:
+        return [None] * len(wanted)
+    return torch.autograd.grad(
+        list(roots.values()),
+        wanted,
+        [_gradient_at(name, root, given) for name, root in roots.items()],
+        allow_unused=True,
+    )
+
+
+def _gradient_at(name: str, root: torch.Tensor, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return given[name] if name in given else torch.ones_like(root)
+
+
+def _node_of(weight: torch.Tensor) -> Any:
+    """Return the node that adds up a weight's gradient."""
+    return get_gradient_edge(weight).node

@@ -1,0 +1,465 @@
+"""A plan's stages as programs for the pipeline engine: compiled by TVM, with torch tensors at the interface.
+
+Each function of a stage is partitioned exactly as the plan says (its sub-graphs and their backends, by
+fingerprint), lowered and built; nothing is searched or measured again. The joint backward and the two halves
+of a split one are programs of their own, so a split schedule does no work twice. Tensors cross by DLPack
+without a copy. Weights are the model's, or drawn from a seed, alike in every process. Stages of a plan for a
+GPU run on torch's current one, in the stream that TVM and torch share by default. Checked in
+tests/tuner/programs/test_compiled_stages.py; on a GPU it was not run yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import tvm
+from torch.utils.dlpack import from_dlpack
+from tvm import relax
+
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import available_backends
+from tuner.errors import TunerError
+from tuner.frontend import MODEL_FILES, load_model, require_trust
+from tuner.frontend.model import Model, Reference
+from tuner.graph import DataflowGraph
+from tuner.graph.relax_types import IRModule
+from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.lower import build_module, lower_module
+from tuner.lowering.outline import extract_function, outline_partitions
+from tuner.lowering.workload_of import describe_function
+from tuner.partition.candidate import HOST
+from tuner.partition.find_partition import find_candidates, find_partition
+from tuner.partition.price import Invalid, Price
+from tuner.plan import Figure, ModelPlan, TensorInfo
+from tuner.programs.autograd_stage import StageAction, Tensors
+from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
+from tuner.stages.interface import gradient_name
+from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
+
+
+class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every process needs to build the same programs.
+
+    Attributes:
+        plan: the plan's part that the tuner made.
+        seed: draws weights and inputs.
+        trust_model: whether the user wants the code run that the plan names as its model, where it names any.
+    """
+
+    plan: ModelPlan
+    seed: int = 0
+    trust_model: bool = False
+
+
+def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Build the stages with the given numbers.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
+            is missing.
+    """
+    model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
+    stages = build_stages(model, _cuts(model, spec.plan))
+    target = _target_of(spec.plan)
+    backends = available_backends(target)
+    weights = draw_weights(model, spec.seed)
+    returned = _returned_gradients(stages)
+    inputs = _inputs_on_device(model, spec)
+    return {
+        number: CompiledStage(
+            stages[number],
+            machines={
+                name: _compile(function, spec.plan, backends, target)
+                for name, function in _functions_of(stages[number]).items()
+            },
+            weights=_on_device({name: weights[name] for name in stages[number].parameters}, target),
+            inputs=inputs,
+            sent_gradients=returned[number],
+            received_gradients=returned[number + 1] if number + 1 < len(stages) else (),
+        )
+        for number in stage_numbers
+    }
+
+
+def check_spec(spec: ProgramSpec) -> None:
+    """Refuse, before any process starts, a plan whose device or model is not on this machine.
+
+    Raises:
+        TunerError: there is no such GPU, or a model's file is not the one that was tuned, or the model is
+            code that the user did not name.
+    """
+    _target_of(spec.plan)
+    require_trust(spec.plan.model, trusted=spec.trust_model)
+    if Path(spec.plan.model).suffix in MODEL_FILES:
+        load_planned_model(spec)
+
+
+def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Build stages as an engine's ranks ask for them: the specification comes as JSON text.
+
+    Raises:
+        ValueError: the text is not a `ProgramSpec`.
+        TunerError: see `load_programs`.
+    """
+    return load_programs(msgspec.json.decode(spec_json, type=ProgramSpec), stage_numbers)
+
+
+def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
+    """Load the plan's model, and make sure that it still is the one that was tuned.
+
+    Args:
+        spec: the plan, and whether the user trusts the code that it names.
+        guarded: see `load_model`.
+
+    Raises:
+        TunerError: its structure or shapes differ, or it is code that the user did not name.
+    """
+    plan = spec.plan
+    require_trust(plan.model, trusted=spec.trust_model)
+    model = load_model(
+        plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
+    )
+    found = describe_function(model.module["main"], "model", module=model.module).fingerprint
+    if found != plan.model_fingerprint:
+        raise TunerError(
+            f"model {plan.model} has fingerprint {found}, the plan was made for {plan.model_fingerprint}; "
+            "tune it again"
+        )
+    return model
+
+
+def draw_weights(model: Model, seed: int) -> Tensors:
+    """Return the model's weights, random where it holds none; the same in every process."""
+    drawn = draw_tensors(model, rng=np.random.default_rng([seed, 0]))
+    return {name: _aligned(drawn[name]) for name in model.parameter_names}
+
+
+def draw_inputs(model: Model, seed: int, micro_batch: int) -> Tensors:
+    """Return random inputs of one micro-batch; the same in every process."""
+    rng = np.random.default_rng([seed, 1, micro_batch])
+    drawn = {}
+    for spec in model.inputs:
+        if np.issubdtype(np.dtype(spec.dtype), np.floating):
+            values = rng.standard_normal(spec.shape).astype(spec.dtype)
+        else:
+            values = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)
+        drawn[spec.name] = _aligned(values)
+    return drawn
+
+
+def _aligned(values: np.ndarray) -> torch.Tensor:
+    """Return a copy in torch's memory, which is aligned to 64 bytes as TVM asks; NumPy's is not."""
+    return torch.from_numpy(np.ascontiguousarray(values)).clone()
+
+
+class Machine:
+    """A compiled function that takes and returns torch tensors by name."""
+
+    def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
+        self._machine = relax.VirtualMachine(executable, _device(target))
+        self._inputs = [info.name for info in function.inputs]
+        self._outputs = [info.name for info in function.outputs]
+
+    def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run on the inputs among the known tensors; return every output by name."""
+        arguments = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
+        results = self._machine["main"](*arguments)
+        return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
+
+
+class CompiledStage:
+    """One stage, ready to run; satisfies the engine's `StageProgram`.
+
+    Args:
+        stage: what it is.
+        machines: its compiled functions by `forward`, `backward`, `backward_input`, `backward_weight`.
+        weights: its weights by name.
+        inputs: gives the user's inputs of a micro-batch.
+        sent_gradients: names of the received tensors whose gradients go back.
+        received_gradients: names of the sent tensors whose gradients come back.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        machines: Mapping[str, Machine],
+        weights: Tensors,
+        inputs: Callable[[int], Tensors],
+        sent_gradients: Sequence[str],
+        received_gradients: Sequence[str],
+    ) -> None:
+        self._stage = stage
+        self._machines = machines
+        self._weights = weights
+        self._inputs = inputs
+        self.received = stage.received
+        self.sent = stage.sent
+        self.sent_gradients = _chosen(stage.received, sent_gradients)
+        self.received_gradients = _chosen(stage.sent, received_gradients)
+        self._kept: dict[int, Tensors] = {}
+        self._gradients: Tensors = {}
+        self._losses: dict[int, float] = {}
+        self._num_micro_batches = 0
+
+    def start_step(self, num_micro_batches: int) -> None:
+        """Forget what the step before left."""
+        self._kept.clear()
+        self._gradients = {}
+        self._losses = {}
+        self._num_micro_batches = num_micro_batches
+
+    def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run one action; return what other stages wait for.
+
+        Raises:
+            TunerError: the stage has no such function.
+        """
+        match action.kind:
+            case "F":
+                return self._forward(action.micro_batch, given)
+            case "B":
+                return self._backward("backward", action.micro_batch, given, is_last=True)
+            case "I":
+                return self._backward("backward_input", action.micro_batch, given, is_last=False)
+            case _:
+                return self._backward("backward_weight", action.micro_batch, given, is_last=True)
+
+    def gradients(self) -> Tensors:
+        """Return each weight's gradient, the mean over the step's micro-batches."""
+        return {name: total / self._num_micro_batches for name, total in self._gradients.items()}
+
+    def losses(self) -> dict[int, float]:
+        """Return the loss of each micro-batch; empty but for the last stage."""
+        return dict(self._losses)
+
+    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
+        known = {**self._inputs(micro_batch), **given}
+        made = self._machines["forward"]({**known, **self._weights})
+        if not self._stage.sent:
+            for info in self._stage.outputs:
+                if not info.shape:
+                    self._losses[micro_batch] = float(made[info.name])
+        known |= made
+        if "backward" in self._machines:
+            keep = {info.name for info in self._stage.saved}
+            self._kept[micro_batch] = {name: value for name, value in known.items() if name in keep}
+        return {info.name: known[info.name] for info in self._stage.sent}
+
+    def _backward(
+        self, function: str, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_last: bool
+    ) -> Tensors:
+        known = self._kept.pop(micro_batch)
+        known |= {gradient_name(name): value for name, value in given.items()}
+        if function not in self._machines and function == "backward_input":
+            self._kept[micro_batch] = known  # Nothing waits for this stage: its weight half does all.
+            return {}
+        if function not in self._machines:
+            function = "backward"
+        made = self._machines[function]({**known, **self._weights})
+        if not is_last:
+            self._kept[micro_batch] = known | made
+        self._add(made)
+        if function == "backward_weight":
+            return {}
+        return {info.name: self._returned(info.name, made, given) for info in self.sent_gradients}
+
+    def _add(self, made: Tensors) -> None:
+        for name in self._stage.parameters:
+            gradient = made.get(gradient_name(name))
+            if gradient is None:
+                continue
+            if name in self._gradients:
+                self._gradients[name] += gradient
+            else:
+                self._gradients[name] = gradient.clone()
+
+    def _returned(self, name: str, made: Tensors, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a received tensor's gradient: of its use here, of its use further on, or both."""
+        parts = [made.get(gradient_name(name)), given.get(name) if name in self._stage.relayed else None]
+        found = [part for part in parts if part is not None]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def reference_step(
+    spec: ProgramSpec, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Return losses by micro-batch and mean gradients of the model's own program, or else of the uncut model.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for, or its program takes no such inputs.
+    """
+    model = load_planned_model(spec)
+    if model.reference is not None:
+        return _steps_of_reference(model, model.reference, spec.seed, num_micro_batches)
+    target = _target_of(spec.plan)
+    (stage,) = build_stages(model, ())
+    machines = {
+        name: Machine(build_module(function.module, target), function, target)
+        for name, function in _functions_of(stage).items()
+        if name in ("forward", "backward")
+    }
+    whole = CompiledStage(
+        stage,
+        machines=machines,
+        weights=_on_device(draw_weights(model, spec.seed), target),
+        inputs=_inputs_on_device(model, spec),
+        sent_gradients=(),
+        received_gradients=(),
+    )
+    whole.start_step(num_micro_batches)
+    for micro_batch in range(num_micro_batches):
+        whole.run(_Step("F", micro_batch), {})
+        if "backward" in machines:
+            whole.run(_Step("B", micro_batch), {})
+    return whole.losses(), {name: gradient.cpu().numpy() for name, gradient in whole.gradients().items()}
+
+
+def _steps_of_reference(
+    model: Model, reference: Reference, seed: int, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Run the program that the model was imported from; only gradients that a stage makes are returned."""
+    if not model.training:
+        return {}, {}
+    losses: dict[int, float] = {}
+    total: dict[str, np.ndarray] = {}
+    for micro_batch in range(num_micro_batches):
+        drawn = draw_inputs(model, seed, micro_batch)
+        try:
+            loss, found = reference.gradients(model, {name: value.numpy() for name, value in drawn.items()})
+        except Exception as error:  # foreign code: the user's own module
+            reason = str(error).strip().partition("\n")[0]
+            raise TunerError(
+                f"{model.name} cannot run on inputs that were drawn for it ({reason}); let its function "
+                "return example inputs that show what whole numbers it takes"
+            ) from error
+        losses[micro_batch] = float(loss)
+        for name, gradient in found.items():
+            share = gradient / num_micro_batches
+            total[name] = total[name] + share if name in total else share
+    (stage,) = build_stages(model, ())
+    made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
+    return losses, {
+        name: gradient for name, gradient in total.items() if gradient_name(name) in made or gradient.any()
+    }
+
+
+def _target_of(plan: ModelPlan) -> Target:
+    """Return the plan's target as this machine has it; a GPU's code is for the plan's own architecture."""
+    if plan.device_kind == "cpu":
+        return resolve_target("cpu", num_threads=plan.num_threads)
+    here = resolve_target("cuda")
+    planned, found = (_architecture(text) for text in (plan.target, here.tvm_json))
+    if planned != found:
+        raise TunerError(
+            f"the plan was tuned for {plan.device_model} ({planned}), but this machine's GPU is {found}; "
+            "tune on this machine"
+        )
+    return Target(name="cuda", kind="cuda", tvm_json=plan.target, num_threads=1)
+
+
+def _architecture(target_json: str) -> str:
+    """Return such as `sm_90`; features of one architecture alone (`sm_90a`) are not told apart."""
+    return str(json.loads(target_json).get("arch", "unknown")).rstrip("a")
+
+
+def _device(target: Target) -> Any:
+    """Return TVM's handle of the device that this process computes on."""
+    return tvm.cuda(torch.cuda.current_device()) if target.kind == "cuda" else tvm.cpu()
+
+
+def _on_device(tensors: Tensors, target: Target) -> Tensors:
+    return {name: tensor.to(target.kind) for name, tensor in tensors.items()}
+
+
+def _inputs_on_device(model: Model, spec: ProgramSpec) -> Callable[[int], Tensors]:
+    """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
+    kind = spec.plan.device_kind
+
+    @functools.cache
+    def inputs(micro_batch: int) -> Tensors:
+        return {name: t.to(kind) for name, t in draw_inputs(model, spec.seed, micro_batch).items()}
+
+    return inputs
+
+
+class _Step(msgspec.Struct, frozen=True):
+    kind: str
+    micro_batch: int
+
+
+def _functions_of(stage: Stage) -> dict[str, StageFunction]:
+    functions = {
+        "forward": stage.forward,
+        "backward": stage.backward,
+        "backward_input": stage.backward_input,
+        "backward_weight": stage.backward_weight if stage.backward_input is not None else None,
+    }
+    return {name: function for name, function in functions.items() if function is not None}
+
+
+def _cuts(model: Model, plan: ModelPlan) -> tuple[int, ...]:
+    """Find the plan's cuts again: each stage but the last ends after its last layer."""
+    return cut_after(model, [stage.layers[-1] for stage in plan.stages[:-1]])
+
+
+def _returned_gradients(stages: Sequence[Stage]) -> list[tuple[str, ...]]:
+    """Return, for each stage, the received tensors whose gradients it sends back."""
+    returned: list[tuple[str, ...]] = [()] * len(stages)
+    for number in reversed(range(len(stages))):
+        stage = stages[number]
+        made = set() if stage.backward is None else {info.name for info in stage.backward.outputs}
+        later = set(returned[number + 1]) if number + 1 < len(stages) else set()
+        returned[number] = tuple(
+            info.name
+            for info in stage.received
+            if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in later)
+        )
+    return returned
+
+
+def _chosen(infos: Sequence[TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    wanted = set(names)
+    return tuple(info for info in infos if info.name in wanted)
+
+
+def _compile(
+    function: StageFunction, plan: ModelPlan, backends: Sequence[Backend], target: Target
+) -> Machine:
+    partitioned = _partition_as_planned(function.module, plan, backends, target)
+    lowered = lower_module(partitioned, backends, target)
+    return Machine(build_module(lowered, target), function, target)
+
+
+def _partition_as_planned(
+    module: IRModule, plan: ModelPlan, backends: Sequence[Backend], target: Target
+) -> IRModule:
+    """Partition a function into the plan's sub-graphs, found again by their fingerprints."""
+    graph = DataflowGraph.from_function(module)
+    planned = {(part.workload_fingerprint, part.backend): part.figure for part in plan.partition}
+    missing = sorted({part.backend for part in plan.partition} - {backend.name for backend in backends})
+    if missing:
+        raise TunerError(
+            f"the plan runs sub-graphs on the backend {missing[0]}, which is not available here; "
+            "see `tessel backends`, or tune on this machine"
+        )
+    candidates = find_candidates(graph, gather_specs(backends, target)).candidates
+    prices: list[Price] = []
+    for candidate in candidates:
+        if candidate.backend == HOST:
+            prices.append(Figure(latency_us=0.0, source="derived"))
+            continue
+        workload = describe_function(extract_function(graph, candidate.sub_graph, candidate.backend))
+        prices.append(
+            planned.get((workload.fingerprint, candidate.backend), Invalid("the plan does not use it"))
+        )
+    partition = find_partition(graph, candidates, prices, launch_penalty_us=plan.launch_penalty_us)
+    return outline_partitions(graph, partition.chosen)

@@ -1,0 +1,251 @@
+"""Resolve a user's target text into a `Target` and TVM's target object.
+
+`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
+a device that need not be here. Programs can be built for each of them, but are measured only for what is
+here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
+that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
+environment (tuner/measuring/environment.py), which every measurement carries. Checked in
+tests/tuner/targets/test_resolution.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psutil
+import threadpoolctl
+import tvm
+from tvm.target import detect_target
+
+from records.cores import num_usable_cores
+from tuner.errors import TunerError, UnknownNameError
+from tuner.targets.target import Target
+
+TvmTarget: TypeAlias = Any
+"""A `tvm.target.Target`; TVM ships no types."""
+
+_REMOTE = "rpc://"
+
+_BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
+"""Words that a tag may have and the driver's name of the same GPU may lack, or the other way round."""
+
+_VARIANTS = frozenset(("ti", "super", "laptop", "mobile", "max", "d", "le", "mx"))
+"""Words that make another GPU of the same number; a tag without them names another device."""
+
+_RELATED_TAGS = {"nvidia/nvidia-h200": "nvidia/nvidia-h100"}
+"""Tags that this TVM lacks, by the tag of a device with the same multiprocessors (compute capability 9.0)."""
+
+
+def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
+    """Return the target that the text names.
+
+    Args:
+        text: `cpu`, `cuda` or a TVM tag.
+        num_threads: threads a measurement may use on a CPU; by default the physical cores at hand.
+
+    Raises:
+        UnknownNameError: no such target; the message lists near matches.
+        TunerError: `cuda` is asked for, and this machine has no GPU.
+        ValueError: the number of threads is not positive, or the target is behind TVM's RPC tracker.
+    """
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"{num_threads} threads were asked for, but a program needs one; give 1 or more")
+    refuse_remote(text)
+    attributes = _attributes(text)
+    kind = "cuda" if attributes["kind"] == "cuda" else "cpu"
+    return Target(
+        name=text,
+        kind=kind,
+        tvm_json=json.dumps(attributes, sort_keys=True, separators=(",", ":")),
+        num_threads=(num_threads or num_physical_cores()) if kind == "cpu" else 1,
+    )
+
+
+def refuse_remote(text: str) -> None:
+    """Refuse a device behind TVM's RPC tracker: what was measured for it would have run on this machine.
+
+    Raises:
+        ValueError: the text is the address of one.
+    """
+    if text.startswith(_REMOTE):
+        raise ValueError(
+            f"target {text!r} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+        )
+
+
+def known_targets() -> tuple[str, ...]:
+    """Return the names that `resolve_target` knows: `cpu`, `cuda`, and every tag of a CPU or GPU, sorted."""
+    return ("cpu", "cuda", *sorted({*_tags(), *_RELATED_TAGS}))
+
+
+def tvm_target(target: Target) -> TvmTarget:
+    """Return TVM's own object for a target; a GPU's comes with the host that drives it."""
+    device = tvm.target.Target(json.loads(target.tvm_json))
+    if target.kind == "cuda":
+        return device.with_host(tvm.target.Target(_host_attributes()))
+    return device
+
+
+def tvm_device(target: Target) -> Any:
+    """Return TVM's handle of the device that a target names on this machine."""
+    return tvm.cuda(0) if target.kind == "cuda" else tvm.cpu()
+
+
+def measuring_obstacle(target: Target) -> str | None:
+    """Return why programs for the target cannot be measured on this machine; None where they can.
+
+    A tag is measured only where it names the very device that is here.
+    """
+    wanted = json.loads(target.tvm_json)
+    if target.kind == "cuda":
+        device = tvm.cuda(0)
+        if not device.exist:
+            return "this machine has no NVIDIA GPU with its driver"
+        here = {**_local_gpu_attributes(), "device_name": str(device.device_name)}
+        return gpu_difference(target.name, wanted, here)
+    return cpu_difference(wanted, _host_attributes())
+
+
+def check_measurable(target: Target) -> None:
+    """Refuse a target whose measurements would be those of another device.
+
+    Raises:
+        TunerError: it is not the device that is here.
+    """
+    obstacle = measuring_obstacle(target)
+    if obstacle is not None:
+        raise TunerError(
+            f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, "
+            f"or use --target {target.kind} to measure this one"
+        )
+
+
+def cpu_difference(wanted: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return how a CPU target differs from this machine's, both as TVM's attributes; None where it does not.
+
+    The number of cores is part of a target's text, so it is part of what a measurement claims.
+    """
+    for name, subject in (("mcpu", "processor"), ("num-cores", "number of cores")):
+        if wanted.get(name) != here[name]:
+            asked = wanted.get(name, "not given")
+            return f"its {subject} ({name}) is {asked}, this machine's is {here[name]}"
+    return None
+
+
+def gpu_difference(name: str, wanted: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return how a GPU target differs from this machine's GPU; None where it does not.
+
+    Args:
+        name: `cuda`, which is the GPU that is here, or a tag.
+        wanted: TVM's attributes of the target.
+        here: those of the GPU, and `device_name`, its driver's name for it.
+    """
+    if name == "cuda":
+        return None
+    asked, found = (str(attributes.get("arch", "unknown")).rstrip("a") for attributes in (wanted, here))
+    if asked != found:
+        return f"it has architecture {asked}, this machine's {here['device_name']} has {found}"
+    tag_words, device_words = (
+        frozenset(re.findall(r"[a-z0-9]+", text.lower())) - _BRANDS
+        for text in (name.rpartition("/")[2], str(here["device_name"]))
+    )
+    same = tag_words <= device_words and not (device_words - tag_words) & _VARIANTS
+    return None if same else f"this machine's GPU is {here['device_name']}"
+
+
+def num_physical_cores() -> int:
+    """Count the cores that this process may use, hyper-threads not counted twice."""
+    usable = num_usable_cores()
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def cpu_model() -> str:
+    """Return the processor's own name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def blas_version() -> tuple[str, str]:
+    """Return name and version of the BLAS inside NumPy, such as `("openblas", "0.3.31 SkylakeX")`."""
+    found = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    # SciPy ships a BLAS of its own; which of the two is listed first changes from run to run.
+    found.sort(
+        key=lambda library: ("numpy" not in Path(library["filepath"]).parent.name, library["filepath"])
+    )
+    for library in found:
+        return library["internal_api"], f"{library['version']} {library.get('architecture', '')}".strip()
+    return "blas", "unknown"
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Return TVM's target attributes; only those that decide what code is made."""
+    if text == "cpu":
+        return _host_attributes()
+    if text == "cuda":
+        return _local_gpu_attributes()
+    if text in _tags():
+        return _exported(text)
+    if text in _RELATED_TAGS:
+        return _exported(_RELATED_TAGS[text])
+    near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"use cpu, cuda or a tag such as {_some_tags()}"
+    raise UnknownNameError(f"target {text!r} is not one of the {len(known_targets())} known ones; {hint}")
+
+
+@functools.cache
+def _tags() -> frozenset[str]:
+    """Return the tags of CPUs and NVIDIA GPUs; nothing here lowers programs for other kinds of devices."""
+    tags = map(str, tvm.target.list_tags())
+    return frozenset(tag for tag in tags if str(tvm.target.Target(tag).kind) in ("llvm", "cuda"))
+
+
+def _some_tags() -> str:
+    return "nvidia/nvidia-a100, aws/cpu/c5.xlarge"
+
+
+def _exported(tag: str) -> dict[str, Any]:
+    exported = tvm.target.Target(tag).export()
+    return {name: _plain(value) for name, value in exported.items() if name not in ("tag", "keys") and value}
+
+
+def _plain(value: Any) -> Any:
+    """Return TVM containers as what JSON knows."""
+    if isinstance(value, str | int | float | bool):
+        return value
+    if hasattr(value, "items"):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value]
+
+
+def _host_attributes() -> dict[str, Any]:
+    detected = detect_target.detect_target_from_device("cpu")
+    return {"kind": "llvm", "mcpu": str(detected.attrs["mcpu"]), "num-cores": num_physical_cores()}
+
+
+def _local_gpu_attributes() -> dict[str, Any]:
+    device = tvm.cuda(0)
+    if not device.exist:
+        raise TunerError(
+            "target 'cuda' needs an NVIDIA GPU with its driver on this machine, and none was found; use "
+            "--target cpu, or run tessel on a machine that has one"
+        )
+    version = str(device.compute_version).replace(".", "")
+    return {
+        "kind": "cuda",
+        "arch": f"sm_{version}a" if version == "90" else f"sm_{version}",
+        "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
+        "max_threads_per_block": int(device.max_threads_per_block),
+        "thread_warp_size": int(device.warp_size),
+    }

@@ -1,0 +1,121 @@
+"""Compare an imported model with its source program, once, before anything is measured.
+
+Every later check compares one of our own programs with another, and an import that is wrong is wrong in both.
+So the imported program is run as a whole, without any partition, beside the user's own under its own
+framework. The outcome is a record that names code, weights, mode and seed: a second run compares nothing.
+Checked in tests/tuner/tuning/test_import_check.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from records import Workload
+from records.workload import describe
+from tuner.errors import TunerError
+from tuner.frontend.loss import with_logits
+from tuner.frontend.model import IRModule, Model, Reference
+from tuner.lowering.workload_of import describe_function
+from tuner.numerical_error import COMPARISON, Deviation, compare_outputs, tolerance_of, worst
+from tuner.tuning.session import Session, TuningProgress, checked_error
+
+logger = logging.getLogger(__name__)
+
+
+def check_import(model: Model, session: Session) -> float | None:
+    """Return the largest error of an imported model against its own program; see `tuner.numerical_error`.
+
+    Outputs are compared, and for training the loss, once for each model, seed and environment.
+
+    Returns:
+        None for a model that was written here, which has nothing to be compared with.
+
+    Raises:
+        TunerError: the import is wrong; names the first operator that is, or else the output.
+    """
+    reference = model.reference
+    if reference is None:
+        return None
+    workload = _workload(model)
+    tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
+    session.on_progress(TuningProgress(text="comparing the import with the model's own program"))
+    found = checked_error(
+        session,
+        workload,
+        settings=reference_settings(model, session),
+        tolerance=tolerance,
+        check=lambda: _compare(model, reference, session),
+    )
+    if not found.is_within(tolerance):
+        raise TunerError(_refusal(model, reference, session, found, tolerance))
+    return found.relative_error
+
+
+def reference_settings(model: Model, session: Session) -> str:
+    """Return what a comparison with a model's own program depends on, for its record; empty without one."""
+    reference = model.reference
+    if reference is None:
+        return ""
+    program = reference.fingerprint(model)
+    return f"reference={reference.label};mode={reference.mode};seed={session.seed};program={program}"
+
+
+def compare_with_reference(
+    model: Model,
+    session: Session,
+    module: IRModule,
+    inputs: Mapping[str, np.ndarray],
+    expected: Sequence[np.ndarray],
+) -> Deviation:
+    """Run a module that takes what the model takes, and return the result that is furthest off.
+
+    Args:
+        model: whose weights are used.
+        session: what runs it.
+        module: what is run.
+        inputs: of the model, by name.
+        expected: its outputs; for training the loss comes first.
+    """
+    weights = [np.asarray(model.parameters[name]) for name in model.parameter_names]
+    found = session.measurer.run(module, [*inputs.values(), *weights])
+    names = _output_names(max(len(expected), len(found)), has_loss=model.training)
+    deviations = compare_outputs(
+        dict(zip(names, found, strict=False)), dict(zip(names, expected, strict=False)), same_types=True
+    )
+    return worst(deviations) or Deviation(tensor="nothing", relative_error=0.0)
+
+
+def _workload(model: Model) -> Workload:
+    workload = describe_function(model.module["main"], "model", module=model.module)
+    facts = [("check", "import"), COMPARISON]
+    return describe("model", workload.inputs, workload.operators, workload.results, facts)
+
+
+def _compare(model: Model, reference: Reference, session: Session) -> Deviation:
+    inputs, expected = reference.draw(model.inputs, session.seed)
+    return compare_with_reference(model, session, with_logits(model), inputs, expected)
+
+
+def _output_names(number: int, *, has_loss: bool) -> list[str]:
+    names = ["the loss"] if has_loss else []
+    others = number - len(names)
+    return names + (["the output"] if others == 1 else [f"output {index}" for index in range(others)])
+
+
+def _refusal(model: Model, reference: Reference, session: Session, found: Deviation, tolerance: float) -> str:
+    """Say what is wrong with an import, and where it begins."""
+    session.on_progress(TuningProgress(text="looking for the operator that is imported wrongly"))
+    inputs, _ = reference.draw(model.inputs, session.seed)
+    try:
+        place = reference.locate(model, inputs, session.measurer.run, tolerance)
+    except Exception:  # foreign code is run; what is wrong stands without its place
+        logger.debug("the operator was not found", exc_info=True)
+        place = ""
+    first = f"; {place} is the first that differs" if place else ""
+    return (
+        f"{model.name} is imported wrongly: {found.tensor} {found.describe(tolerance)}, against the "
+        f"model's own program{first}; write the model without that operator"
+    )

@@ -1,0 +1,326 @@
+"""Cut a model into stages and measure each function of each stage.
+
+Cuts are given, or found from measured costs of single layers: each distinct layer is a stage of its own for
+that purpose, so that the twelve equal blocks of a transformer are measured once. Every function of a stage
+is partitioned over the backends and measured as a whole. Gradients of the chained stages are checked against
+those of the program that the model was imported from, or else of the uncut model. Checked in
+tests/tuner/tuning/test_tune.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from records.workload import describe
+from tuner.errors import TunerError
+from tuner.frontend.model import Model
+from tuner.graph.relax_types import IRModule
+from tuner.lowering.structure import Structure
+from tuner.lowering.workload_of import describe_function
+from tuner.measuring.launch_penalty import measure_launch_penalty
+from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
+from tuner.plan import Figure, StagePlan, TiedParameter
+from tuner.pricing.protocol import is_spent
+from tuner.stages import (
+    Stage,
+    StageFunction,
+    build_stages,
+    check_gradients,
+    choose_cuts,
+    cut_after,
+    cut_between,
+    layers_of,
+    tied_groups,
+)
+from tuner.tuning.import_check import check_import, reference_settings
+from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
+from tuner.tuning.session import Session, TuningProgress, checked_error
+from tuner.tuning.stage_pricing import predict_stage, price_stage
+
+_LayerKey: TypeAlias = tuple[str, ...]
+"""Names what a layer's functions are; equal for equal layers."""
+
+_WEIGHT_COPIES = 2
+"""Weights and their gradients, which every stage holds when training; one copy when not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStages:
+    """A model's stages with their costs.
+
+    Attributes:
+        stages: plain data, in order.
+        tied: groups of parameters that are one and the same.
+        functions: the partitioned functions, by `stage1.forward` and the like.
+        max_error: largest relative error of outputs and gradients against the model's own program, or else
+            against the uncut model; None where nothing ran.
+        import_error: see `tuner.tuning.import_check`.
+    """
+
+    stages: tuple[StagePlan, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+    functions: tuple[PartitionedFunction, ...]
+    max_error: float | None
+    import_error: float | None
+
+
+def measure_stages(
+    model: Model,
+    session: Session,
+    *,
+    num_stages: int | None = None,
+    cuts: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> MeasuredStages:
+    """Cut the model, and measure each stage's forward, joint backward and split backward.
+
+    Args:
+        model: what is cut.
+        session: what measures.
+        num_stages: how many stages, where cuts are to be found.
+        cuts: names of modules after which a stage ends, else those that the model marks; where there are
+            any they decide alone.
+        memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
+
+    Raises:
+        TunerError: the model was imported wrongly or cannot be cut so, a function cannot be measured, or
+            gradients are wrong.
+        UnknownNameError: a cut names no module.
+    """
+    import_error = check_import(model, session)
+    penalty_us = measure_launch_penalty(session.measurer).latency_us
+    if cuts is None and model.cuts:
+        cuts = model.cuts
+    if cuts is not None:
+        positions = cut_after(model, cuts)
+        if num_stages is not None and len(positions) + 1 != num_stages:
+            raise TunerError(
+                f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
+                "asked for; give one cut less than devices, or leave out cuts and marks"
+            )
+    else:
+        positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
+    stages = build_stages(model, positions)
+    partitioned = _partition_stages(session, stages, penalty_us)
+    figures = {name: price_stage(session, function) for name, function in partitioned.items()}
+    return MeasuredStages(
+        stages=tuple(_stage_plan(stage, figures) for stage in stages),
+        tied=tied_groups(model, stages),
+        functions=tuple(partitioned.values()),
+        max_error=_check(model, session, stages, partitioned),
+        import_error=import_error,
+    )
+
+
+def _find_cuts(
+    model: Model,
+    session: Session,
+    num_stages: int,
+    memory_limit_bytes: int | None,
+    penalty_us: float,
+) -> tuple[int, ...]:
+    """Cut between layers so that the slowest stage is as fast as can be, by costs of layers.
+
+    Where prices are active, layers are predicted from their parts, and measured only while cuts may change.
+    """
+    layers = layers_of(model)
+    if num_stages == 1:
+        return ()
+    alone = build_stages(model, cut_between(layers, range(1, len(layers))))
+    keys, functions_of_layer = [], {}
+    for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
+        functions = _functions_of(stage, split=False)
+        key = tuple(
+            describe_function(f.module["main"], module=f.module).fingerprint for f in functions.values()
+        )
+        keys.append(key)
+        if key not in functions_of_layer:
+            session.on_progress(
+                TuningProgress(text=f"layer {layer.name}", completed=index, total=len(layers))
+            )
+            functions_of_layer[key] = [
+                _partition(session, function, name, penalty_us) for name, function in functions.items()
+            ]
+    copies = _WEIGHT_COPIES if model.training else 1
+
+    def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
+        return choose_cuts(
+            costs_us,
+            [copies * stage.weight_bytes + stage.saved_bytes for stage in alone],
+            num_stages,
+            memory_limit_bytes=memory_limit_bytes,
+            communication_us=[float(stage.boundary_bytes) for stage in alone[:-1]],
+            names=[layer.name for layer in layers],
+        )
+
+    return cut_between(layers, _settle_cuts(session, keys, functions_of_layer, cut))
+
+
+def _settle_cuts(
+    session: Session,
+    keys: Sequence[_LayerKey],
+    functions_of_layer: Mapping[_LayerKey, Sequence[PartitionedFunction]],
+    cut: Callable[[Sequence[float]], tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the cuts, pricing layers as the session's mode says.
+
+    Active: all layers are predicted first. While the slowest stage could, with every unmeasured layer at the
+    low end of its interval, be faster than that of the cuts at hand by more than the regret, the layer whose
+    interval weighs most in the slowest stage is measured.
+    """
+    pricing = session.pricing
+    price = predict_stage if pricing.mode == "active" else price_stage
+    figures = {
+        key: [price(session, function) for function in functions]
+        for key, functions in functions_of_layer.items()
+    }
+    while True:
+        likely_us = [sum(figure.latency_us for figure in figures[key]) for key in keys]
+        hopeful_us = [sum(map(_low_us, figures[key])) for key in keys]
+        chosen, hopeful = cut(likely_us), cut(hopeful_us)
+        slowest_us, slowest = _slowest_stage(likely_us, chosen)
+        at_best_us, _ = _slowest_stage(hopeful_us, hopeful)
+        is_settled = at_best_us >= slowest_us * (1 - pricing.regret)
+        if pricing.mode != "active" or is_settled or is_spent(pricing):
+            return chosen
+        doubt_us: dict[_LayerKey, float] = {}
+        for index in slowest:
+            if likely_us[index] > hopeful_us[index]:
+                doubt = likely_us[index] - hopeful_us[index]
+                doubt_us[keys[index]] = doubt_us.get(keys[index], 0.0) + doubt
+        if not doubt_us:
+            return chosen
+        wanted = max(doubt_us, key=lambda key: (doubt_us[key], key))
+        figures[wanted] = [price_stage(session, function) for function in functions_of_layer[wanted]]
+        pricing.num_measured += len(functions_of_layer[wanted])
+
+
+def _low_us(figure: Figure) -> float:
+    """Return the low end of a prediction, and a measured latency as it is."""
+    predicted = figure.source == "predicted" and figure.interval_us is not None
+    return figure.interval_us[0] if predicted and figure.interval_us is not None else figure.latency_us
+
+
+def _slowest_stage(costs_us: Sequence[float], cuts: Sequence[int]) -> tuple[float, range]:
+    """Return the cost and the layers of the slowest stage, the first of equals."""
+    bounds = [0, *cuts, len(costs_us)]
+    stages = [range(first, last) for first, last in itertools.pairwise(bounds)]
+    slowest = max(stages, key=lambda stage: sum(costs_us[index] for index in stage))
+    return sum(costs_us[index] for index in slowest), slowest
+
+
+def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunction]:
+    functions = {"forward": stage.forward, "backward": stage.backward}
+    if split and stage.backward_input is not None:
+        # Where inputs need no gradient, the weight half is the joint backward: there is nothing to split.
+        functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
+    return {f"{stage.name}.{name}": function for name, function in functions.items() if function is not None}
+
+
+def _partition_stages(
+    session: Session, stages: Sequence[Stage], penalty_us: float
+) -> dict[str, PartitionedFunction]:
+    """Partition every function of every stage; stages of equal structure are searched once."""
+    known: dict[Structure, PartitionedFunction] = {}
+    partitioned = {}
+    for stage in stages:
+        for name, function in _functions_of(stage).items():
+            structure = Structure(function.module)
+            if structure not in known:
+                known[structure] = _partition(session, function, name, penalty_us)
+            found = known[structure]
+            partitioned[name] = replace(found, priced=replace(found.priced, name=name))
+    return partitioned
+
+
+def _partition(
+    session: Session, function: StageFunction, name: str, penalty_us: float
+) -> PartitionedFunction:
+    priced = price_function(session, function.module, name=name, launch_penalty_us=penalty_us)
+    return choose_partition(priced)
+
+
+def _stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
+    return StagePlan(
+        name=stage.name,
+        layers=stage.layers,
+        inputs=stage.inputs,
+        outputs=stage.outputs,
+        relayed=stage.relayed,
+        parameters=stage.parameters,
+        forward=figures[f"{stage.name}.forward"],
+        backward=figures.get(f"{stage.name}.backward"),
+        backward_input=figures.get(f"{stage.name}.backward_input"),
+        backward_weight=figures.get(f"{stage.name}.backward_weight"),
+        weight_bytes=stage.weight_bytes,
+        saved_bytes=stage.saved_bytes,
+        saved_for_weight_bytes=stage.saved_for_weight_bytes,
+        boundary_bytes=stage.boundary_bytes,
+    )
+
+
+def _check(
+    model: Model,
+    session: Session,
+    stages: Sequence[Stage],
+    partitioned: Mapping[str, PartitionedFunction],
+) -> float | None:
+    """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
+    if session.pricing.mode == "model":
+        return None
+    settings = f"stages={len(stages)};" + ",".join(function.fingerprint for function in partitioned.values())
+    session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
+    workload = describe_function(model.module["main"], "model", module=model.module)
+    tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
+    # The share below which a gradient is rounding errors is part of what is checked.
+    facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE)), COMPARISON]
+    found = checked_error(
+        session,
+        describe("model", workload.inputs, workload.operators, workload.results, facts),
+        tolerance=tolerance,
+        settings=settings if model.reference is None else f"{reference_settings(model, session)};{settings}",
+        check=lambda: _stages_error(model, session, stages, partitioned),
+    )
+    if not found.is_within(tolerance):
+        raise TunerError(
+            f"the stages of {model.name} differ from {_whole(model)}: {found.tensor} "
+            f"{found.describe(tolerance)}; {_advice(model)}"
+        )
+    return found.relative_error
+
+
+def _whole(model: Model) -> str:
+    return "the uncut model" if model.reference is None else "the model's own program"
+
+
+def _advice(model: Model) -> str:
+    if model.reference is None:
+        return "cut elsewhere with --cut, or leave a backend out with --backends"
+    return (
+        "leave a backend out with --backends, or tune it with --infer if its code stops or changes gradients "
+        "(no_grad, detach, hooks)"
+    )
+
+
+def _stages_error(
+    model: Model,
+    session: Session,
+    stages: Sequence[Stage],
+    partitioned: Mapping[str, PartitionedFunction],
+) -> Deviation:
+    partitioned_by_module = {
+        id(function.module): partitioned[name].module
+        for stage in stages
+        for name, function in _functions_of(stage).items()
+    }
+
+    def run(module: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        # The uncut model runs without any partition: TVM's own fusion and kernels, no library.
+        return session.measurer.run(partitioned_by_module.get(id(module), module), inputs)
+
+    return check_gradients(model, stages, seed=session.seed, run=run)

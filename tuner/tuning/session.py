@@ -1,0 +1,214 @@
+"""The resources of a tuning session: target, backends, records, measuring process.
+
+A session owns the open record store and the measuring worker, and gives both back on any exit; every finished
+measurement is in the records by then. It also holds how to say what is going on (`TuningProgress`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from records import Match, Measurement, RecordStore, Status, Workload, open_store
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import available_backends, backends_for
+from tuner.measuring.environment import environment_of
+from tuner.measuring.measurer import MeasureProgress, Measurer
+from tuner.numerical_error import Deviation
+from tuner.pricing.protocol import Pricing
+from tuner.targets.device_probe import ensure_probed
+from tuner.targets.resolution import check_measurable, resolve_target
+from tuner.targets.target import Target
+
+CHECK_BACKEND = "check"
+"""What records of numerical checks carry for a backend; their samples are the check's own duration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningProgress:
+    """One sign of life: what is being done, and how much of it is done."""
+
+    text: str
+    completed: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Everything that measures, for one target.
+
+    Attributes:
+        target: what is built for and measured on.
+        backends: who may run sub-graphs; available on the target.
+        store: the records.
+        measurer: measures what the records do not have.
+        seed: seed of random inputs.
+        pricing: how candidates get their prices.
+        on_progress: told what is going on.
+    """
+
+    target: Target
+    backends: tuple[Backend, ...]
+    store: RecordStore
+    measurer: Measurer
+    seed: int
+    pricing: Pricing
+    on_progress: Callable[[TuningProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """Who may run sub-graphs, and how measurements are made.
+
+    Attributes:
+        backend_names: backends to choose among; every available one if None.
+        trials: MetaSchedule trials per kernel; 0 leaves that backend out, unless there is a database.
+        database: folder of a MetaSchedule database to read and add to; one of our own if None.
+        schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
+            that the records hold.
+        num_threads: threads each measurement uses; all cores if None.
+        jobs: programs built at once.
+        seed: seed of random inputs.
+        match: which records of other environments are used again.
+    """
+
+    backend_names: Sequence[str] | None = None
+    trials: int = 0
+    database: str | None = None
+    schedule_cost_model: str = "tvm"
+    num_threads: int | None = None
+    jobs: int = 1
+    seed: int = 0
+    match: Match = Match.EXACT
+
+
+@contextmanager
+def start_session(
+    target_name: str,
+    settings: SessionSettings = SessionSettings(),
+    *,
+    records_url: str,
+    pricing: Pricing | None = None,
+    on_progress: Callable[[TuningProgress], None] = lambda progress: None,
+) -> Iterator[Session]:
+    """Open the records and start the measuring worker; both are given back when the body ends.
+
+    Args:
+        target_name: as a user writes it, such as `cpu`.
+        settings: who may run sub-graphs, and how measurements are made.
+        records_url: SQLAlchemy URL or path of the records.
+        pricing: how candidates get their prices; all measured if None.
+        on_progress: told what is going on.
+
+    Raises:
+        UnknownNameError: there is no such target or backend; lists those there are.
+        TunerError: the target is not the device that is here, or a backend that was asked for cannot run
+            here; says why.
+        RecordError: the records cannot be opened.
+    """
+    target = resolve_target(target_name, num_threads=settings.num_threads)
+    check_measurable(target)  # before a file of records is made
+    backends = _backends(settings.backend_names, target, _tuned(settings, records_url))
+
+    def report(progress: MeasureProgress) -> None:
+        operators = progress.record.workload.operators
+        name = operators[0].name if operators else progress.record.workload.role
+        on_progress(
+            TuningProgress(
+                text=f"measuring {name} on {progress.record.measurement.backend}",
+                completed=progress.completed,
+                total=progress.total,
+            )
+        )
+
+    with (
+        open_store(records_url) as store,
+        Measurer(
+            store,
+            target,
+            backends,
+            jobs=settings.jobs,
+            seed=settings.seed,
+            match=settings.match,
+            on_progress=report,
+        ) as measurer,
+    ):
+        on_progress(TuningProgress(text="probing the device"))
+        # No backend takes part in a probe, so that none's versions decide whether it is known.
+        measurer.new_measurements += ensure_probed(store, target=target, environment=environment_of(target))
+        yield Session(
+            target=target,
+            backends=backends,
+            store=store,
+            measurer=measurer,
+            seed=settings.seed,
+            pricing=pricing or Pricing(),
+            on_progress=on_progress,
+        )
+
+
+def checked_error(
+    session: Session, workload: Workload, *, settings: str, tolerance: float, check: Callable[[], Deviation]
+) -> Deviation:
+    """Return a numerical check's worst tensor, from the records where the check was passed before.
+
+    A check that failed is made again, because the records know by how much, but not in which tensor.
+
+    Args:
+        session: what the check runs on.
+        workload: names what is checked.
+        settings: what else the result depends on, such as a partition's fingerprint.
+        tolerance: largest relative error that passes.
+        check: makes the check and returns the worst tensor.
+    """
+    measurer = session.measurer
+    found = measurer.find(workload, CHECK_BACKEND, settings=settings)
+    if found is not None:
+        known = Deviation(tensor="what was checked before", relative_error=found.measurement.relative_error)
+        if known.is_within(tolerance):
+            return known
+    start = time.perf_counter()
+    deviation = check()
+    if deviation.relative_error is None:
+        return deviation
+    session.store.append(
+        workload,
+        Measurement(
+            workload_fingerprint=workload.fingerprint,
+            backend=CHECK_BACKEND,
+            settings=settings,
+            target=session.target.text,
+            environment=measurer.environment(CHECK_BACKEND),
+            status=Status.OK,
+            samples_us=((time.perf_counter() - start) * 1e6,),
+            relative_error=deviation.relative_error,
+            measured_at=time.time(),
+            seed=session.seed,
+        ),
+    )
+    measurer.new_measurements += 1
+    return deviation
+
+
+def _tuned(settings: SessionSettings, records_url: str) -> str | None:
+    """Return the reference of the tuned backend that was asked for."""
+    if not settings.trials and settings.database is None:
+        return None
+    where = {} if settings.database is None else {"database": settings.database}
+    named = {
+        "trials": settings.trials,
+        **where,
+        "cost_model": settings.schedule_cost_model,
+        "records": records_url,
+    }
+    return f"metaschedule?{urlencode(named)}"
+
+
+def _backends(names: Sequence[str] | None, target: Target, tuned: str | None) -> tuple[Backend, ...]:
+    if names is None:
+        found = [backend for backend in available_backends(target) if backend.name != "metaschedule"]
+        return (*found, *backends_for([tuned], target)) if tuned else tuple(found)
+    return backends_for([tuned if name == "metaschedule" and tuned else name for name in names], target)
