@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from tessel.placement import Placement
-from tessel.search.model.problem import NO_LIMIT, Problem, make_problem
+from tessel.search.model.problem import UNLIMITED, Problem, make_problem
 from tessel.search.repetend.period_bounds import rate_bound
 
 
@@ -88,7 +88,7 @@ def _limit_memory(
 ) -> None:
     for device, here in enumerate(problem.blocks_by_device):
         held = [block for block in here if problem.memory[block]]
-        if problem.limits[device] >= NO_LIMIT:
+        if problem.limits[device] >= UNLIMITED:
             continue
         for u in held:
             if problem.memory[u] > 0:

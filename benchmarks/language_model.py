@@ -39,6 +39,7 @@ import torch
 
 from benchmarks.trials_in_process import builder_and_runner
 from records import open_store
+from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
 from tuner.backends.metaschedule.trials import task_name
 from tuner.language.evaluation import PROPOSERS, Measuring, Run, run_proposer, trial_counts
@@ -48,7 +49,6 @@ from tuner.language.model_files import load_network
 from tuner.language.network import Network
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.language.trials import recorded_trials
-from tuner.measuring.environment import environment_of
 from tuner.targets.resolution import resolve_target
 
 SHAPES = (

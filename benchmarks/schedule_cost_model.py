@@ -41,12 +41,12 @@ from benchmarks.schedule_replay import merged, replay_table
 from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
+from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, TrialSettings, tune_kernel, tuning_target
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, parse_kernel
-from tuner.measuring.environment import environment_of
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

@@ -35,13 +35,13 @@ from records import open_store
 from tessel.engine.job import Event
 from tessel.engine.overheads import Found, known_overheads, makespan_with_overheads_ms
 from tessel.engine.run import makespan_ms
-from tessel.engine.synthetic_run import run_sleeping
+from tessel.engine.synthetic_run import run_synthetic
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search import find_schedule
 from tessel.shapes import make_shape
-from tuner.measuring.environment import environment_of
+from tuner.backends.environment import environment_of
 from tuner.targets.resolution import resolve_target
 
 STEPS_PER_MS = 4
@@ -136,7 +136,7 @@ def make_shared_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s:
 
 def run_case(case: Case, repeats: int) -> Ran:
     """Run a case's schedules in turn on real ranks."""
-    results = run_sleeping(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
+    results = run_synthetic(case.schedules, step_us=STEP_US, repeats=repeats, timeout_s=900)
     return Ran(
         case,
         {

@@ -345,9 +345,9 @@ def evaluate(
 
 
 def _machine(text: str, threads: int) -> Machine:
+    from tuner.backends.environment import environment_of
     from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
     from tuner.language.model_training import Machine
-    from tuner.measuring.environment import environment_of
     from tuner.targets.resolution import check_measurable, resolve_target
 
     with console.progress_bar("starting"):

@@ -99,7 +99,7 @@ def _nodes(result: PartitionedModel) -> list[GraphNode]:
 def _document(result: PartitionedModel) -> Partitioned:
     from msgspec import UNSET
 
-    from scripts.documents.tuning import Partitioned, PrintedPart, RunnerUp
+    from scripts.documents.tuning import NextBest, Partitioned, PrintedPart
 
     return Partitioned(
         partitions=tuple(
@@ -112,7 +112,7 @@ def _document(result: PartitionedModel) -> Partitioned:
                 occurrences=part.occurrences,
                 runner_up=None
                 if part.runner_up is None
-                else RunnerUp(backend=part.runner_up[0], latency_us=part.runner_up[1]),
+                else NextBest(backend=part.runner_up[0], latency_us=part.runner_up[1]),
                 record_ids=part.figure.record_ids,
             )
             for part in result.partition

@@ -82,8 +82,8 @@ def _find_best(
 ) -> list[Record]:
     """Return the fastest record of each workload, in the order wanted, or the slowest first for all."""
     from records import Match
+    from tuner.backends.environment import environment_of
     from tuner.backends.registry import available_backends
-    from tuner.measuring.environment import environment_of
     from tuner.targets.resolution import resolve_target
 
     resolved = resolve_target(target, num_threads=threads)

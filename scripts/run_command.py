@@ -267,7 +267,7 @@ def _overheads(
         return None
     from records import open_store
     from tessel.engine.overheads import known_overheads
-    from tuner.measuring.environment import environment_of
+    from tuner.backends.environment import environment_of
     from tuner.targets.resolution import resolve_target
 
     num_ranks = subject.schedule.placement.devices
@@ -402,7 +402,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
 
 def _trace(subject: _Subject, report: RunReport) -> bytes:
     """Return the schedule and its last step as it ran, side by side."""
-    from tessel.engine.measured_timeline import begin_of, with_real_spans
+    from tessel.engine.measured_timeline import begin_of, with_measured_spans
     from tessel.picture import RealSlice, trace_document
 
     step = report.events["searched"][-1]
@@ -414,16 +414,16 @@ def _trace(subject: _Subject, report: RunReport) -> bytes:
     ]
     planned, step_us = subject.schedule, subject.step_us
     if step_us is None:
-        planned, step_us = with_real_spans(planned, [step]), 1.0
+        planned, step_us = with_measured_spans(planned, [step]), 1.0
     return trace_document(planned, step_us=step_us, name=subject.name, real=real)
 
 
 def _draw(subject: _Subject, report: RunReport, path: Path) -> None:
     """Draw the last step of the schedule."""
-    from tessel.engine.measured_timeline import real_schedule
+    from tessel.engine.measured_timeline import measured_schedule
     from tessel.picture import save_figure, schedule_figure
 
-    real = real_schedule(report.events["searched"][-1])
+    real = measured_schedule(report.events["searched"][-1])
     save_figure(schedule_figure(real, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
 
 

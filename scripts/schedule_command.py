@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tessel.placement import Placement
     from tessel.schedule import Schedule
     from tessel.search import FrontierPoint, MakespanPoint, RepetendResult
+    from tessel.search.budget import SearchBudget
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
-    from tessel.search.model.budget import SearchBudget
 
     AnyFrontier = Frontier[FrontierPoint] | Frontier[MakespanPoint]
 
@@ -465,7 +465,7 @@ def _show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> N
 
 
 def _print_end(found_by: str, seconds: str, budget: SearchBudget) -> None:
-    from tessel.search.model.budget import OPERATIONS_A_UNIT
+    from tessel.search.budget import OPERATIONS_A_UNIT
 
     units = f"{budget.operations / OPERATIONS_A_UNIT:.3g} units of work"
     console.print_line(f"found by      {found_by}, in {seconds} s")

@@ -20,7 +20,7 @@ from scripts import console, interrupts
 from scripts.arguments import parse_duration
 
 if TYPE_CHECKING:
-    from tessel.search.model.budget import SearchBudget
+    from tessel.search.budget import SearchBudget
 
 TIME_HELP = (
     "Time limit of the search, such as 10s. Without --work it is the only limit, and what is found then "
@@ -49,7 +49,7 @@ def make_budget(work: float | None, time_limit: str | None) -> SearchBudget:
     Raises:
         BadParameter: one of them is not above 0 or is no number.
     """
-    from tessel.search.model.budget import DEFAULT_WORK, LONGEST_S, SearchBudget
+    from tessel.search.budget import DEFAULT_WORK, LONGEST_S, SearchBudget
 
     if work is not None and not 0 < work < 1e9:
         raise typer.BadParameter(f"--work is {work:g}; give a number of units above 0, such as 10")

@@ -24,8 +24,8 @@ def targets(
     `tessel targets nvidia-a100`
     """
     from scripts.documents.machines import Device, TargetsListed
+    from tuner.backends.environment import environment_of
     from tuner.errors import TunerError
-    from tuner.measuring.environment import environment_of
     from tuner.targets.resolution import known_targets, resolve_target
 
     names = [name for name in known_targets() if search in name]

@@ -25,7 +25,7 @@ from scripts.tuning_options import (
 if TYPE_CHECKING:
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
-    from tessel.search.model.budget import StoppedBy
+    from tessel.search.budget import StoppedBy
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")

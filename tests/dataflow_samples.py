@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from tvm import relax
 
-from tuner.graph import DataflowGraph, IndexSet, Node, PatternKind, SubGraph
+from tuner.graph import DataflowGraph, Node, NodeSet, PatternKind, SubGraph
 
 ANCHOR, BROADCAST, ELEMENTWISE, INJECTIVE, REDUCTION = (
     PatternKind.ANCHOR,
@@ -66,7 +66,7 @@ def gpt2_fragment() -> tuple[DataflowGraph, Callable[[SubGraph], frozenset[int]]
 
 
 def sub_graph(graph: DataflowGraph, *indices: int) -> SubGraph:
-    return SubGraph.of(graph, IndexSet.of(indices))
+    return SubGraph.of(graph, NodeSet.of(indices))
 
 
 @st.composite

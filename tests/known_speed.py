@@ -6,7 +6,7 @@ import msgspec
 from kernel_physics import probes
 
 from records import open_store
-from tuner.measuring.environment import environment_of
+from tuner.backends.environment import environment_of
 from tuner.targets.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
 from tuner.targets.resolution import resolve_target
 

@@ -12,7 +12,7 @@ from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
 from tuner.stages import Stage, build_stages, cut_after, tied_groups
@@ -76,7 +76,7 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
     stages = build_stages(model, cut_after(model, cuts))
     return ModelPlan(
         model=model_name,
-        model_fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
+        model_fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
         training=training,
         target="cpu",
         device_model="any",
@@ -108,7 +108,7 @@ def _parts_on_tvm(stages: Sequence[Stage]) -> tuple[PartitionPlan, ...]:
             for candidate in find_candidates(graph, specs).candidates:
                 if candidate.backend == "tvm":
                     part = extract_function(graph, candidate.sub_graph, candidate.backend)
-                    name = describe_function(part).fingerprint
+                    name = workload_of(part).fingerprint
                     parts[name] = PartitionPlan(
                         operators=("any",),
                         backend="tvm",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tessel.schedule import Schedule
-from tessel.search.model.budget import StoppedBy
+from tessel.search.budget import StoppedBy
 
 
 class PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=False, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessel.comparison import ComparisonRow
-from tessel.search.model.budget import StoppedBy
+from tessel.search.budget import StoppedBy
 from tuner.plan import TensorInfo, TiedParameter
 
 Source = Literal["measured", "predicted", "derived", "given"]
@@ -45,7 +45,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: StoppedBy
 
 
-class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
+class NextBest(msgspec.Struct, frozen=True, kw_only=True):
     """The next best backend of a sub-graph."""
 
     backend: str
@@ -72,7 +72,7 @@ class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool
     source: Source
     occurrences: int
-    runner_up: RunnerUp | None
+    runner_up: NextBest | None
     record_ids: tuple[int, ...]
 
 

@@ -3,8 +3,8 @@
 A rank that dies or is stopped, or a job that takes longer than its time-out, ends the run with the rank's
 name and the end of its log; among hanging ranks, one is named that is not merely waiting for another. A rank
 counts as stopped if its heartbeat has been silent for some seconds and the system lists its process as
-stopped. Ranks run in their own process group (`tessel.engine.rank_forkserver`), which is always terminated with the
-run. Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
+stopped. Ranks run in their own process group (`tessel.engine.rank_forkserver`), which is always terminated
+with the run. Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
 tests/tessel/engine/test_launch.py.
 """
 

@@ -35,7 +35,7 @@ _KIND = {
 }
 
 
-def real_schedule(step: RealStep) -> Schedule:
+def measured_schedule(step: RealStep) -> Schedule:
     """Return the step as a schedule to look at, a microsecond a step, from the first rank's begin.
 
     Each of its blocks stands for one action of one rank, named such as `0F3`, because no two runs of a block
@@ -67,7 +67,7 @@ def real_schedule(step: RealStep) -> Schedule:
     )
 
 
-def with_real_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedule:
+def with_measured_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedule:
     """Return the schedule's orders with each block as long as it really took, a microsecond a step.
 
     A block's span is the median over steps, ranks and micro-batches, and 0 where it never ran; edges have no

@@ -38,7 +38,7 @@ from records.workload import Tensor, describe
 from tessel.engine.actions import Action, ActionKind, actions_from_csv, actions_of, schedule_of_actions
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event
-from tessel.engine.synthetic_run import run_sleeping, sleep_spec
+from tessel.engine.synthetic_run import run_synthetic, sleep_spec
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, Edge, Placement
 from tessel.placement_builder import ShapeOptions
@@ -219,7 +219,7 @@ def overheads_of_chain(step: Sequence[Sequence[Event]], seconds: Sequence[Mappin
     return Overheads(action_us, gap_us, hop_us, meeting_us=0.0)
 
 
-def meeting_us_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> float:
+def collective_us_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> float:
     """Return what a block on all ranks takes beyond its duration, in the mean over one real step.
 
     Args:
@@ -281,7 +281,7 @@ def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[flo
     action_us, gap_us, hop_us, _ = zip(*steps, strict=True)
     meeting = make_shape("mshape", num_ranks, **spans)
     meeting_us = tuple(
-        meeting_us_of(step, seconds) for step, seconds in _run(meeting, ("1f1b",), num_ranks, devices)
+        collective_us_of(step, seconds) for step, seconds in _run(meeting, ("1f1b",), num_ranks, devices)
     )
     return action_us, gap_us, hop_us, meeting_us
 
@@ -296,7 +296,7 @@ def _run(
         for rule in HANDWRITTEN
         if rule.name in names
     }
-    results = run_sleeping(
+    results = run_synthetic(
         schedules, step_us=step_us, repeats=_REPEATS, timeout_s=_TIMEOUT_S, devices=devices
     )
     seconds = sleep_spec(placement, step_us=step_us).seconds

@@ -21,7 +21,7 @@ from tessel.engine.actions import actions_of, check_chain, rank_by_stage, requir
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.launch import launch
-from tessel.engine.measured_timeline import with_real_spans
+from tessel.engine.measured_timeline import with_measured_spans
 from tessel.engine.overheads import Calibration, makespan_with_overheads_ms
 from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
 from tessel.handwritten import HANDWRITTEN
@@ -230,7 +230,7 @@ def _figures(
 ) -> dict[str, RunFigures]:
     if step_us is None:
         steps = [step for name in schedules for step in _steps(results, name)]
-        schedules = {name: with_real_spans(schedule, steps) for name, schedule in schedules.items()}
+        schedules = {name: with_measured_spans(schedule, steps) for name, schedule in schedules.items()}
         overheads = overheads.without_actions() if overheads is not None else None
         step_us = 1.0
     figures = {}

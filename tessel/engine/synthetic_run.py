@@ -64,7 +64,7 @@ def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cp
     )
 
 
-def run_sleeping(
+def run_synthetic(
     schedules: Mapping[str, Schedule],
     *,
     step_us: float,

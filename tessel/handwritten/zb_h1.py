@@ -21,24 +21,24 @@ from tessel.handwritten.stages import Pipeline
 from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
 
 
-def zero_bubble(stage: int, *, warm_up: int, put_off: int, micro_batches: int) -> Iterator[Instruction]:
+def zero_bubble(stage: int, *, warm_up: int, weight_delay: int, micro_batches: int) -> Iterator[Instruction]:
     """Yield the instructions of a stage that splits its backward.
 
     Args:
         stage: the stage.
         warm_up: forwards before its first backward.
-        put_off: input halves it is ahead of its weight halves.
+        weight_delay: input halves it is ahead of its weight halves.
         micro_batches: how many are run.
     """
     for micro_batch in range(min(warm_up, micro_batches)):
         yield Forward(stage, micro_batch)
     for micro_batch in range(micro_batches):
         yield BackwardInput(stage, micro_batch)
-        if micro_batch >= put_off:
-            yield BackwardWeight(stage, micro_batch - put_off)
+        if micro_batch >= weight_delay:
+            yield BackwardWeight(stage, micro_batch - weight_delay)
         if micro_batch + warm_up < micro_batches:
             yield Forward(stage, micro_batch + warm_up)
-    for micro_batch in range(max(micro_batches - put_off, 0), micro_batches):
+    for micro_batch in range(max(micro_batches - weight_delay, 0), micro_batches):
         yield BackwardWeight(stage, micro_batch)
 
 
@@ -51,7 +51,7 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return streams_by_device(
         pipeline,
         lambda stage: zero_bubble(
-            stage, warm_up=num_stages - stage, put_off=stage, micro_batches=micro_batches
+            stage, warm_up=num_stages - stage, weight_delay=stage, micro_batches=micro_batches
         ),
     )
 

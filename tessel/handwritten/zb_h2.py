@@ -34,7 +34,7 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return streams_by_device(
         pipeline,
         lambda stage: zero_bubble(
-            stage, warm_up=2 * (num_stages - stage) - 1, put_off=2 * stage, micro_batches=micro_batches
+            stage, warm_up=2 * (num_stages - stage) - 1, weight_delay=2 * stage, micro_batches=micro_batches
         ),
     )
 
@@ -50,8 +50,8 @@ def _with_extra(pipeline: Pipeline, micro_batches: int, extra: int) -> Streams:
     def stream(stage: int) -> Iterator[Instruction]:
         warm_up = depths(stage, num_stages, extra)
         # Forwards ahead and weight halves behind together are held: as many on every stage.
-        put_off = num_stages + extra - warm_up
-        return zero_bubble(stage, warm_up=warm_up, put_off=put_off, micro_batches=micro_batches)
+        weight_delay = num_stages + extra - warm_up
+        return zero_bubble(stage, warm_up=warm_up, weight_delay=weight_delay, micro_batches=micro_batches)
 
     return streams_by_device(pipeline, stream)
 

@@ -10,14 +10,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tessel.search.budget import SearchBudget
     from tessel.search.frontier.makespan import MakespanPoint, find_makespan_frontier
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
     from tessel.search.frontier.period import FrontierPoint, find_frontier
     from tessel.search.makespan.find_schedule import find_schedule
     from tessel.search.makespan.params import MakespanParams
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
-    from tessel.search.model.budget import SearchBudget
-    from tessel.search.model.progress import Progress
+    from tessel.search.progress import Progress
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
     from tessel.search.repetend.params import RepetendParams
 
@@ -41,11 +41,11 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Frontier": "tessel.search.frontier.open_ranges",
     "OpenRange": "tessel.search.frontier.open_ranges",
-    "SearchBudget": "tessel.search.model.budget",
+    "SearchBudget": "tessel.search.budget",
     "FrontierPoint": "tessel.search.frontier.period",
     "MakespanParams": "tessel.search.makespan.params",
     "MakespanPoint": "tessel.search.frontier.makespan",
-    "Progress": "tessel.search.model.progress",
+    "Progress": "tessel.search.progress",
     "RepetendParams": "tessel.search.repetend.params",
     "RepetendResult": "tessel.search.repetend.find_repetend",
     "find_frontier": "tessel.search.frontier.period",

@@ -8,9 +8,9 @@ Checked in tests/tessel/search/jit/test_cache.py.
 
 from __future__ import annotations
 
+from tessel.search.budget import SearchBudget
 from tessel.search.jit.cache import leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
-from tessel.search.model.budget import SearchBudget
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 

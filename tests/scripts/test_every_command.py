@@ -20,7 +20,7 @@ from scripts import console, output_streams
 from scripts.main import app, main
 from tessel.pipeline import build_plan
 from tessel.plan import save_plan
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 
 Run = Callable[..., Any]
 

@@ -18,7 +18,7 @@ import pytest
 
 from scripts import interrupts, searching
 from tessel.errors import ScheduleError
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 
 ROOT = Path(__file__).resolve().parents[2]
 

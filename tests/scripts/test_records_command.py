@@ -211,7 +211,7 @@ def test_prune_only_counts_unless_told(file: Path) -> None:
 @pytest.mark.tvm
 def test_best_ranks_what_this_machine_measured(tmp_path: Path) -> None:
     pytest.importorskip("tvm")
-    from tuner.measuring.environment import environment_of  # noqa: PLC0415 - needs TVM
+    from tuner.backends.environment import environment_of  # noqa: PLC0415 - needs TVM
     from tuner.targets.resolution import resolve_target  # noqa: PLC0415 - needs TVM
 
     target = resolve_target("cpu")
@@ -234,9 +234,9 @@ def test_best_ranks_what_this_machine_measured(tmp_path: Path) -> None:
 @pytest.mark.tvm
 def test_best_of_a_model_asks_for_its_parts(tmp_path: Path) -> None:
     pytest.importorskip("tvm")
+    from tuner.backends.environment import environment_of  # noqa: PLC0415 - imports TVM
     from tuner.backends.registry import available_backends  # noqa: PLC0415 - needs TVM
     from tuner.frontend import load_model  # noqa: PLC0415 - imports TVM
-    from tuner.measuring.environment import environment_of  # noqa: PLC0415 - imports TVM
     from tuner.targets.resolution import resolve_target  # noqa: PLC0415 - imports TVM
     from tuner.tuning.model_workloads import find_model_workloads  # noqa: PLC0415 - imports TVM
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
 from tessel.plan import load_plan, save_plan
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
 from tests.tuned_model import tuned_model
 

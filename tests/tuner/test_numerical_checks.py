@@ -14,7 +14,7 @@ from records import Environment, open_store
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import Model
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import Deviation
 from tuner.tuning import measure_stages as stage_costs
 from tuner.tuning.end_to_end_check import WrongNumbersError, check_whole
@@ -78,7 +78,7 @@ def makes(deviation: Deviation, calls: list[Deviation]) -> Callable[[], Deviatio
 def test_only_a_check_that_was_passed_is_taken_from_the_records(
     deviation: Deviation, times: int, model: Model, session: Any
 ) -> None:
-    workload = describe_function(model.module["main"], "model", module=model.module)
+    workload = workload_of(model.module["main"], "model", module=model.module)
     calls: list[Deviation] = []
     for _ in range(2):
         found = checked_error(
@@ -104,7 +104,7 @@ def test_wrong_stages_and_wrong_partitions_stop_tuning_by_name(
         stage_costs._check(model, session, (), {})
     mix = SimpleNamespace(
         priced=SimpleNamespace(
-            workload=describe_function(model.module["main"], "model", module=model.module),
+            workload=workload_of(model.module["main"], "model", module=model.module),
             graph=SimpleNamespace(source=SimpleNamespace(function=model.module["main"])),
         ),
         fingerprint="f",

@@ -42,11 +42,11 @@ class PackingBackend(Protocol):
 
 
 @runtime_checkable
-class StretchBackend(Protocol):
+class ContiguousBackend(Protocol):
     """A backend whose partitions may be of any length, and which gains by longer ones."""
 
     @property
-    def takes_stretches(self) -> bool:
+    def takes_contiguous_subgraphs(self) -> bool:
         """Say that it does; neighbouring partitions of it are tried as one."""
         ...
 

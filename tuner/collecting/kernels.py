@@ -30,7 +30,7 @@ from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_module
 from tuner.measuring.measurer import MeasureRequest
-from tuner.partition.candidate import HOST
+from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates
 from tuner.pricing.measured import workload_of_candidate
 from tuner.stages import build_stages
@@ -221,7 +221,7 @@ def _requests(
     for module in modules:
         graph = DataflowGraph.from_function(module)
         for candidate in find_candidates(graph, specs).candidates:
-            if candidate.backend == HOST:
+            if candidate.backend == FREE:
                 continue
             workload = workload_of_candidate(graph, candidate)
             members[workload.fingerprint] = None

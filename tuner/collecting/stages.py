@@ -2,7 +2,8 @@
 
 Each distinct function of a layer is partitioned at predicted prices, by the mix and by each backend alone;
 then its parts are measured, and it as a whole. So a stage costs as many measurements as it has parts, and not
-as it has candidates. Resumable and budgeted as `tuner.collecting.kernels` is. Checked in tests/tuner/collecting/test_kernels.py.
+as it has candidates. Resumable and budgeted as `tuner.collecting.kernels` is. Checked in
+tests/tuner/collecting/test_kernels.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from tuner.errors import TunerError, UnpriceableError
 from tuner.frontend import Model, load_model
-from tuner.lowering.structure import Structure
+from tuner.graph.structure import Structure
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.partition.price import Invalid
 from tuner.pricing.measured import MeasuredPricer

@@ -25,7 +25,7 @@ from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch_importer import translate_nodes
 from tuner.frontend.torch_training import in_mode, observe_training
-from tuner.lowering.structure import Structure
+from tuner.graph.structure import Structure
 from tuner.numerical_error import compare_tensor
 
 _CHUNK = 1 << 24

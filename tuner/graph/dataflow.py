@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind, kind_of, short_name
 from tuner.graph.relax_source import RelaxSource, read_function, value_producers, variables_of
 
@@ -115,15 +115,15 @@ class DataflowGraph:
         return self._source is not None
 
     @property
-    def all_indices(self) -> IndexSet:
+    def all_indices(self) -> NodeSet:
         """The numbers of all nodes."""
-        return IndexSet.first_numbers(len(self.nodes))
+        return NodeSet.first_numbers(len(self.nodes))
 
     def operators_of(self, indices: Iterable[int]) -> tuple[str, ...]:
         """Return the operators' names of nodes, in the order given."""
         return tuple(self.nodes[index].operator for index in indices)
 
-    def is_convex(self, inside: IndexSet) -> bool:
+    def is_convex(self, inside: NodeSet) -> bool:
         """Say whether no path leaves the set and comes back: it can then run as one function."""
         below = above = 0
         for index in inside:
@@ -209,13 +209,13 @@ def _users(nodes: Sequence[Node]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(indices) for indices in users)
 
 
-def _closure(neighbours: Sequence[Sequence[int]], order: Iterable[int]) -> tuple[IndexSet, ...]:
+def _closure(neighbours: Sequence[Sequence[int]], order: Iterable[int]) -> tuple[NodeSet, ...]:
     """Return all nodes reachable from each, given an order in which neighbours come first."""
     reached = [0] * len(neighbours)
     for index in order:
         for neighbour in neighbours[index]:
             reached[index] |= reached[neighbour] | 1 << neighbour
-    return tuple(IndexSet(bits) for bits in reached)
+    return tuple(NodeSet(bits) for bits in reached)
 
 
 def _immediate_dominators(

@@ -3,7 +3,7 @@
 Union, intersection and difference of sets over a graph of 5 000 nodes are one machine operation a word, and
 sets are hashable and ordered, which the partition search relies on. Checked in tests/tuner/graph/.
 
-Source: TVM RFC 62 ("IndexSet").
+Source: TVM RFC 62 ("NodeSet").
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class IndexSet:
+class NodeSet:
     """A set of whole numbers >= 0; bit `i` of `bits` says whether it holds `i`."""
 
     bits: int = 0
 
     @classmethod
-    def of(cls, indices: Iterable[int]) -> IndexSet:
+    def of(cls, indices: Iterable[int]) -> NodeSet:
         """Return the set of the given numbers."""
         bits = 0
         for index in indices:
@@ -27,18 +27,18 @@ class IndexSet:
         return cls(bits)
 
     @classmethod
-    def first_numbers(cls, count: int) -> IndexSet:
+    def first_numbers(cls, count: int) -> NodeSet:
         """Return the set of 0, 1, …, count - 1."""
         return cls((1 << count) - 1)
 
-    def __or__(self, other: IndexSet) -> IndexSet:
-        return IndexSet(self.bits | other.bits)
+    def __or__(self, other: NodeSet) -> NodeSet:
+        return NodeSet(self.bits | other.bits)
 
-    def __and__(self, other: IndexSet) -> IndexSet:
-        return IndexSet(self.bits & other.bits)
+    def __and__(self, other: NodeSet) -> NodeSet:
+        return NodeSet(self.bits & other.bits)
 
-    def __sub__(self, other: IndexSet) -> IndexSet:
-        return IndexSet(self.bits & ~other.bits)
+    def __sub__(self, other: NodeSet) -> NodeSet:
+        return NodeSet(self.bits & ~other.bits)
 
     def __contains__(self, index: int) -> bool:
         return bool(self.bits >> index & 1)
@@ -59,11 +59,11 @@ class IndexSet:
     def __repr__(self) -> str:
         return f"{{{', '.join(map(str, self))}}}"
 
-    def is_disjoint(self, other: IndexSet) -> bool:
+    def is_disjoint(self, other: NodeSet) -> bool:
         """Say whether no number is in both."""
         return not self.bits & other.bits
 
-    def is_subset(self, other: IndexSet) -> bool:
+    def is_subset(self, other: NodeSet) -> bool:
         """Say whether every number of this set is in the other."""
         return not self.bits & ~other.bits
 

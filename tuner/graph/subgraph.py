@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ class SubGraph:
         kind: the largest op-pattern kind inside.
     """
 
-    inside: IndexSet
+    inside: NodeSet
     label: str = ""
     nested: tuple[SubGraph, ...] = ()
-    entry: IndexSet = field(compare=False)
-    exit: IndexSet = field(compare=False)
-    input: IndexSet = field(compare=False)
-    output: IndexSet = field(compare=False)
-    taps: IndexSet = field(compare=False)
+    entry: NodeSet = field(compare=False)
+    exit: NodeSet = field(compare=False)
+    input: NodeSet = field(compare=False)
+    output: NodeSet = field(compare=False)
+    taps: NodeSet = field(compare=False)
     depth: int = field(compare=False)
     kind: PatternKind = field(compare=False)
 
     @classmethod
     def of(
-        cls, graph: DataflowGraph, inside: IndexSet, *, label: str = "", nested: tuple[SubGraph, ...] = ()
+        cls, graph: DataflowGraph, inside: NodeSet, *, label: str = "", nested: tuple[SubGraph, ...] = ()
     ) -> SubGraph:
         """Return the sub-graph of the given nodes. O(nodes and edges inside).
 
@@ -97,8 +97,8 @@ class SubGraph:
             node = graph.nodes[index]
             read_outside = [source for source in node.inputs if source not in inside]
             users_outside = [user for user in graph.users[index] if user not in inside]
-            input_ |= IndexSet.of(read_outside).bits
-            output |= IndexSet.of(users_outside).bits
+            input_ |= NodeSet.of(read_outside).bits
+            output |= NodeSet.of(users_outside).bits
             depth[index] = 1 + max((depth[source] for source in node.inputs if source in inside), default=0)
             if read_outside or not node.inputs:
                 entry |= 1 << index
@@ -110,11 +110,11 @@ class SubGraph:
             inside=inside,
             label=label,
             nested=nested,
-            entry=IndexSet(entry),
-            exit=IndexSet(exit_),
-            input=IndexSet(input_),
-            output=IndexSet(output),
-            taps=IndexSet(taps),
+            entry=NodeSet(entry),
+            exit=NodeSet(exit_),
+            input=NodeSet(input_),
+            output=NodeSet(output),
+            taps=NodeSet(taps),
             depth=max(depth.values()),
             kind=max(graph.nodes[index].kind for index in inside),
         )
@@ -171,7 +171,7 @@ class SubGraph:
             raise ValueError(
                 f"node {missing[0]} has no counterpart in the other graph; map every inside node"
             )
-        inside = IndexSet.of(index_by_index[index] for index in self.inside)
+        inside = NodeSet.of(index_by_index[index] for index in self.inside)
         if len(inside) < len(self.inside):
             raise ValueError(f"{self.inside} becomes {inside}, which is smaller; map nodes to different ones")
         nested = tuple(sub_graph.moved_to(graph, index_by_index) for sub_graph in self.nested)
@@ -182,8 +182,8 @@ class SubGraph:
         return (self,) if self.label else self.nested
 
 
-def _check_nested(inside: IndexSet, nested: tuple[SubGraph, ...]) -> None:
-    seen = IndexSet()
+def _check_nested(inside: NodeSet, nested: tuple[SubGraph, ...]) -> None:
+    seen = NodeSet()
     for sub_graph in nested:
         if not sub_graph.inside.is_subset(inside) or not sub_graph.inside.is_disjoint(seen):
             raise ValueError(

@@ -11,7 +11,7 @@ from tuner.backends.protocol import Backend
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.outline import extract_function
-from tuner.partition.candidate import HOST
+from tuner.partition.candidate import FREE
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.rules.single import HostRule
 from tuner.targets.target import Target
@@ -19,7 +19,7 @@ from tuner.targets.target import Target
 
 def gather_specs(backends: Sequence[Backend], target: Target) -> tuple[PartitionSpec, ...]:
     """Return one spec a backend, and the host's."""
-    return (*(_spec(backend, target) for backend in backends), PartitionSpec(HOST, HostRule()))
+    return (*(_spec(backend, target) for backend in backends), PartitionSpec(FREE, HostRule()))
 
 
 def _spec(backend: Backend, target: Target) -> PartitionSpec:

@@ -2,9 +2,9 @@
 
 With given statistics a normalisation is `scale * x + shift`, one scale and shift a channel, so that
 `normalise(convolve(x, W))` is `convolve(x, scale * W) + shift`. What makes the new weights of the old ones is
-a private function beside `main`, `PREPARE_NAME`; a partition's module calls it (`tuner.lowering.outline`), and it runs
-once (`tuner.lowering.weight_binding`). Checked in tests/tuner/lowering/test_batch_norm_folding.py against the function as it
-was.
+a private function beside `main`, `PREPARE_NAME`; a partition's module calls it (`tuner.lowering.outline`),
+and it runs once (`tuner.lowering.weight_binding`). Checked in tests/tuner/lowering/test_batch_norm_folding.py
+against the function as it was.
 
 Source: TVM's FoldBatchnormToConv2D, which wants weights as constants of the module.
 """

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import relax
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_source import replace_variables, variables_of
 from tuner.graph.relax_types import (
     NUM_INPUTS_ATTRIBUTE,
@@ -31,7 +31,7 @@ from tuner.graph.relax_types import (
     weights_of,
 )
 from tuner.graph.subgraph import SubGraph
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 
 LABEL_ATTRIBUTE = "tessel.label"
 """Relax function attribute with the label that a composite rule gave the partition."""
@@ -84,7 +84,7 @@ def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition
     parts = {
         index: _extract(graph, chosen[index].sub_graph, chosen[index].backend)
         for index in ordered
-        if chosen[index].backend != HOST
+        if chosen[index].backend != FREE
     }
     variables = {
         index: builder.add_func(part.function, _name(graph, chosen[index].sub_graph, chosen[index].backend))
@@ -213,7 +213,7 @@ def _emit_prepare(
     _note_values(builder, made, function.params[num_inputs:], values, in_tuple=True)
 
 
-def _emit_nodes(builder: Any, graph: DataflowGraph, inside: IndexSet, values: dict[Any, Any]) -> None:
+def _emit_nodes(builder: Any, graph: DataflowGraph, inside: NodeSet, values: dict[Any, Any]) -> None:
     """Emit the calls of nodes in order, and note what stands for each of their values."""
     source = graph.source
     for index in inside:

@@ -20,7 +20,7 @@ from tuner.graph.flops import count_flops
 from tuner.graph.relax_source import flat, static_shape
 
 
-def describe_function(
+def workload_of(
     function: Any,
     role: Role = "kernel",
     parameters: Sequence[tuple[str, str]] = (),
@@ -45,7 +45,7 @@ def describe_function(
 def describe_graph(
     graph: DataflowGraph, role: Role = "kernel", parameters: Sequence[tuple[str, str]] = ()
 ) -> Workload:
-    """Return the canonical description of a graph's function; see `describe_function`."""
+    """Return the canonical description of a graph's function; see `workload_of`."""
     writer = _Writer(graph)
     return describe(role, writer.inputs, writer.operators, writer.results, parameters)
 

@@ -23,11 +23,11 @@ import numpy as np
 import tvm
 
 from records import Environment, Match, Measurement, Record, RecordStore, Status, Workload
+from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend, TuningBackend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import partitions_by_backend
-from tuner.measuring.environment import environment_of
 from tuner.measuring.messages import (
     DEFAULT_TIMING,
     WRONG_NUMBERS,
@@ -226,7 +226,8 @@ class Measurer:
         return tuple(record_by_key[_key(request)] for request in requests)
 
     def race(self, requests: Sequence[MeasureRequest]) -> tuple[RaceResult, tuple[Record, ...]]:
-        """Run programs in turn in one process until it is known which is the fastest; see `tuner.measuring.race`.
+        """Run programs in turn in one process until it is known which is the fastest; see
+        `tuner.measuring.race`.
 
         Each program's samples become a record, one sample per round, in order. A race of the same
         programs that the records have is not run again.

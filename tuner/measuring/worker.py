@@ -3,8 +3,8 @@
 It is started as `python -m tuner.measuring.worker DESCRIPTOR` with one end of a socket pair, and serves one
 request at a time until the other end closes. Inputs are made here (`tuner.measuring.inputs`); checks draw
 smaller or positive numbers where the usual ones give results that are not finite. Python errors become
-replies; a crash, a hang or a kill is the other side's to notice (`tuner.measuring.worker_process`). Checked in
-tests/tuner/measuring/test_worker.py.
+replies; a crash, a hang or a kill is the other side's to notice (`tuner.measuring.worker_process`). Checked
+in tests/tuner/measuring/test_worker.py.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""The partition search itself: candidates and prices in, the cheapest exact cover out; no device is touched."""
+"""The partition search itself: candidates and prices in, the cheapest exact cover out; no device is
+touched."""

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tuner.graph.index_set import IndexSet
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.graph.index_set import NodeSet
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.plan import Figure
 
 _BEAM = 512
 """States followed at once; parts of a few nodes have fewer, so that their answer is the cheapest."""
 
 
-class RunnerUp(NamedTuple):
+class NextBest(NamedTuple):
     """Who is next best for a chosen sub-graph (`Alternative.runners`), and the latency in microseconds."""
 
     backend: str
@@ -28,7 +28,7 @@ class RunnerUp(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PricedCandidate:
     """A candidate that can run, and its latency."""
 
     candidate: CandidatePartition
@@ -56,16 +56,16 @@ class Alternative:
         return " + ".join((self.backend, *helpers))
 
 
-class OfferIndex:
+class CandidateIndex:
     """Offers by their smallest node."""
 
-    def __init__(self, offers: Iterable[Offer]) -> None:
-        self._by_first: dict[int, list[Offer]] = defaultdict(list)
+    def __init__(self, offers: Iterable[PricedCandidate]) -> None:
+        self._by_first: dict[int, list[PricedCandidate]] = defaultdict(list)
         for offer in offers:
             self._by_first[offer.candidate.sub_graph.inside.first].append(offer)
 
     def alternatives(
-        self, inside: IndexSet, *, without: str, launch_penalty_us: float
+        self, inside: NodeSet, *, without: str, launch_penalty_us: float
     ) -> tuple[Alternative, ...]:
         """Return each other backend's cheapest way to run the nodes, the cheapest first.
 
@@ -74,7 +74,7 @@ class OfferIndex:
             without: the backend that was chosen; neither it nor the host is an alternative.
             launch_penalty_us: microseconds for each part beyond the first.
         """
-        by_backend: dict[str, list[Offer]] = defaultdict(list)
+        by_backend: dict[str, list[PricedCandidate]] = defaultdict(list)
         for index in inside:
             for offer in self._by_first.get(index, ()):
                 if offer.candidate.sub_graph.inside.is_subset(inside):
@@ -83,20 +83,20 @@ class OfferIndex:
             _cheapest(backend, inside, offers, launch_penalty_us)
             or _cheapest(backend, inside, [*offers, *by_backend[without]], launch_penalty_us)
             for backend, offers in sorted(by_backend.items())
-            if backend not in (HOST, without)
+            if backend not in (FREE, without)
         ]
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.latency_us))
 
-    def runner_up(self, part: CandidatePartition, *, launch_penalty_us: float) -> RunnerUp | None:
+    def runner_up(self, part: CandidatePartition, *, launch_penalty_us: float) -> NextBest | None:
         """Return the best alternative for the nodes of a part; None if no other backend can run any of it."""
         found = self.alternatives(
             part.sub_graph.inside, without=part.backend, launch_penalty_us=launch_penalty_us
         )
-        return RunnerUp(found[0].runners, found[0].latency_us) if found else None
+        return NextBest(found[0].runners, found[0].latency_us) if found else None
 
 
 def _cheapest(
-    backend: str, inside: IndexSet, offers: Sequence[Offer], launch_penalty_us: float
+    backend: str, inside: NodeSet, offers: Sequence[PricedCandidate], launch_penalty_us: float
 ) -> Alternative | None:
     """Return the cheapest exact cover that the backend has a share in; None where there is none.
 
@@ -104,7 +104,7 @@ def _cheapest(
     a part with many nodes only the `_BEAM` states with the least time a node are followed.
     """
     has_share = 1 << inside.bits.bit_length()
-    holding: dict[int, list[Offer]] = defaultdict(list)
+    holding: dict[int, list[PricedCandidate]] = defaultdict(list)
     for offer in offers:
         for index in offer.candidate.sub_graph.inside:
             holding[index].append(offer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuner.graph.subgraph import SubGraph
 
-HOST = "host"
+FREE = "host"
 """The backend that runs what needs no lowering; its partitions cost nothing and stay where they are."""
 
 

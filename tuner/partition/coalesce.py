@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import Partition
 from tuner.partition.price import Pricer
 from tuner.plan import Figure
@@ -103,7 +103,7 @@ def _mergeable(graph: DataflowGraph, parts: Sequence[CandidatePartition]) -> lis
     merges = []
     for position, part in enumerate(parts):
         for reader in readers[position]:
-            if parts[reader].backend != part.backend or part.backend == HOST:
+            if parts[reader].backend != part.backend or part.backend == FREE:
                 continue
             if not _reaches_around(readers, position, reader):
                 merges.append(_merge(graph, part, parts[reader]))

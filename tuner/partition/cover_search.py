@@ -4,20 +4,22 @@ A state is the set of covered nodes; a step adds an option that holds the first 
 disjoint from what is covered, so that each cover is reached in exactly one order. Two things reach beyond the
 covered set and are part of the state where they matter:
 
-*Waiting.* Options may be chosen before what they read is covered, and two convex options can wait for each
+*OrderConstraints.* Options may be chosen before what they read is covered, and two convex options can wait
+for each
 other: with a1 → b2 and b1 → a2, {a1, a2} and {b1, b2} each are convex, yet neither can run first. A chosen
-option with something before it and something after it that could yet be chosen together is *entangling*; the
-state keeps what must run before and after it, and a step that would close a circle is not taken. An option
-with one exit and no taps never entangles: every path through it passes through its exit.
+option with something before it and something after it that could yet be chosen together is
+*order-constraining*; the state keeps what must run before and after it, and a step that would close a circle
+is not taken. An option with one exit and no taps never constrains the order: every path through it passes
+through its exit.
 
 *Transitions.* Where data that changes backend costs something, the state keeps which backend made the values
 that uncovered nodes read, and which backends read values that are not yet made.
 
-The order of expansion is A*: with prices p from `tuner.partition.cover_bound`, a step costs cost − Σ p over its nodes,
-which is >= 0, so that this is Dijkstra's algorithm on reduced costs. Ties go to the state that covers more,
-then to the one found first. Where no option crosses from a prefix of the nodes to the rest, the two are
-searched one after the other, so that a loose bound here does not reopen what was settled there. Checked
-against exhaustive search in tests/tuner/partition/test_cover_search.py.
+The order of expansion is A*: with prices p from `tuner.partition.cover_bound`, a step costs cost − Σ p over
+its nodes, which is >= 0, so that this is Dijkstra's algorithm on reduced costs. Ties go to the state that
+covers more, then to the one found first. Where no option crosses from a prefix of the nodes to the rest, the
+two are searched one after the other, so that a loose bound here does not reopen what was settled there.
+Checked against exhaustive search in tests/tuner/partition/test_cover_search.py.
 
 Source: TVM RFC 62 ("Partitioner", Dijkstra over covered index sets); A* on dual prices is ours.
 """
@@ -29,10 +31,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Waiting = tuple[tuple[int, int], ...]
-"""For each entangling option, bits of uncovered nodes that run before it and after it; sorted."""
+OrderConstraints = tuple[tuple[int, int], ...]
+"""For each order-constraining option, bits of uncovered nodes that run before it and after it; sorted."""
 
-Makers = tuple[tuple[int, int, int], ...]
+Producers = tuple[tuple[int, int, int], ...]
 """Covered values still to be read: bits of their uncovered users, the backend that made them, and how
 many there are. Values with the same users are alike, so branches that meet in one node make few states."""
 
@@ -129,15 +131,15 @@ class _State:
 
     Attributes:
         covered: bits of covered nodes.
-        waiting: what entangling options impose.
-        makers: what was made for uncovered nodes, and by which backend; sorted.
-        readers: for options that read uncovered nodes, bits of these, and the backend; sorted.
+        order_constraints: what order-constraining options impose.
+        producers: what was made for uncovered nodes, and by which backend; sorted.
+        consumers: for options that read uncovered nodes, bits of these, and the backend; sorted.
     """
 
     covered: int
-    waiting: Waiting = ()
-    makers: Makers = ()
-    readers: tuple[tuple[int, int], ...] = ()
+    order_constraints: OrderConstraints = ()
+    producers: Producers = ()
+    consumers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -161,12 +163,14 @@ class _Search:
         self._after = [
             _union(problem.descendants, option.inside) & ~option.inside for option in problem.options
         ]
-        self._entangles = [self._is_entangling(number) for number in range(len(problem.options))]
+        self._constrains_order = [
+            self._is_order_constraining(number) for number in range(len(problem.options))
+        ]
         self._by_first: list[list[int]] = [[] for _ in problem.prices]
         for number, option in enumerate(problem.options):
             self._by_first[_first(option.inside)].append(number)
         self._visits: dict[_State, _Visit] = {}
-        self._leaders: dict[tuple[int, Waiting], _State] = {}
+        self._leaders: dict[tuple[int, OrderConstraints], _State] = {}
         self._furthest = 0
         self._states = 0
 
@@ -227,16 +231,18 @@ class _Search:
         self._visits = {start: self._visits[start]}
         self._leaders = {}
         first, last = _first(~start.covered), end.bit_length()
-        waiting: dict[int, dict[_State, None]] = {position: {} for position in range(first, last + 1)}
-        waiting[first][start] = None
+        order_constraints: dict[int, dict[_State, None]] = {
+            position: {} for position in range(first, last + 1)
+        }
+        order_constraints[first][start] = None
         for position in range(first, last):
-            ranked = sorted(waiting[position], key=lambda state: self._visits[state].bound)
+            ranked = sorted(order_constraints[position], key=lambda state: self._visits[state].bound)
             for state in ranked[:beam_width]:
                 for successor in self._expand(state):
-                    waiting[_first(~successor.covered)][successor] = None
-        if not waiting[last]:
+                    order_constraints[_first(~successor.covered)][successor] = None
+        if not order_constraints[last]:
             raise StuckError(self._furthest)
-        return min(waiting[last], key=lambda state: self._visits[state].bound)
+        return min(order_constraints[last], key=lambda state: self._visits[state].bound)
 
     def _expand(self, state: _State) -> list[_State]:
         """Return the states one option further that are now reached more cheaply than before."""
@@ -269,7 +275,7 @@ class _Search:
         """
         if not self._problem.transition_cost:
             return False
-        key = state.covered, state.waiting
+        key = state.covered, state.order_constraints
         leader = self._leaders.get(key)
         if leader is None or bound < self._visits[leader].bound:
             self._leaders[key] = state
@@ -277,31 +283,36 @@ class _Search:
         if leader == state:
             return False
         uses = sum(
-            wanted.bit_count() for wanted, backend in leader.readers if (wanted, backend) not in state.readers
+            wanted.bit_count()
+            for wanted, backend in leader.consumers
+            if (wanted, backend) not in state.consumers
         )
-        made_here = {(users, backend): count for users, backend, count in state.makers}
-        for users, backend, count in leader.makers:
+        made_here = {(users, backend): count for users, backend, count in state.producers}
+        for users, backend, count in leader.producers:
             uses += max(count - made_here.get((users, backend), 0), 0) * users.bit_count()
         return bound >= self._visits[leader].bound + uses * self._problem.transition_cost
 
     def _step(self, state: _State, number: int) -> tuple[_State, int] | None:
         """Return the state after an option and the cost of its transitions; None where it closes a circle."""
         covered = state.covered | self._problem.options[number].inside
-        waiting: Waiting | None = state.waiting
-        if state.waiting or self._entangles[number]:
-            waiting = self._wait(state.waiting, number, covered)
-            if waiting is None:
+        order_constraints: OrderConstraints | None = state.order_constraints
+        if state.order_constraints or self._constrains_order[number]:
+            order_constraints = self._wait(state.order_constraints, number, covered)
+            if order_constraints is None:
                 return None
         if not self._problem.transition_cost:
-            return _State(covered, waiting or ()), 0
-        makers, readers, transitions = self._transit(state, number, covered)
-        return _State(covered, waiting or (), makers, readers), transitions
+            return _State(covered, order_constraints or ()), 0
+        producers, consumers, transitions = self._transit(state, number, covered)
+        return _State(covered, order_constraints or (), producers, consumers), transitions
 
-    def _wait(self, waiting: Waiting, number: int, covered: int) -> Waiting | None:
-        """Return what entangling options impose after one more option; None where a circle would close."""
+    def _wait(
+        self, order_constraints: OrderConstraints, number: int, covered: int
+    ) -> OrderConstraints | None:
+        """Return what order-constraining options impose after one more option; None where a circle would
+        close."""
         inside = self._problem.options[number].inside
         before, after = self._before[number], self._after[number]
-        for earlier, later in waiting:
+        for earlier, later in order_constraints:
             if inside & earlier and inside & later:
                 return None
             if inside & later:
@@ -310,13 +321,13 @@ class _Search:
                 after |= later
         entries = [
             (earlier | (before if inside & earlier else 0), later | (after if inside & later else 0))
-            for earlier, later in waiting
+            for earlier, later in order_constraints
         ]
         entries.append((before, after))
         uncovered = {(earlier & ~covered, later & ~covered) for earlier, later in entries}
         return tuple(sorted(entry for entry in uncovered if all(entry)))
 
-    def _is_entangling(self, number: int) -> bool:
+    def _is_order_constraining(self, number: int) -> bool:
         """Say whether something before an option and something after it could yet be chosen together.
 
         They cannot where a path between them passes through the option: whatever holds both is not convex
@@ -331,28 +342,30 @@ class _Search:
 
     def _transit(
         self, state: _State, number: int, covered: int
-    ) -> tuple[Makers, tuple[tuple[int, int], ...], int]:
-        """Return makers and readers after an option, and what its values that change backend cost."""
+    ) -> tuple[Producers, tuple[tuple[int, int], ...], int]:
+        """Return producers and consumers after an option, and what its values that change backend cost."""
         option = self._problem.options[number]
         made: Counter[tuple[int, int]] = Counter()
-        readers = []
+        consumers = []
         values = 0
-        for users, backend, count in state.makers:
+        for users, backend, count in state.producers:
             if users & option.inside and 0 <= option.backend != backend:
                 values += count
             made[users & ~covered, backend] += count
-        for wanted, backend in state.readers:
+        for wanted, backend in state.consumers:
             if 0 <= option.backend != backend:
                 values += (wanted & option.inside).bit_count()
-            readers.append((wanted & ~covered, backend))
+            consumers.append((wanted & ~covered, backend))
         if option.backend >= 0:
             for index in _indices(option.inside):
                 made[self._problem.users[index] & ~covered, option.backend] += 1
-            readers.append((option.reads & ~covered, option.backend))
-        makers = tuple(sorted((users, backend, count) for (users, backend), count in made.items() if users))
+            consumers.append((option.reads & ~covered, option.backend))
+        producers = tuple(
+            sorted((users, backend, count) for (users, backend), count in made.items() if users)
+        )
         return (
-            makers,
-            tuple(sorted(each for each in readers if each[0])),
+            producers,
+            tuple(sorted(each for each in consumers if each[0])),
             values * self._problem.transition_cost,
         )
 

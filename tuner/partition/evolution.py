@@ -14,7 +14,8 @@ best backend's, and so on. An *individual* is one gene value a sub-graph.
 ```
 Selection is by tournament, crossover at two points, mutation by flipping genes. Every individual is
 measured at most once, the best measured one is returned, and it is never slower than the first level's, as
-measured. Equal seeds and equal measurements give equal answers. Checked in tests/tuner/partition/test_evolution.py.
+measured. Equal seeds and equal measurements give equal answers. Checked in
+tests/tuner/partition/test_evolution.py.
 
 Source: Jeon et al., "Collage" (PACT 2022), graph-level search; its genes choose between two backends, ours
 among all that can run a sub-graph.

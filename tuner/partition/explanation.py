@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.partition.alternatives import Alternative, OfferIndex
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.alternatives import Alternative, CandidateIndex
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import Partition, RefusedCandidate, usable_offers
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure
@@ -60,15 +60,15 @@ def explain_partition(
         launch_penalty_us: what the search counted for each part.
         refused: proposals that were refused before they were priced.
     """
-    index = OfferIndex(usable_offers(candidates, prices))
+    index = CandidateIndex(usable_offers(candidates, prices))
     objections = _objections(candidates, prices, refused)
     explanations = []
     for part, figure in zip(partition.chosen, partition.figures, strict=True):
-        if part.backend == HOST:
+        if part.backend == FREE:
             continue
         inside = part.sub_graph.inside
         alternatives = index.alternatives(inside, without=part.backend, launch_penalty_us=launch_penalty_us)
-        able = {part.backend, HOST, *(each.backend for each in alternatives)}
+        able = {part.backend, FREE, *(each.backend for each in alternatives)}
         reasons = {
             objection.candidate.backend: objection.reason
             for objection in objections

@@ -2,9 +2,10 @@
 
 The cost of a partition is the sum of its parts' latencies, a launch penalty for each part, and a transition
 penalty for each value that a part reads from another backend. This leaves out what parts do to each other's
-caches and memory; the additive error is reported beside measured end-to-end latency, and `tuner.partition.evolution`
-searches on that. The answer is the cheapest by that sum, proven (`Partition.proven`), to within a picosecond
-per part; such ties go to fewer parts. Checked in tests/tuner/partition/test_find_partition.py.
+caches and memory; the additive error is reported beside measured end-to-end latency, and
+`tuner.partition.evolution` searches on that. The answer is the cheapest by that sum, proven
+(`Partition.proven`), to within a picosecond per part; such ties go to fewer parts. Checked in
+tests/tuner/partition/test_find_partition.py.
 
 Source: Jeon et al., "Collage" (PACT 2022), op-level search; TVM RFC 62 ("Partitioner").
 """
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.subgraph import SubGraphLimits
-from tuner.partition.alternatives import Offer, OfferIndex, RunnerUp
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.alternatives import CandidateIndex, NextBest, PricedCandidate
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.cover_bound import node_prices
 from tuner.partition.cover_search import Cover, CoverProblem, Option, StuckError, search_cover
 from tuner.partition.partition_spec import PartitionSpec
@@ -95,7 +96,7 @@ class Partition:
 
     chosen: tuple[CandidatePartition, ...]
     figures: tuple[Figure, ...]
-    runner_ups: tuple[RunnerUp | None, ...]
+    runner_ups: tuple[NextBest | None, ...]
     cost_us: float
     penalty_us: float
     lower_bound_us: float
@@ -166,22 +167,22 @@ def find_partition(
     return problem.partition(cover)
 
 
-def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[Offer]:
+def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[PricedCandidate]:
     """Return the candidates that can run; the host's cost nothing. Of those alike the cheapest stays."""
-    best: dict[tuple[IndexSet, str], Offer] = {}
+    best: dict[tuple[NodeSet, str], PricedCandidate] = {}
     for candidate, price in zip(candidates, prices, strict=True):
-        figure = Figure(latency_us=0.0, source="derived") if candidate.backend == HOST else price
+        figure = Figure(latency_us=0.0, source="derived") if candidate.backend == FREE else price
         if not isinstance(figure, Figure):
             continue
         key = (candidate.sub_graph.inside, candidate.backend)
         if key not in best or figure.latency_us < best[key].figure.latency_us:
-            best[key] = Offer(candidate, figure)
+            best[key] = PricedCandidate(candidate, figure)
     return list(best.values())
 
 
 def _check_coverable(
     graph: DataflowGraph,
-    offers: Sequence[Offer],
+    offers: Sequence[PricedCandidate],
     candidates: Sequence[CandidatePartition],
     prices: Sequence[Price],
     refused: Sequence[RefusedCandidate],
@@ -189,7 +190,7 @@ def _check_coverable(
     covered = 0
     for offer in offers:
         covered |= offer.candidate.sub_graph.inside.bits
-    missing = graph.all_indices - IndexSet(covered)
+    missing = graph.all_indices - NodeSet(covered)
     if missing:
         reasons = _reasons(missing.first, candidates, prices, refused)
         raise UnpriceableError(_missing_message(graph, missing.first, reasons))
@@ -239,7 +240,7 @@ class _Problem:
     def __init__(
         self,
         graph: DataflowGraph,
-        offers: Sequence[Offer],
+        offers: Sequence[PricedCandidate],
         launch_penalty_us: float,
         transition_penalty_us: float,
     ) -> None:
@@ -249,19 +250,19 @@ class _Problem:
         self._offers = offers
         self._launch_penalty_us = launch_penalty_us
         self._transition_cost = round(transition_penalty_us * UNITS_PER_US)
-        backends = sorted({offer.candidate.backend for offer in offers} - {HOST})
-        self._number_of_backend = {HOST: -1, **{backend: number for number, backend in enumerate(backends)}}
+        backends = sorted({offer.candidate.backend for offer in offers} - {FREE})
+        self._number_of_backend = {FREE: -1, **{backend: number for number, backend in enumerate(backends)}}
         self._options = [self._option(offer) for offer in offers]
-        self._index = OfferIndex(offers)
+        self._index = CandidateIndex(offers)
 
     def solve(self, max_states: int | None, on_progress: Callable[[SearchProgress], None]) -> Cover:
         """Return the cheapest cover of all nodes."""
         graph = self._graph
-        insides = [tuple(IndexSet(option.inside)) for option in self._options]
+        insides = [tuple(NodeSet(option.inside)) for option in self._options]
         problem = CoverProblem(
             ancestors=[each.bits for each in graph.ancestors],
             descendants=[each.bits for each in graph.descendants],
-            users=[IndexSet.of(users).bits for users in graph.users],
+            users=[NodeSet.of(users).bits for users in graph.users],
             options=self._options,
             prices=node_prices(len(graph), insides, [option.cost for option in self._options]),
             transition_cost=self._transition_cost,
@@ -296,12 +297,12 @@ class _Problem:
             proven=cover.cost == cover.lower_bound,
         )
 
-    def _option(self, offer: Offer) -> Option:
+    def _option(self, offer: PricedCandidate) -> Option:
         sub_graph, backend = offer.candidate.sub_graph, offer.candidate.backend
-        penalty_us = 0.0 if backend == HOST else self._launch_penalty_us
+        penalty_us = 0.0 if backend == FREE else self._launch_penalty_us
         return Option(
-            inside=IndexSet.of(self._number[index] for index in sub_graph.inside).bits,
-            reads=IndexSet.of(self._number[index] for index in sub_graph.input).bits,
+            inside=NodeSet.of(self._number[index] for index in sub_graph.inside).bits,
+            reads=NodeSet.of(self._number[index] for index in sub_graph.input).bits,
             cost=round((offer.figure.latency_us + penalty_us) * UNITS_PER_US) + 1,
             backend=self._number_of_backend[backend],
         )

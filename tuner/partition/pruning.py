@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import Candidates
 
@@ -46,9 +46,9 @@ def prune_candidates(found: Candidates) -> Candidates:
     return Candidates(candidates=kept, report=report)
 
 
-def _maximal(candidates: Sequence[CandidatePartition]) -> dict[str, tuple[IndexSet, ...]]:
+def _maximal(candidates: Sequence[CandidatePartition]) -> dict[str, tuple[NodeSet, ...]]:
     """Return each backend's candidates that none of its others contains."""
-    insides: dict[str, dict[IndexSet, None]] = defaultdict(dict)
+    insides: dict[str, dict[NodeSet, None]] = defaultdict(dict)
     for candidate in candidates:
         insides[candidate.backend][candidate.sub_graph.inside] = None
     return {
@@ -58,20 +58,20 @@ def _maximal(candidates: Sequence[CandidatePartition]) -> dict[str, tuple[IndexS
     }
 
 
-def _by_node(insides: dict[IndexSet, None]) -> dict[int, list[IndexSet]]:
+def _by_node(insides: dict[NodeSet, None]) -> dict[int, list[NodeSet]]:
     """Return the sets that hold each node."""
-    holding: dict[int, list[IndexSet]] = defaultdict(list)
+    holding: dict[int, list[NodeSet]] = defaultdict(list)
     for inside in insides:
         for index in inside:
             holding[index].append(inside)
     return holding
 
 
-def _is_contained(inside: IndexSet, holding: dict[int, list[IndexSet]]) -> bool:
+def _is_contained(inside: NodeSet, holding: dict[int, list[NodeSet]]) -> bool:
     return any(inside != other and inside.is_subset(other) for other in holding[inside.first])
 
 
-def _remainders(maximal: dict[str, tuple[IndexSet, ...]]) -> set[tuple[IndexSet, str]]:
+def _remainders(maximal: dict[str, tuple[NodeSet, ...]]) -> set[tuple[NodeSet, str]]:
     """Return what is left of each maximal candidate without each that another backend has."""
     holding = {backend: _by_node(dict.fromkeys(insides)) for backend, insides in maximal.items()}
     left = set()

@@ -39,7 +39,7 @@ from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph
 from tuner.lowering.outline import extract_function
 from tuner.measuring.measurer import Measurer
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import Partition, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure
@@ -288,7 +288,7 @@ def _estimates(
     queries: dict[_ProgramKey, Query] = {}
     keys: list[_ProgramKey | None] = []
     for candidate in candidates:
-        if candidate.backend == HOST:
+        if candidate.backend == FREE:
             keys.append(None)
             continue
         workload = workload_of_candidate(graph, candidate)

@@ -1,7 +1,7 @@
 """Prices from a user's function, in place of measured or predicted ones.
 
-They satisfy `tuner.partition.price.Pricer`, as measured prices and the cost model's predictions do, so that the search
-does not know the difference. Checked in tests/tuner/pricing/test_estimators.py.
+They satisfy `tuner.partition.price.Pricer`, as measured prices and the cost model's predictions do, so that
+the search does not know the difference. Checked in tests/tuner/pricing/test_estimators.py.
 
 Source: TVM RFC 62 ("CostEstimator", "CustomCostEstimator").
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from records.workload import Workload
 from tuner.graph.dataflow import DataflowGraph
 from tuner.lowering.outline import extract_function
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure
@@ -42,7 +42,7 @@ class CustomPricer:
         prices = []
         for candidate in candidates:
             function = extract_function(self.graph, candidate.sub_graph, candidate.backend)
-            workload = describe_function(function, module=self.graph.source.module)
+            workload = workload_of(function, module=self.graph.source.module)
             key = workload.fingerprint, candidate.backend
             if key not in known:
                 known[key] = _as_price(self.estimate(workload, candidate.backend))

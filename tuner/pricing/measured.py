@@ -14,11 +14,11 @@ from records import Record, Status, Workload
 from tuner.backends.protocol import Backend, settings_for
 from tuner.errors import UnknownNameError
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.structure import Structure
 from tuner.lowering.outline import extract_function, extract_module
-from tuner.lowering.structure import Structure
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Measurer, MeasureRequest
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
 
@@ -47,7 +47,7 @@ class MeasuredPricer:
         requests: dict[tuple[str, str, str], MeasureRequest] = {}
         keys: list[tuple[str, str, str] | None] = []
         for candidate in candidates:
-            if candidate.backend == HOST:
+            if candidate.backend == FREE:
                 keys.append(None)
                 continue
             backend = self._backend(candidate)
@@ -84,7 +84,7 @@ class MeasuredPricer:
 @functools.lru_cache(maxsize=16384)
 def _workload_of(structure: Structure) -> Workload:
     """Describe each structure once: a repeated layer proposes the same sub-graphs over and over."""
-    return describe_function(structure.value)
+    return workload_of(structure.value)
 
 
 def workload_of_candidate(graph: DataflowGraph, candidate: CandidatePartition) -> Workload:

@@ -33,8 +33,8 @@ from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.outline import extract_function, outline_partitions
-from tuner.lowering.workload_of import describe_function
-from tuner.partition.candidate import HOST
+from tuner.lowering.workload_of import workload_of
+from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan, TensorInfo
@@ -127,7 +127,7 @@ def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
     model = load_model(
         plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
     )
-    found = describe_function(model.module["main"], "model", module=model.module).fingerprint
+    found = workload_of(model.module["main"], "model", module=model.module).fingerprint
     if found != plan.model_fingerprint:
         raise TunerError(
             f"model {plan.model} has fingerprint {found}, the plan was made for {plan.model_fingerprint}; "
@@ -454,10 +454,10 @@ def _partition_as_planned(
     candidates = find_candidates(graph, gather_specs(backends, target)).candidates
     prices: list[Price] = []
     for candidate in candidates:
-        if candidate.backend == HOST:
+        if candidate.backend == FREE:
             prices.append(Figure(latency_us=0.0, source="derived"))
             continue
-        workload = describe_function(extract_function(graph, candidate.sub_graph, candidate.backend))
+        workload = workload_of(extract_function(graph, candidate.sub_graph, candidate.backend))
         prices.append(
             planned.get((workload.fingerprint, candidate.backend), Invalid("the plan does not use it"))
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
 from tuner.rules.protocol import Rule
 
@@ -73,7 +73,7 @@ class GivenSubGraphs:
     """Proposes exactly the given sets of nodes; for tests and for a partition written by hand."""
 
     name: str
-    insides: tuple[IndexSet, ...]
+    insides: tuple[NodeSet, ...]
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield one sub-graph a set, in the order given."""

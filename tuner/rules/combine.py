@@ -18,7 +18,7 @@ from itertools import combinations, product
 from typing import Protocol
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
 from tuner.graph.relax_source import variables_of
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
@@ -202,7 +202,7 @@ class _Closure:
         for combiner in self._combine.combiners:
             yield from combiner.find_groups(self._graph, self._found)
 
-    def _neighbours(self, sub_graph: SubGraph, border: IndexSet) -> Iterator[SubGraph]:
+    def _neighbours(self, sub_graph: SubGraph, border: NodeSet) -> Iterator[SubGraph]:
         """Yield each sub-graph that holds a node of the border and none of the sub-graph, once."""
         seen: set[int] = set()
         for index in border:
@@ -219,7 +219,7 @@ class _Closure:
         )
 
     def _join(self, group: Sequence[SubGraph]) -> None:
-        inside = IndexSet()
+        inside = NodeSet()
         for sub_graph in group:
             inside |= sub_graph.inside
         nested = tuple(part for sub_graph in group for part in sub_graph.as_nested())
@@ -239,7 +239,7 @@ class _Closure:
 
 
 def _are_disjoint(sub_graphs: Sequence[SubGraph]) -> bool:
-    union = IndexSet()
+    union = NodeSet()
     for sub_graph in sub_graphs:
         if not sub_graph.inside.is_disjoint(union):
             return False

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.dpl import CallPattern, TupleGetItemPattern
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 from tuner.rules.combinators import Composite
 
@@ -47,7 +47,7 @@ class PatternRule:
         source = graph.source
         values = relax.analysis.get_var2val(source.function)
         node_of = _node_by_expression(graph)
-        seen: set[IndexSet] = set()
+        seen: set[NodeSet] = set()
         for call in source.bound_calls:
             match = self.pattern.extract_matched_expr(call, values)
             if match is None or (self.accepts is not None and not self.accepts(match)):
@@ -90,10 +90,10 @@ def _node_by_expression(graph: DataflowGraph) -> dict[Any, int]:
     return node_of
 
 
-def _inside(match: Match, node_of: Mapping[Any, int]) -> IndexSet:
+def _inside(match: Match, node_of: Mapping[Any, int]) -> NodeSet:
     matched = [
         expression
         for pattern, expression in match.items()
         if isinstance(pattern, CallPattern | TupleGetItemPattern)
     ]
-    return IndexSet.of(node_of[expression] for expression in matched if expression in node_of)
+    return NodeSet.of(node_of[expression] for expression in matched if expression in node_of)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
 from tuner.graph.relax_types import num_inputs_of
 from tuner.graph.subgraph import SubGraph
@@ -20,7 +20,7 @@ from tuner.rules.protocol import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class ContiguousSubgraphs:
     """Proposes contiguous sub-graphs of neighbouring pieces, in doubling sizes, and the entire graph.
 
     Attributes:
@@ -37,13 +37,13 @@ class Segments:
         """Yield sub-graphs from the smallest to the entire graph."""
         order = graph.depth_first_order()
         pieces = list(self._pieces(graph, order))
-        seen: set[IndexSet] = set()
+        seen: set[NodeSet] = set()
         length = 1
         while length * self.max_pieces < len(pieces):
             length *= 2
         while length <= len(pieces):
             for first in range(0, len(pieces), length):
-                inside = IndexSet.of(index for piece in pieces[first : first + length] for index in piece)
+                inside = NodeSet.of(index for piece in pieces[first : first + length] for index in piece)
                 if inside not in seen:
                     seen.add(inside)
                     yield SubGraph.of(graph, inside)

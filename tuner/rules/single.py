@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tuner.graph.dataflow import DataflowGraph, Node
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
 from tuner.graph.subgraph import SubGraph
 
-HOST_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})
+FREE_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})
 """Operators that the virtual machine runs itself, without a kernel."""
 
 
@@ -33,7 +33,7 @@ class OperatorByPredicate:
         """Yield one sub-graph an accepted operator, in order."""
         for node in graph.nodes:
             if self.accepts(node):
-                yield SubGraph.of(graph, IndexSet.of([node.index]))
+                yield SubGraph.of(graph, NodeSet.of([node.index]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,6 @@ class HostRule:
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield one sub-graph a host operator, in order."""
-        return OperatorByPredicate(self.name, lambda node: node.operator in HOST_OPERATORS).find_candidates(
+        return OperatorByPredicate(self.name, lambda node: node.operator in FREE_OPERATORS).find_candidates(
             graph
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
 from tuner.rules.combinators import OnlyValid, Union
@@ -138,19 +138,19 @@ class _Groups:
 
     def __init__(self, graph: DataflowGraph) -> None:
         self._graph = graph
-        self._inside = [IndexSet.of([node.index]) for node in graph.nodes]
+        self._inside = [NodeSet.of([node.index]) for node in graph.nodes]
 
     def kind(self, index: int) -> PatternKind:
         return max(self._graph.nodes[member].kind for member in self._inside[index])
 
-    def join(self, indices: IndexSet) -> None:
-        joined = IndexSet()
+    def join(self, indices: NodeSet) -> None:
+        joined = NodeSet()
         for index in indices:
             joined |= self._inside[index]
         for index in joined:
             self._inside[index] = joined
 
-    def insides(self) -> Sequence[IndexSet]:
+    def insides(self) -> Sequence[NodeSet]:
         return tuple(dict.fromkeys(self._inside))
 
 
@@ -167,4 +167,4 @@ def _try_fuse(graph: DataflowGraph, groups: _Groups, index: int, sink: int, *, w
     else:
         allowed = with_injective and max(first, largest_between, last) <= PatternKind.INJECTIVE
     if allowed:
-        groups.join(between | IndexSet.of([index, sink]))
+        groups.join(between | NodeSet.of([index, sink]))

@@ -4,7 +4,7 @@
 a device that need not be here. Programs can be built for each of them, but are measured only for what is
 here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
 that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
-environment (tuner/measuring/environment.py), which every measurement carries. Checked in
+environment (tuner/backends/environment.py), which every measurement carries. Checked in
 tests/tuner/targets/test_resolution.py.
 """
 

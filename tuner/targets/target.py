@@ -1,8 +1,8 @@
 """The target as seen by other modules: canonical text, device kind and what measurements need.
 
 `cpu`, `cuda` and a TVM tag (`nvidia/nvidia-h200`) are what a user writes; `Target` is what they become. TVM's
-own target object is built from `tvm_json` where TVM is imported (`tuner.lowering.lower`), so that this module runs
-without it.
+own target object is built from `tvm_json` where TVM is imported (`tuner.lowering.lower`), so that this module
+runs without it.
 """
 
 from __future__ import annotations

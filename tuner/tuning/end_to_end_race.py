@@ -1,6 +1,7 @@
 """The race between a model's end-to-end programs: its entrants, and the choice of its winner.
 
-Checked in tests/tuner/tuning/test_end_to_end_variants.py and, on this machine, in tests/tuner/tuning/test_tune.py.
+Checked in tests/tuner/tuning/test_end_to_end_variants.py and, on this machine, in
+tests/tuner/tuning/test_tune.py.
 """
 
 from __future__ import annotations

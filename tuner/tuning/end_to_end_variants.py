@@ -3,7 +3,8 @@
 Prices of parts alone leave out what parts do to each other, so a partition that costs more by their sum can
 be faster as a whole. Which partitions are worth a measurement is decided here. Each is measured once, however
 it is found; what cannot be built or run is left out with a warning. Because two measurements of one program
-differ too, the finalists then race in turn (`tuner.measuring.race`). Checked in tests/tuner/tuning/test_end_to_end_variants.py.
+differ too, the finalists then race in turn (`tuner.measuring.race`). Checked in
+tests/tuner/tuning/test_end_to_end_variants.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from tuner.errors import TunerError, UnpriceableError
-from tuner.partition.candidate import HOST
+from tuner.partition.candidate import FREE
 from tuner.plan import Figure
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction, choose_partition, of_parts
 
@@ -68,7 +69,7 @@ class Finalist:
     @property
     def num_backends(self) -> int:
         """Backends that run some of it."""
-        return len({part.backend for part in self.function.partition.chosen} - {HOST})
+        return len({part.backend for part in self.function.partition.chosen} - {FREE})
 
 
 class MeasureFunction(Protocol):
@@ -80,7 +81,7 @@ class MeasureFunction(Protocol):
 
 
 @dataclass(slots=True)
-class Wholes:
+class EndToEndCache:
     """Whole functions measured so far: equal programs are measured once, however they are found."""
 
     measure_function: MeasureFunction
@@ -115,7 +116,9 @@ def fastest(first: Variant, *others: Variant | None) -> Variant:
     return min((first, *(each for each in others if each is not None)), key=lambda found: found[1].latency_us)
 
 
-def find_coarser(wholes: Wholes, search: Search, first: PartitionedFunction, *, label: str) -> Variant | None:
+def find_coarser(
+    wholes: EndToEndCache, search: Search, first: PartitionedFunction, *, label: str
+) -> Variant | None:
     """Search again with higher launch penalties; return the fastest other program, or None if there is none.
 
     Args:
@@ -137,7 +140,9 @@ def find_coarser(wholes: Wholes, search: Search, first: PartitionedFunction, *, 
     return fastest(*measured) if measured else None
 
 
-def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -> dict[str, Variant]:
+def leave_backends_out(
+    wholes: EndToEndCache, searched: PartitionedFunction, best: Variant
+) -> dict[str, Variant]:
     """Leave out one backend after the other, for as long as that makes the fastest whole so far faster.
 
     Prices of parts alone can favour a backend whose parts cost more among others' than they do alone. Leaving
@@ -159,7 +164,7 @@ def find_without(wholes: Wholes, searched: PartitionedFunction, best: Variant) -
     while True:
         answers: dict[str, PartitionedFunction] = {}
         found: dict[str, Variant] = {}
-        for backend in sorted({part.backend for part in answer.partition.chosen} - {HOST}):
+        for backend in sorted({part.backend for part in answer.partition.chosen} - {FREE}):
             search = partial(choose_partition, without={*left_out, backend})
             try:
                 answers[backend] = search(answer.priced)

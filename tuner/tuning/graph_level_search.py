@@ -18,8 +18,8 @@ import numpy as np
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.outline import extract_function, order_partitions, outline_partitions
-from tuner.lowering.workload_of import describe_function
-from tuner.partition.alternatives import Alternative, OfferIndex
+from tuner.lowering.workload_of import workload_of
+from tuner.partition.alternatives import Alternative, CandidateIndex
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.evolution import EvolutionProgress, EvolutionSettings, Evolved, Genes, evolve
 from tuner.partition.find_partition import Partition, usable_offers
@@ -56,11 +56,11 @@ def find_groups(
         prices: one per candidate.
         launch_penalty_us: what the first level counted for each part.
     """
-    index = OfferIndex(usable_offers(candidates, prices))
+    index = CandidateIndex(usable_offers(candidates, prices))
     occurrences: dict[tuple[str, str], list[CandidatePartition]] = defaultdict(list)
     for part in partition.chosen:
         function = extract_function(graph, part.sub_graph, part.backend)
-        workload = describe_function(function, module=graph.source.module)
+        workload = workload_of(function, module=graph.source.module)
         occurrences[workload.fingerprint, part.backend].append(part)
     return tuple(_group(parts, index, launch_penalty_us) for parts in occurrences.values())
 
@@ -106,7 +106,7 @@ def evolve_partition(
     return evolve(num_choices, measure_genes, rng=rng, settings=settings, on_progress=on_progress)
 
 
-def _group(parts: Sequence[CandidatePartition], index: OfferIndex, launch_penalty_us: float) -> Group:
+def _group(parts: Sequence[CandidatePartition], index: CandidateIndex, launch_penalty_us: float) -> Group:
     """Return the choices that every occurrence has."""
     found = [
         index.alternatives(part.sub_graph.inside, without=part.backend, launch_penalty_us=launch_penalty_us)

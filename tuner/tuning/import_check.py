@@ -18,7 +18,7 @@ from records.workload import describe
 from tuner.errors import TunerError
 from tuner.frontend.loss import with_logits
 from tuner.frontend.model import IRModule, Model, Reference
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import COMPARISON, Deviation, compare_outputs, tolerance_of, worst
 from tuner.tuning.session import Session, TuningProgress, checked_error
 
@@ -89,7 +89,7 @@ def compare_with_reference(
 
 
 def _workload(model: Model) -> Workload:
-    workload = describe_function(model.module["main"], "model", module=model.module)
+    workload = workload_of(model.module["main"], "model", module=model.module)
     facts = [("check", "import"), COMPARISON]
     return describe("model", workload.inputs, workload.operators, workload.results, facts)
 

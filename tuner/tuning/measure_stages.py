@@ -20,8 +20,8 @@ from records.workload import describe
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.graph.relax_types import IRModule
-from tuner.lowering.structure import Structure
-from tuner.lowering.workload_of import describe_function
+from tuner.graph.structure import Structure
+from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.plan import Figure, StagePlan, TiedParameter
@@ -135,9 +135,7 @@ def _find_cuts(
     keys, functions_of_layer = [], {}
     for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
         functions = _functions_of(stage, split=False)
-        key = tuple(
-            describe_function(f.module["main"], module=f.module).fingerprint for f in functions.values()
-        )
+        key = tuple(workload_of(f.module["main"], module=f.module).fingerprint for f in functions.values())
         keys.append(key)
         if key not in functions_of_layer:
             session.on_progress(
@@ -275,7 +273,7 @@ def _check(
         return None
     settings = f"stages={len(stages)};" + ",".join(function.fingerprint for function in partitioned.values())
     session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
-    workload = describe_function(model.module["main"], "model", module=model.module)
+    workload = workload_of(model.module["main"], "model", module=model.module)
     tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
     # The share below which a gradient is rounding errors is part of what is checked.
     facts = [("check", "stages"), ("negligible", str(NEGLIGIBLE)), COMPARISON]

@@ -13,11 +13,11 @@ from records import Workload
 from tuner.backends.protocol import Backend
 from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
+from tuner.graph.structure import Structure
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function
-from tuner.lowering.structure import Structure
-from tuner.lowering.workload_of import describe_function, describe_graph
-from tuner.partition.candidate import HOST
+from tuner.lowering.workload_of import describe_graph, workload_of
+from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates
 from tuner.targets.target import Target
 
@@ -44,8 +44,8 @@ def find_model_workloads(model: Model, target: Target, backends: Sequence[Backen
     graph = DataflowGraph.from_function(model.module)
     structures: dict[Structure, None] = {}
     for candidate in find_candidates(graph, gather_specs(backends, target)).candidates:
-        if candidate.backend != HOST:
+        if candidate.backend != FREE:
             structures[Structure(extract_function(graph, candidate.sub_graph, candidate.backend))] = None
-    described = [describe_function(structure.value) for structure in structures]
+    described = [workload_of(structure.value) for structure in structures]
     distinct = {workload.fingerprint: workload for workload in described}
     return ModelWorkloads(whole=describe_graph(graph, "model"), sub_graphs=tuple(distinct.values()))

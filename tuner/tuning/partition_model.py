@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tuner.frontend.model import Model
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, IRModule
 from tuner.lowering.batch_norm_folding import fold_batch_norms
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.partition.explanation import Explanation, explain_partition
 from tuner.plan import Figure, PairedRatio, PartitionPlan
@@ -94,9 +94,9 @@ def partition_model(
 
     The sum of parts leaves out what parts do to each other, so several whole programs are measured: the
     search's partition, coarser ones, those without some of the backends, each single backend, and what the
-    second level finds. The fastest of them, every single backend among them, race in turn (`tuner.measuring.race`). The
-    winner's results are compared with the unpartitioned model's; a part that makes them wrong is left out,
-    with a warning and a record, and the choice is made again.
+    second level finds. The fastest of them, every single backend among them, race in turn
+    (`tuner.measuring.race`). The winner's results are compared with the unpartitioned model's; a part that
+    makes them wrong is left out, with a warning and a record, and the choice is made again.
 
     Args:
         model: what is partitioned.
@@ -104,8 +104,8 @@ def partition_model(
         second_level: whole programs that an evolutionary search may measure, from the first answer on.
         coarser: whether fewer and larger parts are measured too, which pay off where crossing a boundary
             costs more than isolated parts show: partitions found with higher launch penalties, the first
-            answer with neighbouring parts of one backend merged (`tuner.partition.coalesce`), and partitions that leave
-            out a backend which the first answer uses.
+            answer with neighbouring parts of one backend merged (`tuner.partition.coalesce`), and partitions
+            that leave out a backend which the first answer uses.
 
     Raises:
         UnpriceableError: nobody can run an operator, or nobody gives right numbers for it; names it.
@@ -131,7 +131,7 @@ def partition_model(
     refused = refusals([priced])
     return PartitionedModel(
         model=model.name,
-        fingerprint=describe_function(model.module["main"], "model", module=model.module).fingerprint,
+        fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=choice.chosen_by,
         alone={name: variant[0] for name, variant in choice.alone.items()},

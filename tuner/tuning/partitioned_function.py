@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
-from tuner.graph import DataflowGraph, IndexSet
+from tuner.graph import DataflowGraph, NodeSet
 from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function, outline_partitions
-from tuner.lowering.workload_of import describe_function, describe_graph
-from tuner.partition.alternatives import OfferIndex
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.lowering.workload_of import describe_graph, workload_of
+from tuner.partition.alternatives import CandidateIndex
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import (
     Partition,
     RefusedCandidate,
@@ -189,7 +189,7 @@ def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> Par
     """
     price_by_candidate = dict(zip(priced.candidates, priced.prices, strict=True))
     figures = tuple(price for part in parts if isinstance(price := price_by_candidate[part], Figure))
-    penalty_us = priced.launch_penalty_us * sum(part.backend != HOST for part in parts)
+    penalty_us = priced.launch_penalty_us * sum(part.backend != FREE for part in parts)
     cost_us = penalty_us + sum(figure.latency_us for figure in figures)
     partition = Partition(
         chosen=tuple(parts),
@@ -207,7 +207,7 @@ def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> Par
 def with_runner_ups(function: PartitionedFunction) -> PartitionedFunction:
     """Return the function with the next best backend of each part."""
     priced, partition = function.priced, function.partition
-    index = OfferIndex(usable_offers(priced.candidates, priced.prices))
+    index = CandidateIndex(usable_offers(priced.candidates, priced.prices))
     runner_ups = tuple(
         index.runner_up(part, launch_penalty_us=priced.launch_penalty_us) for part in partition.chosen
     )
@@ -228,9 +228,9 @@ def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[Partition
         for candidate, figure, runner_up in zip(
             partition.chosen, partition.figures, partition.runner_ups, strict=True
         ):
-            if candidate.backend == HOST:
+            if candidate.backend == FREE:
                 continue
-            workload = describe_function(extract_function(graph, candidate.sub_graph, candidate.backend))
+            workload = workload_of(extract_function(graph, candidate.sub_graph, candidate.backend))
             key = workload.fingerprint, candidate.backend
             known = plans.get(key)
             functions_of = () if known is None else known.functions
@@ -268,13 +268,13 @@ def _prefer(
     Where the backend reaches, the reference costs more than any whole function, so that it is used there only
     where the backend's candidates overlap and cannot all be taken.
     """
-    reachable = IndexSet()
+    reachable = NodeSet()
     for candidate, price in priced:
         if candidate.backend == backend and isinstance(price, Figure):
             reachable = reachable | candidate.sub_graph.inside
     preferred: list[tuple[CandidatePartition, Price]] = []
     for candidate, price in priced:
-        if candidate.backend not in (backend, REFERENCE_BACKEND, HOST):
+        if candidate.backend not in (backend, REFERENCE_BACKEND, FREE):
             continue
         in_reach = len(candidate.sub_graph.inside & reachable)
         if candidate.backend == REFERENCE_BACKEND != backend and in_reach and isinstance(price, Figure):

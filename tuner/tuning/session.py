@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from records import Match, Measurement, RecordStore, Status, Workload, open_store
+from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
-from tuner.measuring.environment import environment_of
 from tuner.measuring.measurer import MeasureProgress, Measurer
 from tuner.numerical_error import Deviation
 from tuner.pricing.protocol import Pricing

@@ -13,7 +13,7 @@ from cost_model.stage_model import Part, StageQuery, parts_parameter
 from records import Workload
 from records.workload import describe
 from tuner.errors import TunerError
-from tuner.partition.candidate import HOST
+from tuner.partition.candidate import FREE
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
 from tuner.pricing.measured import price_of, workload_of_candidate
@@ -32,7 +32,7 @@ def stage_workload(session: Session, function: PartitionedFunction) -> Workload:
     counts = Counter(
         (workload_of_candidate(graph, part).fingerprint, part.backend)
         for part in function.partition.chosen
-        if part.backend != HOST
+        if part.backend != FREE
     )
     parts = (
         Part(fingerprint, backend, settings[backend], count)
@@ -75,7 +75,7 @@ def predict_stage(session: Session, function: PartitionedFunction) -> Figure:
     figures = [
         (part.backend, figure)
         for part, figure in zip(function.partition.chosen, function.partition.figures, strict=True)
-        if part.backend != HOST
+        if part.backend != FREE
     ]
     if model is None or not figures:
         return plain

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tuner.backends.protocol import StretchBackend
+from tuner.backends.protocol import ContiguousBackend
 from tuner.errors import UnpriceableError
 from tuner.graph.relax_types import IRModule
-from tuner.lowering.structure import Structure
+from tuner.graph.structure import Structure
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.coalesce import coalesce
 from tuner.partition.evolution import EvolutionProgress, EvolutionSettings
@@ -26,7 +26,14 @@ from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure
 from tuner.pricing.measured import MeasuredPricer, price_of
 from tuner.tuning.end_to_end_measurement import measure_partitioned
-from tuner.tuning.end_to_end_variants import Search, Variant, Wholes, fastest, find_coarser, find_without
+from tuner.tuning.end_to_end_variants import (
+    EndToEndCache,
+    Search,
+    Variant,
+    fastest,
+    find_coarser,
+    leave_backends_out,
+)
 from tuner.tuning.graph_level_search import chosen_parts, evolve_partition, find_groups
 from tuner.tuning.partitioned_function import (
     PartitionedFunction,
@@ -73,7 +80,7 @@ class Proposed:
     """
 
     session: Session
-    wholes: Wholes
+    wholes: EndToEndCache
     first: PartitionedFunction
     proposals: list[Proposal] = field(default_factory=list)
 
@@ -114,7 +121,7 @@ def propose(session: Session, priced: PricedFunction, refinements: Sequence[Stra
     """
     proposed = Proposed(
         session=session,
-        wholes=Wholes(partial(measure_partitioned, session)),
+        wholes=EndToEndCache(partial(measure_partitioned, session)),
         first=choose_partition(priced),
     )
     for strategy in (searched, single_backends):
@@ -178,7 +185,7 @@ def coalesced(proposed: Proposed) -> Iterable[Proposal]:
         proposed.first.partition,
         _LongCallsPricer(
             MeasuredPricer(priced.graph, session.measurer),
-            {each.name for each in session.backends if isinstance(each, StretchBackend)},
+            {each.name for each in session.backends if isinstance(each, ContiguousBackend)},
         ),
         launch_penalty_us=priced.launch_penalty_us,
         slack=_MERGE_SLACK,
@@ -193,7 +200,7 @@ def coalesced(proposed: Proposed) -> Iterable[Proposal]:
 def left_out(proposed: Proposed) -> Iterable[Proposal]:
     """Propose answers without some of the backends that the search's answer uses."""
     best = fastest(*(each.variant for each in proposed.proposals))
-    for name, variant in find_without(proposed.wholes, proposed.first, best).items():
+    for name, variant in leave_backends_out(proposed.wholes, proposed.first, best).items():
         yield Proposal(found_by=name, variant=variant)
 
 

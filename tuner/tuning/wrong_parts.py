@@ -20,7 +20,7 @@ from tuner.lowering.outline import extract_function, extract_module, order_parti
 from tuner.measuring.measurer import Measurer, MeasureRequest
 from tuner.measuring.messages import WRONG_NUMBERS
 from tuner.numerical_error import Deviation
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid
 from tuner.pricing.measured import workload_of_candidate
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction
@@ -71,7 +71,7 @@ def find_wrong_part(
     ordered = [
         position
         for position in order_partitions(graph, [part.sub_graph for part in chosen])
-        if chosen[position].backend != HOST
+        if chosen[position].backend != FREE
     ]
     num_right, num_wrong = 0, len(ordered)
     while num_wrong - num_right > 1:
@@ -137,5 +137,5 @@ def _only_these(
     kept = set(positions)
     return outline_partitions(
         graph,
-        [part if position in kept else replace(part, backend=HOST) for position, part in enumerate(chosen)],
+        [part if position in kept else replace(part, backend=FREE) for position, part in enumerate(chosen)],
     )

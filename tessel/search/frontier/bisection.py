@@ -3,7 +3,8 @@
 The limit is the same on every device. From the least one that works at all up to the one that binds no
 more, what is found for one limit also holds for the memory it really needs; where both ends of a range have
 the same value, nothing lies between. The widest open range is halved first, so that an early end leaves a
-coarse curve, not a short one. Checked in tests/tessel/search/frontier/test_period.py and test_makespan_frontier.py.
+coarse curve, not a short one. Checked in tests/tessel/search/frontier/test_period.py and
+test_makespan_frontier.py.
 
     limit   1   2   .   4   .   .   .   8      the ends, by doubling
     value   16  8       4               4      4 to 8 are alike; of 2 to 4 the middle comes next
@@ -19,8 +20,8 @@ from typing import Generic, TypeVar
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
 from tessel.search.frontier.open_ranges import OpenRange, Value, find_open_ranges
-from tessel.search.model.budget import SearchBudget
 
 Found = TypeVar("Found")
 

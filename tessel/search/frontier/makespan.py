@@ -1,9 +1,9 @@
 """The least makespan for each memory limit: what more memory buys for a given number of micro-batches.
 
 The limit is the same on every device, in the placement's units. Which limits are searched is said in
-`tessel.search.frontier.bisection`; a schedule found under a limit is where the search under a higher one starts,
-and a bound under a limit holds under every lower one. What is left then goes to the points with wide gaps,
-one after the other. What stays open is said in `tessel.search.frontier.open_ranges`. Checked in
+`tessel.search.frontier.bisection`; a schedule found under a limit is where the search under a higher one
+starts, and a bound under a limit holds under every lower one. What is left then goes to the points with wide
+gaps, one after the other. What stays open is said in `tessel.search.frontier.open_ranges`. Checked in
 tests/tessel/search/frontier/test_makespan.py.
 
     memory 1   128 steps                       a four-device vshape with spans 1 and 3, 8 micro-batches
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
+from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.frontier.bisection import LimitLadder
 from tessel.search.frontier.open_ranges import Frontier
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams
-from tessel.search.model.budget import OPERATIONS_A_UNIT, SearchBudget
 
-LARGEST_SHARE = 0.25
+MAX_SHARE = 0.25
 """Part of the budget left that one point may take at first, so that a hard one does not hide the others."""
 
 LEAST_OPERATIONS = OPERATIONS_A_UNIT // 20
@@ -128,7 +128,7 @@ class _Searches:
             self.placement,
             micro_batches=self.micro_batches,
             memory=limit,
-            budget=self.budget.part(max(LARGEST_SHARE, least)),
+            budget=self.budget.part(max(MAX_SHARE, least)),
             seed=self.seed + turn,
             start_from=self._best_under(limit),
             params=self.params,

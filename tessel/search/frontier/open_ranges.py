@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from tessel.search.model.budget import StoppedBy
+from tessel.search.budget import StoppedBy
 
 Value = Fraction | int
 

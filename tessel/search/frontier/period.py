@@ -2,8 +2,8 @@
 
 The limit is the same on every device, in the placement's units. Points are kept only where the rate gets
 better, so each next one costs more memory and is faster. Which limits are searched is said in
-`tessel.search.frontier.bisection`, what is open where the budget did not do in `tessel.search.frontier.open_ranges`.
-Checked in tests/tessel/search/frontier/test_period.py.
+`tessel.search.frontier.bisection`, what is open where the budget did not do in
+`tessel.search.frontier.open_ranges`. Checked in tests/tessel/search/frontier/test_period.py.
 
     memory 1   16 steps a micro-batch          a four-device vshape with spans 1 and 3
     memory 2    8
@@ -19,16 +19,16 @@ from fractions import Fraction
 from itertools import count
 
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
 from tessel.search.frontier.bisection import LimitLadder
 from tessel.search.frontier.open_ranges import Frontier
-from tessel.search.model.budget import SearchBudget
-from tessel.search.model.problem import NO_LIMIT
+from tessel.search.model.problem import UNLIMITED
 from tessel.search.repetend.find_repetend import DEFAULT_MAX_COPIES, find_repetend
 from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.repetend_result import RepetendResult
 from tessel.search.repetend.steady_state_memory import steady_peaks
 
-LARGEST_SHARE = 0.25
+MAX_SHARE = 0.25
 """Part of the budget left that one point may take, so that a hard one does not hide the others."""
 
 
@@ -87,9 +87,9 @@ def find_frontier(
     def search(limit: int | None) -> RepetendResult:
         found = find_repetend(
             placement,
-            memory=NO_LIMIT - 1 if limit is None else limit,
+            memory=UNLIMITED - 1 if limit is None else limit,
             max_copies=max_copies,
-            budget=budget.part(LARGEST_SHARE),
+            budget=budget.part(MAX_SHARE),
             params=params,
         )
         budget.has_answer = True

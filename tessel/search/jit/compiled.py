@@ -15,7 +15,7 @@ from typing import Generic, ParamSpec, TypeVar, cast
 
 import numba
 
-from tessel.search.model.budget import stopped_clock
+from tessel.search.budget import stopped_clock
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -12,8 +12,8 @@ which only lets more happen: a relaxed decision diagram.
 
 The last state's least end is a bound on the makespan. States from which no end before a known makespan can be
 reached are dropped; if none is left, that makespan is least. Where there are choices, or blocks without a
-span hold memory on these devices, nothing is said. Checked in tests/tessel/search/makespan/test_decision_diagram.py
-against exhaustive search and CP-SAT.
+span hold memory on these devices, nothing is said. Checked in
+tests/tessel/search/makespan/test_decision_diagram.py against exhaustive search and CP-SAT.
 
 Source: Andersen, Hadzic, Hooker and Tiedemann (CP 2007) and Bergman, Cire, van Hoeve and Hooker, "Decision
 Diagrams for Optimization" (2016), for relaxed diagrams of sequencing problems.
@@ -27,12 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessel.search.jit.compiled import compiled
-from tessel.search.model.problem import UNREACHABLE, Integers, Problem
+from tessel.search.model.problem import UNREACHABLE, IntArray, Problem
 
-MOST_STATES = 1 << 14
+MAX_STATES = 1 << 14
 """States of one layer; beyond, the diagram is given up."""
 
-MOST_PENDING = 24
+MAX_PENDING = 24
 """Pending micro-batches of a block whose times are remembered; later ones may start at once."""
 
 OPERATIONS_A_LAYER = 20_000
@@ -41,7 +41,7 @@ OPERATIONS_A_LAYER = 20_000
 OPERATIONS_A_NUMBER = 3
 """Charged for each number that a step from state to state looks at."""
 
-LARGEST_KEY = 1 << 62
+MAX_KEY = 1 << 62
 """Counts are numbered in mixed radix; devices with more blocks than fit are given up."""
 
 
@@ -68,17 +68,17 @@ class DeviceDiagram:
 
     devices: tuple[int, ...]
     micro_batches: int
-    spans: Integers
-    memory: Integers
-    heads: Integers
-    tails: Integers
-    holds: Integers
-    needs: Integers
-    waits: Integers
-    slot: Integers
-    limits: Integers
-    counts: Integers
-    times: Integers
+    spans: IntArray
+    memory: IntArray
+    heads: IntArray
+    tails: IntArray
+    holds: IntArray
+    needs: IntArray
+    waits: IntArray
+    slot: IntArray
+    limits: IntArray
+    counts: IntArray
+    times: IntArray
     bound: int = 0
     is_over: bool = False
     layer: int = 0
@@ -108,10 +108,10 @@ class DeviceDiagram:
             self.limits,
             self.micro_batches,
             known,
-            MOST_STATES,
+            MAX_STATES,
         )
         self.layer += 1
-        if len(self.counts) > MOST_STATES:
+        if len(self.counts) > MAX_STATES:
             self.is_over = True
         elif len(self.counts) == 0:
             self.is_over, self.bound = True, known
@@ -132,11 +132,11 @@ def device_diagram(problem: Problem, devices: Sequence[int], micro_batches: int)
     kept = {block for device in devices for block in problem.blocks_by_device[device]}
     blocks = sorted(kept, key=place.__getitem__)
     is_instant = any(problem.spans[block] == 0 and problem.memory[block] for block in blocks)
-    if not blocks or is_instant or (micro_batches + 1) ** len(blocks) >= LARGEST_KEY:
+    if not blocks or is_instant or (micro_batches + 1) ** len(blocks) >= MAX_KEY:
         return None
     holds = problem.on_device[np.ix_(blocks, devices)].astype(np.int64)
     needs, waits = _waits(problem, blocks, holds)
-    pending = min(micro_batches, MOST_PENDING)
+    pending = min(micro_batches, MAX_PENDING)
     is_waiting = waits.any(axis=0)
     slot = np.where(is_waiting, len(devices) + 1 + (np.cumsum(is_waiting) - 1) * pending, 0)
     return DeviceDiagram(
@@ -156,7 +156,7 @@ def device_diagram(problem: Problem, devices: Sequence[int], micro_batches: int)
     )
 
 
-def _waits(problem: Problem, blocks: Sequence[int], holds: Integers) -> tuple[Integers, Integers]:
+def _waits(problem: Problem, blocks: Sequence[int], holds: IntArray) -> tuple[IntArray, IntArray]:
     """Return `needs` and `waits`; what follows by way of a third block is left out."""
     size = len(blocks)
     paths = problem.paths[np.ix_(blocks, blocks)]
@@ -177,21 +177,21 @@ def _waits(problem: Problem, blocks: Sequence[int], holds: Integers) -> tuple[In
 
 @compiled
 def next_layer(
-    counts: Integers,
-    times: Integers,
-    spans: Integers,
-    memory: Integers,
-    heads: Integers,
-    tails: Integers,
-    holds: Integers,
-    needs: Integers,
-    waits: Integers,
-    slot: Integers,
-    limits: Integers,
+    counts: IntArray,
+    times: IntArray,
+    spans: IntArray,
+    memory: IntArray,
+    heads: IntArray,
+    tails: IntArray,
+    holds: IntArray,
+    needs: IntArray,
+    waits: IntArray,
+    slot: IntArray,
+    limits: IntArray,
     micro_batches: int,
     known: int,
     most_states: int,
-) -> tuple[Integers, Integers]:
+) -> tuple[IntArray, IntArray]:
     """Start one more step in every state, in every way, and merge what ends in the same counts.
 
     Returns:
@@ -248,12 +248,12 @@ def next_layer(
 
 @compiled
 def may_start(
-    count: Integers,
+    count: IntArray,
     block: int,
-    memory: Integers,
-    holds: Integers,
-    needs: Integers,
-    limits: Integers,
+    memory: IntArray,
+    holds: IntArray,
+    needs: IntArray,
+    limits: IntArray,
     micro_batches: int,
 ) -> bool:
     """Return whether the next micro-batch of a block may come next."""
@@ -277,18 +277,18 @@ def may_start(
 
 @compiled
 def start_block(
-    count: Integers,
-    time: Integers,
+    count: IntArray,
+    time: IntArray,
     block: int,
     pending: int,
-    spans: Integers,
-    heads: Integers,
-    tails: Integers,
-    holds: Integers,
-    waits: Integers,
-    slot: Integers,
+    spans: IntArray,
+    heads: IntArray,
+    tails: IntArray,
+    holds: IntArray,
+    waits: IntArray,
+    slot: IntArray,
     micro_batches: int,
-    moved: Integers,
+    moved: IntArray,
 ) -> None:
     """Fill `moved` with the times after the next micro-batch of a block has started as soon as it may."""
     size, num_devices = holds.shape
@@ -326,12 +326,12 @@ def start_block(
 
 @compiled
 def least_end(
-    count: Integers,
-    moved: Integers,
+    count: IntArray,
+    moved: IntArray,
     block: int,
-    spans: Integers,
-    tails: Integers,
-    holds: Integers,
+    spans: IntArray,
+    tails: IntArray,
+    holds: IntArray,
     micro_batches: int,
 ) -> int:
     """Return how soon the schedule can end once a block has started: by what each device has yet to do."""

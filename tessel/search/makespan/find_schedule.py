@@ -5,9 +5,9 @@
         → tabu search and tighter bounds in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
-returns the best so far. Under a limit no phase can dead-lock (`tessel.search.makespan.list_scheduling`). The budget is looked
-at between rounds of fixed size, each charged for its work, so equal work gives equal answers. What the model
-leaves out is what placements leave out: contention between transfers. Checked in
+returns the best so far. Under a limit no phase can dead-lock (`tessel.search.makespan.list_scheduling`). The
+budget is looked at between rounds of fixed size, each charged for its work, so equal work gives equal
+answers. What the model leaves out is what placements leave out: contention between transfers. Checked in
 tests/tessel/search/makespan/test_find_schedule.py against exhaustive search and the independent validation.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_rules
 from tessel.search.makespan.iterated_local_search import NearbySearch
@@ -28,7 +29,6 @@ from tessel.search.makespan.params import MakespanParams
 from tessel.search.makespan.prover import Prover
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.makespan.warmup_cooldown import offer_ramps
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import Instance, IntArray, build_instance
 
 logger = logging.getLogger(__name__)

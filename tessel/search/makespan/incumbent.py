@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.makespan.params import MakespanParams
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
 

@@ -40,7 +40,8 @@ RUNS_UNDER_LIMIT = 3
 
 
 def offer_rules(best: Incumbent) -> None:
-    """Offer one schedule that always exists, then the hand-written ones that fit, then the urgencies."""
+    """PricedCandidate one schedule that always exists, then the hand-written ones that fit, then the
+    urgencies."""
     instance = best.instance
     best.offer(_one_after_the_other(instance.arrays), "serial")
     for rule in _affordable(best):

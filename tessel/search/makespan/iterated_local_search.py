@@ -62,7 +62,7 @@ class NearbySearch:
 
     Attributes:
         best: the incumbent, whose elites are visited.
-        state: state of the lottery.
+        state: state of the random generator.
         turn: visits so far.
     """
 

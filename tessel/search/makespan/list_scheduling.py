@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tessel.search.budget import SearchBudget
 from tessel.search.jit.compiled import compiled, compiled_leaf
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import InstanceArrays, IntArray
-from tessel.search.model.problem import NO_LIMIT
+from tessel.search.model.problem import UNLIMITED
 
 NEVER = 1 << 62
 """Later than any step of any schedule."""
 
-MOST_LOOKS = 600_000
+MAX_LOOKS = 600_000
 """Blocks looked at between two looks at the budget: some hundredths of a second."""
 
 OPERATIONS_A_LOOK = 70
@@ -112,7 +112,7 @@ def fits(
     is_limited = False
     for place in range(arrays.device_start[block], arrays.device_start[block + 1]):
         device = arrays.device[place]
-        if arrays.limit[device] < NO_LIMIT:
+        if arrays.limit[device] < UNLIMITED:
             is_limited = True
             if held[device] + amount > arrays.limit[device]:
                 return False
@@ -275,7 +275,7 @@ def list_schedule(
         following=np.zeros(arrays.num_blocks, dtype=np.int64),
         makespan=np.zeros(1, dtype=np.int64),
     )
-    num_tasks = max(MOST_LOOKS // arrays.num_blocks, 1)
+    num_tasks = max(MAX_LOOKS // arrays.num_blocks, 1)
     state, started = GOING_ON, 0
     while state == GOING_ON:
         state = continue_listing(arrays, priority, listing, is_active, num_tasks)

@@ -9,8 +9,8 @@
 
       head   |  N x work of these blocks  |   tail       <= makespan
 
-Each number is a proof by itself; the largest counts. They take milliseconds; `tessel.search.makespan.decision_diagram`
-proves more. Choices take the option that makes the number smallest.
+Each number is a proof by itself; the largest counts. They take milliseconds;
+`tessel.search.makespan.decision_diagram` proves more. Choices take the option that makes the number smallest.
 Checked in tests/tessel/search/makespan/test_lower_bounds.py against exhaustive search.
 """
 

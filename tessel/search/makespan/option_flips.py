@@ -20,7 +20,7 @@ from tessel.search.makespan.incumbent import options_of
 from tessel.search.makespan.list_scheduling import place_task, ready_time
 from tessel.search.model.instance import InstanceArrays, IntArray
 
-MOST_FLIPS = 3
+MAX_FLIPS = 3
 """Most runs of micro-batches whose option changes at once."""
 
 
@@ -30,13 +30,13 @@ def flip_options(arrays: InstanceArrays, start: IntArray, state: int) -> tuple[I
     Args:
         arrays: of the instance; it has choices.
         start: starts by task of a valid schedule.
-        state: state of the lottery.
+        state: state of the random generator.
     """
     old = options_of(arrays, start)
     new = old.copy()
     num_choices, micro_batches = new.shape
     state = next_state(state)
-    for _ in range(1 + below(state, MOST_FLIPS)):
+    for _ in range(1 + below(state, MAX_FLIPS)):
         state = next_state(state)
         choice = below(state, num_choices)
         state = next_state(state)

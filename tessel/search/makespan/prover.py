@@ -1,8 +1,8 @@
 """Raise the lower bound of a whole schedule while it is searched, with a fixed share of the work.
 
-The diagrams of `tessel.search.makespan.decision_diagram` are built for each device, then for the most telling device
-with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so that all
-begin again, the most telling first, whenever the best schedule has got shorter.
+The diagrams of `tessel.search.makespan.decision_diagram` are built for each device, then for the most telling
+device with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so
+that all begin again, the most telling first, whenever the best schedule has got shorter.
 Checked in tests/tessel/search/makespan/test_decision_diagram.py.
 """
 
@@ -17,7 +17,7 @@ from tessel.search.model.problem import Problem, make_problem
 OPERATIONS_A_DIAGRAM = 1_000_000
 """Charged for the first layer's arrays."""
 
-MOST_DEVICES = 6
+MAX_DEVICES = 6
 """Devices up to which the diagram of all of them is tried."""
 
 
@@ -98,5 +98,5 @@ class Prover:
         """Return the most telling device with each other one, and all together last, in reverse."""
         alone = sorted(range(num_devices), key=lambda device: self.bounds.get((device,), 0))
         pairs = [(min(alone[-1], other), max(alone[-1], other)) for other in alone[:-1]]
-        whole = [tuple(range(num_devices))] if 2 < num_devices <= MOST_DEVICES else []
+        whole = [tuple(range(num_devices))] if 2 < num_devices <= MAX_DEVICES else []
         return [*whole, *pairs]

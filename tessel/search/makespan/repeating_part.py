@@ -2,7 +2,8 @@
 
 For k copies and a period T, a task of micro-batch m matches when the same block of micro-batch m + k starts T
 later. The longest stretch of time in which every task matches both ways is the repeating part, if it holds
-two whole periods or more. Checked in tests/tessel/search/makespan/test_repeating_part.py with the independent validation.
+two whole periods or more. Checked in tests/tessel/search/makespan/test_repeating_part.py with the independent
+validation.
 
     f0 f1 f2 b0 f3 b1 f4 b2 f5 b3 b4 b5
              |----------------|              two steps a period, one copy

@@ -58,8 +58,8 @@ between the two that change places; and how many of all tasks count as one: most
 CYCLE_TENURE = 20
 """Rounds for which a move that closes a cycle is not tried again."""
 
-LEAST_TENURE = 6
-"""Fewest rounds for which a move may not be taken back; the lottery adds up to ten."""
+MIN_TENURE = 6
+"""Fewest rounds for which a move may not be taken back; the random generator adds up to ten."""
 
 
 @compiled
@@ -83,7 +83,7 @@ def search_neighbourhood(
         num_rounds: moves tried, O(tasks) each.
         num_kicks: random moves made first, whatever they cost.
         target: the search ends at a makespan that is not above it.
-        state: state of the lottery.
+        state: state of the random generator.
 
     Returns:
         The makespan of the best schedule, the state, and the tasks looked at.
@@ -439,7 +439,7 @@ def _move(
         else:
             relink(arrays, orders, task, origin, device)
         return False
-    _forbid_return(arrays, orders, task, origin, device, is_right, turn + LEAST_TENURE + below(state, 10))
+    _forbid_return(arrays, orders, task, origin, device, is_right, turn + MIN_TENURE + below(state, 10))
     is_marked[:] = 0
     update_heads(arrays, orders, begin, end, is_marked)
     is_marked[:] = 0

@@ -8,7 +8,8 @@ the memory limits hold as well.
     endless    … b0 f2 b1 f3 b2 f4 b3 …
     N = 3      f0 f1 b0 f2 b1 b2
 
-Checked in tests/tessel/search/makespan/test_warmup_cooldown.py against the figures of docs and the independent validation.
+Checked in tests/tessel/search/makespan/test_warmup_cooldown.py against the figures of docs and the
+independent validation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEAST_OPERATIONS_A_BLOCK = 1_000_000
 
 
 def offer_ramps(best: Incumbent) -> None:
-    """Offer the schedules that repetends give when they are cut.
+    """PricedCandidate the schedules that repetends give when they are cut.
 
     Args:
         best: where to offer; its budget is charged.

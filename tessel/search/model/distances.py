@@ -2,8 +2,8 @@
 
 The distance from block a to block b is the fewest steps from the start of a to the start of b if both are
 run. Where a choice lies between them, the shortest of its options counts, so that the numbers are bounds for
-every combination without trying them all; O(blocks + edges). Checked in tests/tessel/search/model/test_distances.py
-against every combination.
+every combination without trying them all; O(blocks + edges). Checked in
+tests/tessel/search/model/test_distances.py against every combination.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ many micro-batches each block has started. Task `m·B + b` is block b of micro-b
 
 Under a memory limit a partial schedule can be a dead end. `serial_order` is an order of one micro-batch's
 blocks that keeps the limits by itself; as long as the unfinished micro-batches can be finished one after the
-other, oldest first, in that order, nothing is stuck (`tessel.search.makespan.list_scheduling`, after Dijkstra's banker).
-Checked in tests/tessel/search/model/test_instance.py.
+other, oldest first, in that order, nothing is stuck (`tessel.search.makespan.list_scheduling`, after
+Dijkstra's banker). Checked in tests/tessel/search/model/test_instance.py.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class InstanceArrays(NamedTuple):
         choice: choice that a block belongs to, or -1.
         option: option of that choice, or -1.
         default_option: by choice, the option that `serial_order` keeps the limits with.
-        limit: units by device; `NO_LIMIT` where there is none.
+        limit: units by device; `UNLIMITED` where there is none.
         ample: room by device with which every open micro-batch can be finished, whatever the others hold.
         head: least steps by block from the start of its micro-batch to the start of the block.
         tail: least steps by block from its start to the end of its micro-batch.

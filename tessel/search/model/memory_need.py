@@ -4,8 +4,8 @@ One micro-batch alone, in its best order, is what no limit can do without: every
 memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With more such
 blocks a bound stands in: when block b starts, its micro-batch holds what the blocks started so far have
 added. Those are a set that contains b and everything before it, and nothing whose predecessors it lacks; the
-least sum of such a set is a minimum closure, one minimum cut. Checked in tests/tessel/search/model/test_instance.py
-and test_bounds.py.
+least sum of such a set is a minimum closure, one minimum cut. Checked in
+tests/tessel/search/model/test_instance.py and test_bounds.py.
 
 Source: Picard, "Maximal closure of a graph and applications to combinatorial problems" (1976).
 """
@@ -26,14 +26,14 @@ NEVER_AMPLE = 1 << 61
 MAX_COMBINATIONS = 64
 """Combinations of options looked at; beyond, the sentence names the limits without a number."""
 
-MOST_BLOCKS_ORDERED = 16
+MAX_BLOCKS_ORDERED = 16
 """Blocks with memory on a device up to which every order is tried (2^16 sets, some 0.1 s)."""
 
 
 def least_memory(problem: Problem, device: int) -> int:
     """Return the units the device needs for one micro-batch alone, in the best order its edges allow.
 
-    Where it has more than `MOST_BLOCKS_ORDERED` blocks with memory, a bound that may be below that. Blocks of
+    Where it has more than `MAX_BLOCKS_ORDERED` blocks with memory, a bound that may be below that. Blocks of
     span 0 may add and free in one step, so that with one of them nothing is known: 0.
     """
     held = _holders(problem, device)
@@ -41,7 +41,7 @@ def least_memory(problem: Problem, device: int) -> int:
         return 0
     memory = [int(problem.memory[block]) for block in held]
     before = _before(problem, held)
-    return _least_peak(memory, before) if len(held) <= MOST_BLOCKS_ORDERED else _least_closure(memory, before)
+    return _least_peak(memory, before) if len(held) <= MAX_BLOCKS_ORDERED else _least_closure(memory, before)
 
 
 def ample_rooms(placement: Placement) -> tuple[int, ...]:

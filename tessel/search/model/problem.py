@@ -6,7 +6,7 @@ of the options not taken are left out and `block_indices` leads back. `options` 
     placement   f0 f1 b1 | b0   or   b0_input b0_weight        the choice "b0", option 1
     problem     f0 f1 b1 b0_input b0_weight                    block_indices (0, 1, 2, 4, 5)
 
-A device without a limit has `NO_LIMIT`. Checked in tests/tessel/search/model/test_problem.py.
+A device without a limit has `UNLIMITED`. Checked in tests/tessel/search/model/test_problem.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from tessel.placement import Placement
 
-Integers = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 
-NO_LIMIT = 2**60
+UNLIMITED = 2**60
 """Stands for "as much memory as one likes"; sums of it with any real level still fit 64 bits."""
 
 
@@ -46,19 +46,19 @@ class Problem:
         sources: int64, shape (num_edges,), block here that an edge leaves.
         targets: int64, shape (num_edges,), block here that it enters.
         lags: int64, shape (num_edges,), steps between the source's end and the target's start.
-        limits: int64, shape (num_devices,), `NO_LIMIT` where there is none.
+        limits: int64, shape (num_devices,), `UNLIMITED` where there is none.
     """
 
     placement: Placement
     block_indices: tuple[int, ...]
     num_devices: int
-    spans: Integers
-    memory: Integers
+    spans: IntArray
+    memory: IntArray
     devices: tuple[tuple[int, ...], ...]
-    sources: Integers
-    targets: Integers
-    lags: Integers
-    limits: Integers
+    sources: IntArray
+    targets: IntArray
+    lags: IntArray
+    limits: IntArray
 
     @property
     def num_blocks(self) -> int:
@@ -83,14 +83,14 @@ class Problem:
         return table
 
     @cached_property
-    def work(self) -> Integers:
+    def work(self) -> IntArray:
         """Shape (num_devices,): steps that a micro-batch keeps each device busy."""
         return np.array(
             [int(self.spans[list(blocks)].sum()) for blocks in self.blocks_by_device], dtype=np.int64
         )
 
     @cached_property
-    def net_memory(self) -> Integers:
+    def net_memory(self) -> IntArray:
         """Shape (num_devices,): units a whole micro-batch leaves behind; 0 where all is freed."""
         return np.array(
             [int(self.memory[list(blocks)].sum()) for blocks in self.blocks_by_device], dtype=np.int64
@@ -121,7 +121,7 @@ class Problem:
         return tuple(map(tuple, found))
 
     @cached_property
-    def heads(self) -> Integers:
+    def heads(self) -> IntArray:
         """Shape (num_blocks,): earliest start of each block when only edges count."""
         starts = np.zeros(self.num_blocks, dtype=np.int64)
         for block in self.order:
@@ -130,7 +130,7 @@ class Problem:
         return starts
 
     @cached_property
-    def tails(self) -> Integers:
+    def tails(self) -> IntArray:
         """Shape (num_blocks,): least steps from a block's start to the end of its micro-batch."""
         left = self.spans.copy()
         for block in reversed(self.order):
@@ -139,7 +139,7 @@ class Problem:
         return left
 
     @cached_property
-    def paths(self) -> Integers:
+    def paths(self) -> IntArray:
         """Shape (num_blocks, num_blocks): least steps from start to start; `UNREACHABLE` if not tied."""
         paths = np.full((self.num_blocks, self.num_blocks), UNREACHABLE, dtype=np.int64)
         for block in reversed(self.order):
@@ -152,7 +152,7 @@ class Problem:
     @property
     def limits_or_none(self) -> tuple[int, ...] | None:
         """The limits as `Schedule` holds them; None where no device has one."""
-        if (self.limits >= NO_LIMIT).all():
+        if (self.limits >= UNLIMITED).all():
             return None
         return tuple(self.limits.tolist())
 
@@ -202,21 +202,21 @@ def make_problem(
     )
 
 
-def memory_limits(memory: Sequence[int] | int | None, num_devices: int) -> Integers:
-    """Return one limit a device, `NO_LIMIT` where there is none.
+def memory_limits(memory: Sequence[int] | int | None, num_devices: int) -> IntArray:
+    """Return one limit a device, `UNLIMITED` where there is none.
 
     Raises:
         ValueError: the number of limits is not the number of devices.
     """
     if memory is None:
-        return np.full(num_devices, NO_LIMIT, dtype=np.int64)
+        return np.full(num_devices, UNLIMITED, dtype=np.int64)
     if isinstance(memory, int):
-        return np.full(num_devices, min(memory, NO_LIMIT), dtype=np.int64)
+        return np.full(num_devices, min(memory, UNLIMITED), dtype=np.int64)
     if len(memory) != num_devices:
         raise ValueError(
             f"{len(memory)} memory limits were given for {num_devices} devices; give one, or one a device"
         )
-    return _integers(min(limit, NO_LIMIT) for limit in memory)
+    return _integers(min(limit, UNLIMITED) for limit in memory)
 
 
 def options(placement: Placement) -> Iterator[dict[str, int]]:
@@ -227,5 +227,5 @@ def options(placement: Placement) -> Iterator[dict[str, int]]:
         yield dict(zip(names, indices, strict=True))
 
 
-def _integers(values: Iterator[int]) -> Integers:
+def _integers(values: Iterator[int]) -> IntArray:
     return np.fromiter(values, dtype=np.int64)

@@ -1,7 +1,7 @@
 """The option assignments of a placement, the most promising first.
 
 Each assignment becomes a problem with its bound. Bounds rule most of them out unsearched. Where there are
-more than `MOST_ASSIGNMENTS` only the likeliest are listed: every choice at the option with the least work,
+more than `MAX_ASSIGNMENTS` only the likeliest are listed: every choice at the option with the least work,
 and the choices up to some place at one option number and all after it at another. `Assignments.bound` holds
 for all of them, listed or not, also if micro-batches were to take different options. Checked in
 tests/tessel/search/repetend/test_find_repetend.py and test_bounds.py.
@@ -20,7 +20,7 @@ import numpy as np
 from tessel.errors import InfeasibleError
 from tessel.placement import Choice, Placement
 from tessel.search.model.distances import least_distances_from
-from tessel.search.model.problem import UNREACHABLE, Integers, Problem, make_problem, options
+from tessel.search.model.problem import UNREACHABLE, IntArray, Problem, make_problem, options
 from tessel.search.repetend.infeasibility import limit_violation
 from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.period_bounds import device_bounds, memory_bound
@@ -100,7 +100,7 @@ def _is_on(placement: Placement, device: int, choice: Choice) -> bool:
     return any(device in placement.block(name).devices for option in choice.options for name in option)
 
 
-def _least_paths(problem: Problem, device: int) -> Integers:
+def _least_paths(problem: Problem, device: int) -> IntArray:
     """Return the steps between blocks with memory on the device that every combination leaves."""
     blocks = problem.placement.blocks
     here = {index: block for block, index in enumerate(problem.block_indices)}

@@ -1,11 +1,11 @@
 """Whether a repetend of a given period exists, decided exactly by branching on who is next on each device.
 
 The state is the matrix of longest paths between starts (t_v - t_u >= distance[u, v]) and a range for the
-integer h of each pair (see `tessel.search.repetend.cyclic_problem`). Distances narrow ranges, ranges add arcs to the
-distances, and memory rows narrow ranges further; a positive cycle or an empty range is a proof that nothing
-lies below. Otherwise one pair is split: its largest h first, which keeps the pair closest, then all the
-smaller ones. The pair is the one with the fewest values left for the failures it has caused so far (dom/wdeg,
-Boussemart et al., ECAI 2004). Before each split the earliest starts are tried as they are.
+integer h of each pair (see `tessel.search.repetend.cyclic_problem`). Distances narrow ranges, ranges add arcs
+to the distances, and memory rows narrow ranges further; a positive cycle or an empty range is a proof that
+nothing lies below. Otherwise one pair is split: its largest h first, which keeps the pair closest, then all
+the smaller ones. The pair is the one with the fewest values left for the failures it has caused so far
+(dom/wdeg, Boussemart et al., ECAI 2004). Before each split the earliest starts are tried as they are.
 
 Nothing here depends on how long the spans are. The search is a value that can be run for a while, looked at,
 and run on, so that its caller keeps the clock. Cost: O(num_nodes²) for each arc that tightens a distance.
@@ -21,11 +21,11 @@ from typing import ClassVar
 import numpy as np
 
 from tessel.search.jit.compiled import compiled
-from tessel.search.model.problem import Integers
+from tessel.search.model.problem import IntArray
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 
 
-class Answer(enum.IntEnum):
+class Feasibility(enum.IntEnum):
     """What a search knows so far."""
 
     UNKNOWN = 0
@@ -36,7 +36,7 @@ class Answer(enum.IntEnum):
 FIRST_DEPTH = 4
 """Levels of the search tree that memory is set aside for at first; it doubles when they are used up."""
 
-LARGEST_STACK_BYTES = 2**30
+MAX_STACK_BYTES = 2**30
 """The search gives up (and says so: `is_stuck`) rather than hold more."""
 
 OPERATIONS_A_STEP = 2
@@ -45,7 +45,7 @@ OPERATIONS_A_STEP = 2
 OPERATIONS_A_BEGIN = 100_000
 """Charged for a search that begins; its first longest paths come on top."""
 
-MOST_NODES = 2048
+MAX_NODES = 2048
 """Blocks of one period up to which the search is begun: the first longest paths cost their cube."""
 
 
@@ -63,25 +63,25 @@ class OrderSearch:
 
     cyclic: CyclicProblem
     period: int
-    starts: Integers | None = None
+    starts: IntArray | None = None
     is_stuck: bool = False
     operations: int = 0
-    answer: Answer = Answer.UNKNOWN
+    answer: Feasibility = Feasibility.UNKNOWN
     method: ClassVar[str] = "branching on device orders"
-    _distance: Integers | None = None
-    _lowest: Integers | None = None
-    _highest: Integers | None = None
-    _branch: Integers | None = None
-    _weight: Integers | None = None
+    _distance: IntArray | None = None
+    _lowest: IntArray | None = None
+    _highest: IntArray | None = None
+    _branch: IntArray | None = None
+    _weight: IntArray | None = None
     _depth: int = -1
 
-    def run(self, max_steps: int) -> Answer:
+    def run(self, max_steps: int) -> Feasibility:
         """Search on for about that many elementary steps, and return what is known then."""
-        if self.answer is not Answer.UNKNOWN or self.is_stuck:
+        if self.answer is not Feasibility.UNKNOWN or self.is_stuck:
             return self.answer
         if self._distance is None:
             self._begin()
-        while self.answer is Answer.UNKNOWN and max_steps > 0 and not self.is_stuck:
+        while self.answer is Feasibility.UNKNOWN and max_steps > 0 and not self.is_stuck:
             left = self._continue(max_steps)
             self.operations += (max_steps - left) * OPERATIONS_A_STEP
             max_steps = left
@@ -90,7 +90,7 @@ class OrderSearch:
     def _begin(self) -> None:
         cyclic = self.cyclic
         nodes, pairs = cyclic.num_nodes, len(cyclic.pairs)
-        if nodes > MOST_NODES:
+        if nodes > MAX_NODES:
             self.is_stuck = True
             return
         self._distance = np.zeros((FIRST_DEPTH, nodes, nodes), dtype=np.int64)
@@ -105,7 +105,7 @@ class OrderSearch:
         if is_consistent and cyclic.copies > 1:
             is_consistent = self._number_copies()
         if not is_consistent:
-            self.answer = Answer.INFEASIBLE
+            self.answer = Feasibility.INFEASIBLE
             return
         first_ranges(
             self._distance[0], self._lowest[0], self._highest[0], cyclic.pairs, cyclic.spans, self.period
@@ -149,8 +149,8 @@ class OrderSearch:
             cyclic.term_pair,
             cyclic.term_sign,
             cyclic.term_memory,
-            cyclic.life_start,
-            cyclic.life_limits[:, 0] * self.period - cyclic.life_limits[:, 1],
+            cyclic.lifetime_start,
+            cyclic.lifetime_limits[:, 0] * self.period - cyclic.lifetime_limits[:, 1],
             cyclic.life_nodes,
             cyclic.life_units,
         )
@@ -158,15 +158,15 @@ class OrderSearch:
             self._grow()
         elif status == _FOUND:
             self.starts = starts - starts.min()
-            self.answer = Answer.FEASIBLE
+            self.answer = Feasibility.FEASIBLE
         elif status == _EXHAUSTED:
-            self.answer = Answer.INFEASIBLE
+            self.answer = Feasibility.INFEASIBLE
         return left
 
     def _grow(self) -> None:
         if self._distance is None or self._lowest is None or self._highest is None or self._branch is None:
             raise AssertionError("the search has begun")
-        if 2 * self._distance.nbytes > LARGEST_STACK_BYTES:
+        if 2 * self._distance.nbytes > MAX_STACK_BYTES:
             self.is_stuck = True
             return
         self._distance = np.concatenate([self._distance, np.zeros_like(self._distance)])
@@ -180,7 +180,7 @@ _OUT_OF_STEPS, _FOUND, _EXHAUSTED, _FULL = range(4)
 
 @compiled
 def first_distances(
-    distance: Integers, arcs: Integers, components: Integers, spread: Integers, period: int
+    distance: IntArray, arcs: IntArray, components: IntArray, spread: IntArray, period: int
 ) -> bool:
     """Fill the matrix with the longest paths of arcs and components; return whether no cycle is positive."""
     nodes = len(components)
@@ -212,7 +212,7 @@ def first_distances(
 
 @compiled
 def first_ranges(
-    distance: Integers, lowest: Integers, highest: Integers, pairs: Integers, spans: Integers, period: int
+    distance: IntArray, lowest: IntArray, highest: IntArray, pairs: IntArray, spans: IntArray, period: int
 ) -> None:
     """Fill the ranges with what the distances allow."""
     for pair in range(len(pairs)):
@@ -226,24 +226,24 @@ def search(
     depth: int,
     max_steps: int,
     period: int,
-    distance: Integers,
-    lowest: Integers,
-    highest: Integers,
-    branch: Integers,
-    weight: Integers,
-    spans: Integers,
-    pairs: Integers,
-    is_low: Integers,
-    row_start: Integers,
-    row_limits: Integers,
-    term_pair: Integers,
-    term_sign: Integers,
-    term_memory: Integers,
-    life_start: Integers,
-    life_room: Integers,
-    life_nodes: Integers,
-    life_units: Integers,
-) -> tuple[int, int, int, Integers]:
+    distance: IntArray,
+    lowest: IntArray,
+    highest: IntArray,
+    branch: IntArray,
+    weight: IntArray,
+    spans: IntArray,
+    pairs: IntArray,
+    is_low: IntArray,
+    row_start: IntArray,
+    row_limits: IntArray,
+    term_pair: IntArray,
+    term_sign: IntArray,
+    term_memory: IntArray,
+    lifetime_start: IntArray,
+    life_room: IntArray,
+    life_nodes: IntArray,
+    life_units: IntArray,
+) -> tuple[int, int, int, IntArray]:
     """Run depth first from `depth` (-1: from the root) for about `max_steps` steps.
 
     The rows of the stacks up to `depth` are propagated states; `branch` holds the pair split at each.
@@ -259,7 +259,7 @@ def search(
         is_consistent, used = propagate(
             period, distance[0], lowest[0], highest[0], weight,
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-            life_start, life_room, life_nodes, life_units,
+            lifetime_start, life_room, life_nodes, life_units,
         )  # fmt: skip
         max_steps -= used
     while True:
@@ -271,7 +271,7 @@ def search(
             is_consistent, used = propagate(
                 period, distance[depth], lowest[depth], highest[depth], weight,
                 spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-                life_start, life_room, life_nodes, life_units,
+                lifetime_start, life_room, life_nodes, life_units,
             )  # fmt: skip
             max_steps -= used
             continue
@@ -284,7 +284,7 @@ def search(
             return _OUT_OF_STEPS, depth, max_steps, starts
         if depth + 1 == len(branch):
             return _FULL, depth, max_steps, starts
-        split = widest_need(lowest[depth], highest[depth], weight)
+        split = select_branching_pair(lowest[depth], highest[depth], weight)
         if split < 0:
             # Only blocks of span 0 that are each before the next in a circle, thus all together, get here.
             is_consistent = False
@@ -298,13 +298,13 @@ def search(
         is_consistent, used = propagate(
             period, distance[depth], lowest[depth], highest[depth], weight,
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-            life_start, life_room, life_nodes, life_units,
+            lifetime_start, life_room, life_nodes, life_units,
         )  # fmt: skip
         max_steps -= used + nodes * nodes
 
 
 @compiled
-def widest_need(lowest: Integers, highest: Integers, weight: Integers) -> int:
+def select_branching_pair(lowest: IntArray, highest: IntArray, weight: IntArray) -> int:
     """Return the undecided pair with the fewest values for its weight; -1 where all are decided."""
     best = -1
     best_score = np.inf
@@ -319,21 +319,21 @@ def widest_need(lowest: Integers, highest: Integers, weight: Integers) -> int:
 @compiled
 def propagate(
     period: int,
-    distance: Integers,
-    lowest: Integers,
-    highest: Integers,
-    weight: Integers,
-    spans: Integers,
-    pairs: Integers,
-    row_start: Integers,
-    row_limits: Integers,
-    term_pair: Integers,
-    term_sign: Integers,
-    term_memory: Integers,
-    life_start: Integers,
-    life_room: Integers,
-    life_nodes: Integers,
-    life_units: Integers,
+    distance: IntArray,
+    lowest: IntArray,
+    highest: IntArray,
+    weight: IntArray,
+    spans: IntArray,
+    pairs: IntArray,
+    row_start: IntArray,
+    row_limits: IntArray,
+    term_pair: IntArray,
+    term_sign: IntArray,
+    term_memory: IntArray,
+    lifetime_start: IntArray,
+    life_room: IntArray,
+    life_nodes: IntArray,
+    life_units: IntArray,
 ) -> tuple[bool, int]:
     """Narrow distances and ranges until nothing changes; return whether something is left, and steps used."""
     steps = 0
@@ -384,10 +384,10 @@ def propagate(
                     lowest[pair] = highest[pair] - room
                     changed = True
         for device in range(len(life_room)):
-            used = bound_lives(
+            used = bound_lifetimes(
                 distance,
-                life_start[device],
-                life_start[device + 1],
+                lifetime_start[device],
+                lifetime_start[device + 1],
                 life_room[device],
                 life_nodes,
                 life_units,
@@ -400,7 +400,9 @@ def propagate(
 
 
 @compiled
-def bound_lives(distance: Integers, begin: int, end: int, room: int, nodes: Integers, units: Integers) -> int:
+def bound_lifetimes(
+    distance: IntArray, begin: int, end: int, room: int, nodes: IntArray, units: IntArray
+) -> int:
     """Let no life last longer than what the shortest of the others leave of a device's room.
 
     Returns:
@@ -427,7 +429,7 @@ def bound_lives(distance: Integers, begin: int, end: int, room: int, nodes: Inte
 
 
 @compiled
-def least_term(sign: int, memory: int, lowest: Integers, highest: Integers, pair: int) -> int:
+def least_term(sign: int, memory: int, lowest: IntArray, highest: IntArray, pair: int) -> int:
     """Return the least value of `memory * h` (or of `memory * (1 - h)` for sign -1) in the pair's range."""
     if sign > 0:
         return memory * int(lowest[pair] if memory > 0 else highest[pair])
@@ -435,7 +437,7 @@ def least_term(sign: int, memory: int, lowest: Integers, highest: Integers, pair
 
 
 @compiled
-def add_arc(distance: Integers, u: int, v: int, length: int) -> int:
+def add_arc(distance: IntArray, u: int, v: int, length: int) -> int:
     """Tighten all distances by an arc; return the steps used, or 0 where it closes a positive cycle."""
     nodes = len(distance)
     if length + distance[v, u] > 0:
@@ -454,16 +456,16 @@ def add_arc(distance: Integers, u: int, v: int, length: int) -> int:
 @compiled
 def earliest_fits(
     period: int,
-    distance: Integers,
-    starts: Integers,
-    spans: Integers,
-    pairs: Integers,
-    is_low: Integers,
-    row_start: Integers,
-    row_limits: Integers,
-    term_pair: Integers,
-    term_sign: Integers,
-    term_memory: Integers,
+    distance: IntArray,
+    starts: IntArray,
+    spans: IntArray,
+    pairs: IntArray,
+    is_low: IntArray,
+    row_start: IntArray,
+    row_limits: IntArray,
+    term_pair: IntArray,
+    term_sign: IntArray,
+    term_memory: IntArray,
 ) -> bool:
     """Set `starts` to the earliest ones after node 0; return whether they keep all rules."""
     starts[:] = distance[0]
@@ -480,8 +482,8 @@ def earliest_fits(
     for row in range(len(row_limits)):
         held = 0
         for term in range(row_start[row], row_start[row + 1]):
-            laps = chosen[term_pair[term]]
-            held += term_memory[term] * (laps if term_sign[term] > 0 else 1 - laps)
+            iterations = chosen[term_pair[term]]
+            held += term_memory[term] * (iterations if term_sign[term] > 0 else 1 - iterations)
         if held > row_limits[row]:
             return False
     return True

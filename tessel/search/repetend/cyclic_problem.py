@@ -2,8 +2,9 @@
 
 With period T, block u of micro-batch m starts at t_u + m·T. Three kinds of rules tie the t's together:
 
-- **Arcs** t_v - t_u >= length - laps·T. Edges have laps 0. Several copies of one block follow each other in
-  order, and the first one of the next period follows the last (laps 1); any schedule can be renumbered so.
+- **Arcs** t_v - t_u >= length - iterations·T. Edges have iterations 0. Several copies of one block follow
+  each other in order, and the first one of the next period follows the last (iterations 1); any schedule can
+  be renumbered so.
 - **Pairs** on a common device: one integer h, so that  span_u <= t_v + h·T - t_u <= T - span_v.
   It says which v is the next after u: the one of h micro-batches later.
 - **Memory rows**: when u starts, mem_u + sum of mem_v·h_uv over the device's other blocks is held.
@@ -12,12 +13,13 @@ With period T, block u of micro-batch m starts at t_u + m·T. Three kinds of rul
   there takes up units x steps, together at most limit x T in one period.
 
 So a repetend is a choice of the h's, and its least period is a maximum cycle ratio. A longer period
-never hurts: every length is >= 0, so no cycle of a feasible system has negative laps.
+never hurts: every length is >= 0, so no cycle of a feasible system has negative iterations.
 
 Blocks that no memory limit ties together may be moved apart by whole periods, so edges between them do not
 bind: only edges inside one strongly connected component of edges and limits are kept, and each component's
 first block starts in one period. Left out: blocks that free more than they add, micro-batch by
-micro-batch, on a device; there no limit binds in the long run. Checked in tests/tessel/search/repetend/test_find_repetend.py.
+micro-batch, on a device; there no limit binds in the long run. Checked in
+tests/tessel/search/repetend/test_find_repetend.py.
 
 Source: the model is modulo scheduling, Rau, Iterative Modulo Scheduling (MICRO-27, 1994), with one integer
 per pair as in Roundy (1992) and Hanen (1994) on cyclic job shops; memory rows are new here.
@@ -32,9 +34,9 @@ from itertools import combinations
 import networkx as nx
 import numpy as np
 
-from tessel.search.model.problem import NO_LIMIT, Integers, Problem
+from tessel.search.model.problem import UNLIMITED, IntArray, Problem
 
-MOST_UNIT_STEPS = 2**60
+MAX_UNIT_STEPS = 2**60
 """Most that products of units and steps may come to."""
 
 
@@ -46,7 +48,7 @@ class CyclicProblem:
         problem: what it was made from.
         copies: micro-batches in one period.
         spans: int64, shape (num_nodes,).
-        arcs: int64, shape (num_arcs, 4): from, to, length, laps.
+        arcs: int64, shape (num_arcs, 4): from, to, length, iterations.
         components: int64, shape (num_nodes,): number of each node's component.
         spread: int64, shape (num_components, 2): starts in a component differ by at most
             `spread[., 0] + spread[., 1] * period`.
@@ -59,29 +61,30 @@ class CyclicProblem:
         term_pair: int64, shape (num_terms,): the pair whose h the term multiplies.
         term_sign: int64, shape (num_terms,): 1 where the term has h itself, -1 where it has 1 - h.
         term_memory: int64, shape (num_terms,): what it is multiplied by.
-        life_start: int64, shape (num_lives + 1,): where each device's lives start.
-        life_limits: int64, shape (num_lives, 2): limit, and unit-steps that the frees themselves last.
+        lifetime_start: int64, shape (num_lifetimes + 1,): where each device's lifetimes start.
+        lifetime_limits: int64, shape (num_lifetimes, 2): limit, and unit-steps that the frees themselves
+            last.
         life_nodes: int64, shape (num_life_terms, 2): the node that adds and the one that frees.
         life_units: int64, shape (num_life_terms,): units that live from the one's start to the other's.
     """
 
     problem: Problem
     copies: int
-    spans: Integers
-    arcs: Integers
-    components: Integers
-    spread: Integers
-    pairs: Integers
-    is_low: Integers
-    row_start: Integers
-    row_limits: Integers
-    term_pair: Integers
-    term_sign: Integers
-    term_memory: Integers
-    life_start: Integers
-    life_limits: Integers
-    life_nodes: Integers
-    life_units: Integers
+    spans: IntArray
+    arcs: IntArray
+    components: IntArray
+    spread: IntArray
+    pairs: IntArray
+    is_low: IntArray
+    row_start: IntArray
+    row_limits: IntArray
+    term_pair: IntArray
+    term_sign: IntArray
+    term_memory: IntArray
+    lifetime_start: IntArray
+    lifetime_limits: IntArray
+    life_nodes: IntArray
+    life_units: IntArray
 
     @property
     def num_nodes(self) -> int:
@@ -108,8 +111,8 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
     pairs = _pairs(problem, copies, nodes)
     rows = list(_memory_rows(problem, copies, {pair: index for index, pair in enumerate(pairs)}))
     terms = [term for _, row in rows for term in row]
-    lives = list(_lives(problem, copies, components))
-    matched = [term for *_, found in lives for term in found]
+    lifetimes = list(_lifetimes(problem, copies, components))
+    matched = [term for *_, found in lifetimes for term in found]
     return CyclicProblem(
         problem=problem,
         copies=copies,
@@ -124,8 +127,8 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
         term_pair=np.array([term[0] for term in terms], dtype=np.int64),
         term_sign=np.array([term[1] for term in terms], dtype=np.int64),
         term_memory=np.array([term[2] for term in terms], dtype=np.int64),
-        life_start=np.cumsum([0, *(len(found) for *_, found in lives)], dtype=np.int64),
-        life_limits=np.array([numbers[:2] for numbers in lives], dtype=np.int64).reshape(-1, 2),
+        lifetime_start=np.cumsum([0, *(len(found) for *_, found in lifetimes)], dtype=np.int64),
+        lifetime_limits=np.array([numbers[:2] for numbers in lifetimes], dtype=np.int64).reshape(-1, 2),
         life_nodes=np.array([term[:2] for term in matched], dtype=np.int64).reshape(-1, 2),
         life_units=np.array([term[2] for term in matched], dtype=np.int64),
     )
@@ -133,14 +136,14 @@ def make_cyclic_problem(problem: Problem, copies: int, *, is_whole: bool = False
 
 def is_limited(problem: Problem, device: int) -> bool:
     """Return whether the device's limit can bind in the long run."""
-    return bool(problem.limits[device] < NO_LIMIT and problem.net_memory[device] >= 0)
+    return bool(problem.limits[device] < UNLIMITED and problem.net_memory[device] >= 0)
 
 
 def _nodes_in_order(problem: Problem, copies: int) -> list[int]:
     return [copy * problem.num_blocks + block for block in problem.order for copy in range(copies)]
 
 
-def _components(problem: Problem, copies: int) -> Integers:
+def _components(problem: Problem, copies: int) -> IntArray:
     """Number the nodes' components; copies of one block are always together."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.num_blocks))
@@ -158,7 +161,7 @@ def _components(problem: Problem, copies: int) -> Integers:
 
 
 def _tied_by_memory(problem: Problem, device: int, connected: list[list[int]]) -> Iterator[list[int]]:
-    """Yield the blocks on a device whose laps a limit ties together.
+    """Yield the blocks on a device whose iterations a limit ties together.
 
     Blocks connected by edges that free all they add stay by themselves: moved a period together, they hold
     what they held. The others are tied to each other.
@@ -174,7 +177,7 @@ def _tied_by_memory(problem: Problem, device: int, connected: list[list[int]]) -
         yield others
 
 
-def _arcs(problem: Problem, copies: int, components: Integers) -> Iterator[tuple[int, int, int, int]]:
+def _arcs(problem: Problem, copies: int, components: IntArray) -> Iterator[tuple[int, int, int, int]]:
     size = problem.num_blocks
     for source in range(size):
         for target, steps in problem.successors[source]:
@@ -190,7 +193,7 @@ def _arcs(problem: Problem, copies: int, components: Integers) -> Iterator[tuple
             yield copy * size + block, following * size + block, span, int(following == 0)
 
 
-def _spread(problem: Problem, copies: int, components: Integers) -> Integers:
+def _spread(problem: Problem, copies: int, components: IntArray) -> IntArray:
     """Bound how far apart a component's starts need to be.
 
     Sorted by start, no two neighbours need to be further apart than a period and the longest wait:
@@ -212,10 +215,10 @@ def _pairs(problem: Problem, copies: int, nodes: list[int]) -> list[tuple[int, i
     ]
 
 
-def _are_low(problem: Problem, pairs: list[tuple[int, int]]) -> Integers:
+def _are_low(problem: Problem, pairs: list[tuple[int, int]]) -> IntArray:
     u, v = np.array(pairs, dtype=np.int64).reshape(-1, 2).T % max(1, problem.num_blocks)
     frees_before_it_adds = (problem.memory[u] < 0) & (problem.memory[v] > 0)
-    is_low: Integers = ((problem.spans[u] + problem.spans[v] == 0) & frees_before_it_adds).astype(np.int64)
+    is_low: IntArray = ((problem.spans[u] + problem.spans[v] == 0) & frees_before_it_adds).astype(np.int64)
     return is_low
 
 
@@ -241,12 +244,12 @@ def _memory_rows(
                 yield int(problem.limits[device]) - own, terms
 
 
-def _lives(
-    problem: Problem, copies: int, components: Integers
+def _lifetimes(
+    problem: Problem, copies: int, components: IntArray
 ) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
     """Yield, by limited device, its limit, the unit-steps of the frees, and (adds, frees, units).
 
-    The sum over all terms is the same however adds and frees are matched. A unit lives to the end of the
+    The sum over all terms is the same however adds and frees are matched. A unit lifetimes to the end of the
     block that frees it, while which nothing else starts on the device, unless what adds takes no time.
     """
     longest = 1 + int(problem.spans.sum() + problem.lags.sum())
@@ -257,7 +260,7 @@ def _lives(
             continue
         units = int(np.abs(problem.memory[held]).sum())
         # Sums of units x steps have to fit 64 bits.
-        is_large = 2 * (limit + units) * longest * copies**3 * problem.num_blocks >= MOST_UNIT_STEPS
+        is_large = 2 * (limit + units) * longest * copies**3 * problem.num_blocks >= MAX_UNIT_STEPS
         if is_large or len(set(components[held].tolist())) > 1:
             continue
         matched = _matched(problem, held)

@@ -12,12 +12,12 @@ import networkx as nx
 import numpy as np
 
 from tessel.search.jit.compiled import compiled
-from tessel.search.model.problem import Integers, Problem
+from tessel.search.model.problem import IntArray, Problem
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 from tessel.search.repetend.steady_state_memory import keeps_memory
 
 
-def tightest(cyclic: CyclicProblem, starts: Integers, *, period: int, least: int) -> tuple[int, Integers]:
+def tightest(cyclic: CyclicProblem, starts: IntArray, *, period: int, least: int) -> tuple[int, IntArray]:
     """Return the shortest period >= `least` that the order of these starts allows, and starts for it."""
     arcs = _decided_arcs(cyclic, starts, period)
     while least < period:
@@ -30,7 +30,7 @@ def tightest(cyclic: CyclicProblem, starts: Integers, *, period: int, least: int
     return period, starts
 
 
-def close_up(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
+def close_up(cyclic: CyclicProblem, starts: IntArray, period: int) -> IntArray:
     """Return starts of all copies that keep every edge, in the phases given and with little latency.
 
     Returns:
@@ -48,7 +48,7 @@ def close_up(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
 
 
 @compiled
-def earliest_starts(arcs: Integers, num_nodes: int, period: int) -> tuple[bool, Integers]:
+def earliest_starts(arcs: IntArray, num_nodes: int, period: int) -> tuple[bool, IntArray]:
     """Return whether no cycle of the arcs is positive, and then the least starts >= 0 (Bellman-Ford)."""
     starts = np.zeros(num_nodes, dtype=np.int64)
     for _ in range(num_nodes + 1):
@@ -64,34 +64,34 @@ def earliest_starts(arcs: Integers, num_nodes: int, period: int) -> tuple[bool, 
     return False, starts
 
 
-def _decided_arcs(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
+def _decided_arcs(cyclic: CyclicProblem, starts: IntArray, period: int) -> IntArray:
     u, v = cyclic.pairs[:, 0], cyclic.pairs[:, 1]
     apart = starts[v] - starts[u]
     highest = (period - cyclic.spans[v] - apart) // period
-    laps = np.where(cyclic.is_low > 0, -((apart - cyclic.spans[u]) // period), highest)
-    forwards = np.stack([u, v, cyclic.spans[u], laps], axis=1)
-    backwards = np.stack([v, u, cyclic.spans[v], 1 - laps], axis=1)
+    iterations = np.where(cyclic.is_low > 0, -((apart - cyclic.spans[u]) // period), highest)
+    forwards = np.stack([u, v, cyclic.spans[u], iterations], axis=1)
+    backwards = np.stack([v, u, cyclic.spans[v], 1 - iterations], axis=1)
     return np.concatenate([cyclic.arcs, forwards, backwards])
 
 
-def _starts_at(phases: Integers, offsets: Integers, period: int) -> Integers:
-    """Start the j-th micro-batch's block at the (j + offset)-th of its moments, counted from step 0."""
+def _starts_at(phases: IntArray, offsets: IntArray, period: int) -> IntArray:
+    """Start the j-th micro-batch's block at the (j + offset)-th of its slots, counted from step 0."""
     copies, num_blocks = phases.shape
     places = np.arange(copies)[:, None] + offsets[None, :]
-    found: Integers = phases[places % copies, np.arange(num_blocks)[None, :]] + (places // copies) * period
+    found: IntArray = phases[places % copies, np.arange(num_blocks)[None, :]] + (places // copies) * period
     return found
 
 
-def _wait(phases: Integers, period: int, source: int, target: int, steps: int) -> int:
+def _wait(phases: IntArray, period: int, source: int, target: int, steps: int) -> int:
     """Return the least offset of the target over the source's that leaves `steps` between their starts."""
     copies = len(phases)
     needed = phases[:, source] + steps
-    laps, rest = np.divmod(needed, period)
-    places = laps * copies + np.searchsorted(phases[:, target], rest)
+    iterations, rest = np.divmod(needed, period)
+    places = iterations * copies + np.searchsorted(phases[:, target], rest)
     return int((places - np.arange(copies)).max())
 
 
-def _earliest_offsets(problem: Problem, phases: Integers, period: int) -> Integers:
+def _earliest_offsets(problem: Problem, phases: IntArray, period: int) -> IntArray:
     offsets = np.zeros(problem.num_blocks, dtype=np.int64)
     for block in problem.order:
         for source, steps in problem.predecessors[block]:
@@ -101,7 +101,7 @@ def _earliest_offsets(problem: Problem, phases: Integers, period: int) -> Intege
     return offsets
 
 
-def _delay_additions(problem: Problem, phases: Integers, period: int, offsets: Integers) -> None:
+def _delay_additions(problem: Problem, phases: IntArray, period: int, offsets: IntArray) -> None:
     for block in reversed(problem.order):
         if problem.memory[block] > 0 and problem.successors[block]:
             offsets[block] = min(
@@ -110,7 +110,7 @@ def _delay_additions(problem: Problem, phases: Integers, period: int, offsets: I
             )
 
 
-def _shift_components(cyclic: CyclicProblem, starts: Integers, period: int) -> Integers:
+def _shift_components(cyclic: CyclicProblem, starts: IntArray, period: int) -> IntArray:
     """Move whole components later, by whole periods, until the edges between them are kept."""
     problem, components = cyclic.problem, cyclic.components
     found = starts.reshape(cyclic.copies, problem.num_blocks).copy()

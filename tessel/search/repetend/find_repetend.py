@@ -10,7 +10,8 @@ those whose bound is no better than the best period found are ruled out unsearch
 options.
 Checked in tests/tessel/search/repetend/test_find_repetend.py, against CP-SAT and `tessel.validation`.
 
-Source: Tessel (HPCA 2024), section 4, for repetends; the search is in `tessel.search.repetend.branch_and_bound`.
+Source: Tessel (HPCA 2024), section 4, for repetends; the search is in
+`tessel.search.repetend.branch_and_bound`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from fractions import Fraction
 
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
-from tessel.search.model.budget import SearchBudget
-from tessel.search.model.problem import Integers, Problem
+from tessel.search.budget import SearchBudget
+from tessel.search.model.problem import IntArray, Problem
 from tessel.search.repetend.assignments import Assignments, list_assignments
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 from tessel.search.repetend.cyclic_starts import close_up
@@ -99,7 +100,7 @@ class _Found:
     problem: Problem
     copies: int
     period: int
-    starts: Integers
+    starts: IntArray
     lower_bound: int
     found_by: str
 

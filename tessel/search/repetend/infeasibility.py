@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from tessel.errors import InfeasibleError
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.search.model.memory_need import least_memory
-from tessel.search.model.problem import NO_LIMIT, Problem
-from tessel.search.repetend.branch_and_bound import Answer, OrderSearch
+from tessel.search.model.problem import UNLIMITED, Problem
+from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 
-MOST_STEPS = 50_000_000
+MAX_WORK = 50_000_000
 """Elementary steps spent on explaining one device's need."""
 
 
@@ -24,7 +24,7 @@ def limit_violation(problem: Problem) -> str | None:
     """Return what is wrong with the limits, device by device; None where each device alone could keep its."""
     for device in range(problem.num_devices):
         limit = int(problem.limits[device])
-        if limit >= NO_LIMIT:
+        if limit >= UNLIMITED:
             continue
         kept = int(problem.net_memory[device])
         if kept > 0:
@@ -45,7 +45,7 @@ def infeasible_error(problem: Problem, budget: SearchBudget) -> InfeasibleError:
     """Return the error for limits that each device alone could keep, but not all together."""
     limits = tuple(int(limit) for limit in problem.limits)
     for device, limit in enumerate(limits):
-        if budget.is_over or limit >= NO_LIMIT:
+        if budget.is_over or limit >= UNLIMITED:
             continue
         needed = _least_limit(problem, device, budget)
         if needed is not None:
@@ -80,6 +80,6 @@ def _works(problem: Problem, device: int, limit: int, budget: SearchBudget) -> b
     limits[device] = limit
     cyclic = make_cyclic_problem(replace(problem, limits=limits), 1)
     search = OrderSearch(cyclic, cyclic.longest_period)
-    answer = search.run(MOST_STEPS)
+    answer = search.run(MAX_WORK)
     budget.charge(search.operations)
-    return answer is Answer.FEASIBLE
+    return answer is Feasibility.FEASIBLE

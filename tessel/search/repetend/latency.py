@@ -15,17 +15,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from tessel.search.model.budget import SearchBudget
-from tessel.search.model.problem import Integers, Problem
-from tessel.search.repetend.branch_and_bound import Answer, OrderSearch
+from tessel.search.budget import SearchBudget
+from tessel.search.model.problem import IntArray, Problem
+from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.cyclic_problem import CyclicProblem, make_cyclic_problem
 from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.steady_state_memory import keeps_memory
 
 
 def shorten_latency(
-    problem: Problem, starts: Integers, period: int, budget: SearchBudget, params: RepetendParams
-) -> Integers:
+    problem: Problem, starts: IntArray, period: int, budget: SearchBudget, params: RepetendParams
+) -> IntArray:
     """Return starts of the same period in which no copy takes longer, and if possible all less long.
 
     Args:
@@ -50,7 +50,7 @@ def shorten_latency(
         search = OrderSearch(_with_latency(cyclic, middle), period)
         answer = search.run(params.latency_try_work + cyclic.num_nodes**3)
         budget.charge(search.operations)
-        if answer is Answer.FEASIBLE and search.starts is not None:
+        if answer is Feasibility.FEASIBLE and search.starts is not None:
             found = search.starts.reshape(copies, -1)
             if not keeps_memory(problem, found, period):
                 return starts
@@ -60,7 +60,7 @@ def shorten_latency(
     return starts
 
 
-def latency(problem: Problem, starts: Integers) -> int:
+def latency(problem: Problem, starts: IntArray) -> int:
     """Return the steps from the first start of a copy to its last end; of several copies the longest."""
     return int(((starts + problem.spans).max(axis=1) - starts.min(axis=1)).max())
 

@@ -1,9 +1,10 @@
-"""The least steps of nested shells, state by state: the compiled part of `tessel.search.repetend.nested_chain_dp`.
+"""The least steps of nested stage pairs, state by state: the compiled part of
+`tessel.search.repetend.nested_chain_dp`.
 
-A shell's state is the moments (p, q) of its opening and its closing in the period; its value the least steps
-from one to the other:
+A stage pair's state is the slots (p, q) of its opening and its closing in the period; its value the least
+steps from one to the other:
 
-    steps[p, q] = min over p', q' of   way in (p to p') + inner steps[p', q'] + way out (q' to q)
+    steps[p, q] = min over p', q' of   path in (p to p') + inner steps[p', q'] + path out (q' to q)
 
 The minimum splits into one over p' and one over q', each a sweep round the period. Checked in
 tests/tessel/search/test_period_nested.py.
@@ -14,15 +15,15 @@ from __future__ import annotations
 import numpy as np
 
 from tessel.search.jit.compiled import compiled
-from tessel.search.model.problem import Integers
+from tessel.search.model.problem import IntArray
 
 NEVER = 2**60
 """The steps of a state that is not possible."""
 
 
 @compiled
-def list_moments(spans: Integers, shared: Integers, period: int, most: int) -> Integers:
-    """Return the moments of the fixed blocks in which none overlap, the first block's being 0.
+def list_slots(spans: IntArray, shared: IntArray, period: int, most: int) -> IntArray:
+    """Return the slots of the fixed blocks in which none overlap, the first block's being 0.
 
     Args:
         spans: int64, shape (num_fixed,).
@@ -38,19 +39,19 @@ def list_moments(spans: Integers, shared: Integers, period: int, most: int) -> I
     if count == 0:
         return rows[:1]
     used = 0
-    moments = np.full(count, -1, dtype=np.int64)
+    slots = np.full(count, -1, dtype=np.int64)
     place = 0
     while place >= 0:
-        moments[place] += 1
-        if moments[place] >= (1 if place == 0 else period):
-            moments[place] = -1
+        slots[place] += 1
+        if slots[place] >= (1 if place == 0 else period):
+            slots[place] = -1
             place -= 1
             continue
         is_free = True
         for other in range(place):
             if shared[place, other] and (
-                (moments[other] - moments[place]) % period < spans[place]
-                or (moments[place] - moments[other]) % period < spans[other]
+                (slots[other] - slots[place]) % period < spans[place]
+                or (slots[place] - slots[other]) % period < spans[other]
             ):
                 is_free = False
                 break
@@ -63,7 +64,7 @@ def list_moments(spans: Integers, shared: Integers, period: int, most: int) -> I
             larger = np.zeros((2 * used, count), dtype=np.int64)
             larger[:used] = rows
             rows = larger
-        rows[used] = moments
+        rows[used] = slots
         used += 1
         if used > most:
             break
@@ -72,38 +73,41 @@ def list_moments(spans: Integers, shared: Integers, period: int, most: int) -> I
 
 @compiled
 def first_fitting(
-    assignments: Integers,
+    assignments: IntArray,
     first: int,
     last: int,
     period: int,
-    spans: Integers,
-    fixed: Integers,
-    opening: Integers,
-    closing: Integers,
-    inner: Integers,
-    way_start: Integers,
-    way_between: Integers,
-    way_steps: Integers,
-    device_start: Integers,
-    devices: Integers,
-    on_device: Integers,
-    held_start: Integers,
-    held: Integers,
-    units: Integers,
-    limits: Integers,
-    steps: Integers,
+    spans: IntArray,
+    fixed: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    inner: IntArray,
+    path_start: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+    device_start: IntArray,
+    devices: IntArray,
+    on_device: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
 ) -> int:
-    """Return the first assignment around whose fixed blocks all shells fit, leaving their steps; else -1."""
-    moment = np.full(len(spans), -1, dtype=np.int64)
+    """Return the first assignment around whose fixed blocks all stage pairs fit, leaving their steps; else
+    -1."""
+    slot = np.full(len(spans), -1, dtype=np.int64)
     free = np.zeros((2, period), dtype=np.int64)
     for index in range(first, last):
         for place in range(len(fixed)):
-            moment[fixed[place]] = assignments[index, place]
+            slot[fixed[place]] = assignments[index, place]
         fits = True
-        for shell in range(len(opening)):
-            enclose(shell, period, moment, opening, closing, inner, way_start, way_between, way_steps, steps)
+        for stage_pair in range(len(opening)):
+            enclose(
+                stage_pair, period, slot, opening, closing, inner, path_start, path_between, path_steps, steps
+            )
             fits = keep_fitting(
-                shell, period, moment, spans, fixed, opening, closing, device_start, devices, on_device,
+                stage_pair, period, slot, spans, fixed, opening, closing, device_start, devices, on_device,
                 held_start, held, units, limits, steps, free,
             )  # fmt: skip
             if not fits:
@@ -115,79 +119,83 @@ def first_fitting(
 
 @compiled
 def enclose(
-    shell: int,
+    stage_pair: int,
     period: int,
-    moment: Integers,
-    opening: Integers,
-    closing: Integers,
-    inner: Integers,
-    way_start: Integers,
-    way_between: Integers,
-    way_steps: Integers,
-    steps: Integers,
+    slot: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    inner: IntArray,
+    path_start: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+    steps: IntArray,
 ) -> None:
-    """Set the least steps of a shell's states from those inside it."""
-    into, outof, end = way_start[2 * shell], way_start[2 * shell + 1], way_start[2 * shell + 2]
-    if inner[shell] < 0:
+    """Set the least steps of a stage pair's states from those inside it."""
+    into, outof, end = (
+        path_start[2 * stage_pair],
+        path_start[2 * stage_pair + 1],
+        path_start[2 * stage_pair + 2],
+    )
+    if inner[stage_pair] < 0:
         for p in range(period):
             reached = p
             for place in range(into, outof):
-                reached += way_steps[place]
-                if way_between[place] >= 0:
-                    reached += (moment[way_between[place]] - reached) % period
+                reached += path_steps[place]
+                if path_between[place] >= 0:
+                    reached += (slot[path_between[place]] - reached) % period
             for q in range(period):
-                steps[shell, p, q] = reached - p + (q - reached) % period
+                steps[stage_pair, p, q] = reached - p + (q - reached) % period
         return
-    inside = steps[inner[shell]]
+    inside = steps[inner[stage_pair]]
     middle = np.empty((period, period), dtype=np.int64)
     for q in range(period):
-        middle[:, q] = waits_before(inside[:, q], into, outof, period, moment, way_between, way_steps)
+        middle[:, q] = waits_before(inside[:, q], into, outof, period, slot, path_between, path_steps)
     for p in range(period):
-        steps[shell, p] = waits_after(middle[p], outof, end, period, moment, way_between, way_steps)
+        steps[stage_pair, p] = waits_after(middle[p], outof, end, period, slot, path_between, path_steps)
 
 
 @compiled
 def waits_before(
-    inside: Integers,
+    inside: IntArray,
     first: int,
     last: int,
     period: int,
-    moment: Integers,
-    way_between: Integers,
-    way_steps: Integers,
-) -> Integers:
-    """Return, by the moment p at which a way begins, the least steps along it and of what follows at p'."""
+    slot: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+) -> IntArray:
+    """Return, by the slot p at which a path begins, the least steps along it and of what follows at p'."""
     found = np.empty(period, dtype=np.int64)
     nearest = sweep_back(inside, period)
     for p in range(period):
         reached = p
         for place in range(first, last):
-            reached += way_steps[place]
-            if way_between[place] >= 0:
-                reached += (moment[way_between[place]] - reached) % period
+            reached += path_steps[place]
+            if path_between[place] >= 0:
+                reached += (slot[path_between[place]] - reached) % period
         found[p] = min(reached - p + nearest[reached % period], NEVER)
     return found
 
 
 @compiled
 def waits_after(
-    middle: Integers,
+    middle: IntArray,
     first: int,
     last: int,
     period: int,
-    moment: Integers,
-    way_between: Integers,
-    way_steps: Integers,
-) -> Integers:
-    """Return, by the moment q at which a way ends, the least steps of what came before it and along it."""
+    slot: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+) -> IntArray:
+    """Return, by the slot q at which a path ends, the least steps of what came before it and along it."""
     arrived = np.full(period, NEVER, dtype=np.int64)
     for q in range(period):
         if middle[q] < NEVER:
             reached = q
             for place in range(first, last):
-                reached += way_steps[place]
-                if way_between[place] >= 0:
-                    reached += (moment[way_between[place]] - reached) % period
+                reached += path_steps[place]
+                if path_between[place] >= 0:
+                    reached += (slot[path_between[place]] - reached) % period
             here = reached % period
             arrived[here] = min(arrived[here], middle[q] + reached - q)
     for q in range(1, 2 * period):
@@ -197,8 +205,8 @@ def waits_after(
 
 
 @compiled
-def sweep_back(inside: Integers, period: int) -> Integers:
-    """Return, by moment x, the least of `inside[p]` plus the steps from x on to the next p."""
+def sweep_back(inside: IntArray, period: int) -> IntArray:
+    """Return, by slot x, the least of `inside[p]` plus the steps from x on to the next p."""
     nearest = inside.copy()
     for q in range(2 * period - 2, -1, -1):
         here, after = q % period, (q + 1) % period
@@ -208,36 +216,36 @@ def sweep_back(inside: Integers, period: int) -> Integers:
 
 @compiled
 def keep_fitting(
-    shell: int,
+    stage_pair: int,
     period: int,
-    moment: Integers,
-    spans: Integers,
-    fixed: Integers,
-    opening: Integers,
-    closing: Integers,
-    device_start: Integers,
-    devices: Integers,
-    on_device: Integers,
-    held_start: Integers,
-    held: Integers,
-    units: Integers,
-    limits: Integers,
-    steps: Integers,
-    free: Integers,
+    slot: IntArray,
+    spans: IntArray,
+    fixed: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    device_start: IntArray,
+    devices: IntArray,
+    on_device: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
+    free: IntArray,
 ) -> bool:
     """Rule out the states in which blocks overlap or a limit is passed; return whether one is left."""
-    opens, closes = opening[shell], closing[shell]
+    opens, closes = opening[stage_pair], closing[stage_pair]
     free[:] = 1
-    is_fixed = moment[opens] >= 0
+    is_fixed = slot[opens] >= 0
     for p in range(period):
         if is_fixed:
-            free[0, p] = p == moment[opens]
-            free[1, p] = p == moment[closes]
+            free[0, p] = p == slot[opens]
+            free[1, p] = p == slot[closes]
             continue
         for place in range(len(fixed)):
             other = fixed[place]
-            if on_device[other, devices[device_start[shell]]]:
-                since, until = (p - moment[other]) % period, (moment[other] - p) % period
+            if on_device[other, devices[device_start[stage_pair]]]:
+                since, until = (p - slot[other]) % period, (slot[other] - p) % period
                 if since < spans[other] or until < spans[opens]:
                     free[0, p] = 0
                 if since < spans[other] or until < spans[closes]:
@@ -245,7 +253,7 @@ def keep_fitting(
     is_any = False
     for p in range(period):
         for q in range(period):
-            if steps[shell, p, q] >= NEVER:
+            if steps[stage_pair, p, q] >= NEVER:
                 continue
             fits = (
                 free[0, p] > 0
@@ -253,9 +261,9 @@ def keep_fitting(
                 and (is_fixed or ((q - p) % period >= spans[opens] and (p - q) % period >= spans[closes]))
             )
             if fits:
-                for place in range(device_start[shell], device_start[shell + 1]):
+                for place in range(device_start[stage_pair], device_start[stage_pair + 1]):
                     if not keeps_limit(
-                        shell, p, q, devices[place], period, moment, opening, closing, held_start, held,
+                        stage_pair, p, q, devices[place], period, slot, opening, closing, held_start, held,
                         units, limits, steps,
                     ):  # fmt: skip
                         fits = False
@@ -263,37 +271,37 @@ def keep_fitting(
             if fits:
                 is_any = True
             else:
-                steps[shell, p, q] = NEVER
+                steps[stage_pair, p, q] = NEVER
     return is_any
 
 
 @compiled
 def keeps_limit(
-    shell: int,
+    stage_pair: int,
     p: int,
     q: int,
     device: int,
     period: int,
-    moment: Integers,
-    opening: Integers,
-    closing: Integers,
-    held_start: Integers,
-    held: Integers,
-    units: Integers,
-    limits: Integers,
-    steps: Integers,
+    slot: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
 ) -> bool:
-    """Return whether a device holds no more than its limit by the shells up to this one."""
+    """Return whether a device holds no more than its limit by the stage pairs up to this one."""
     for at in held[held_start[device] : held_start[device + 1]]:
-        if at > shell:
+        if at > stage_pair:
             break
-        now = p if at == shell else moment[opening[at]]
+        now = p if at == stage_pair else slot[opening[at]]
         units_held = 0
         for other in held[held_start[device] : held_start[device + 1]]:
-            if other > shell:
+            if other > stage_pair:
                 break
-            begin = p if other == shell else moment[opening[other]]
-            end = q if other == shell else moment[closing[other]]
+            begin = p if other == stage_pair else slot[opening[other]]
+            end = q if other == stage_pair else slot[closing[other]]
             lived = steps[other, begin, end]
             units_held += units[other] * ((now - begin) // period - (now - begin - lived) // period)
         if units_held > limits[device]:

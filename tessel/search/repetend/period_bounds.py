@@ -8,7 +8,8 @@ With limit L, at most L units are held at any time, so the period of one micro-b
 
 The steps are longest paths between the two blocks; where several blocks add and free, units are matched so
 that the product is greatest (any matching is a bound). Left out: what devices do to each other's waits.
-Checked in tests/tessel/search/repetend/test_period_bounds.py: no bound is above an exhaustive search's answer.
+Checked in tests/tessel/search/repetend/test_period_bounds.py: no bound is above an exhaustive search's
+answer.
 
 Source: Tessel (HPCA 2024) uses the work bound; the resource bounds of modulo scheduling are Rau's ResMII.
 """
@@ -20,7 +21,7 @@ from fractions import Fraction
 
 import networkx as nx
 
-from tessel.search.model.problem import UNREACHABLE, Integers, Problem
+from tessel.search.model.problem import UNREACHABLE, IntArray, Problem
 from tessel.search.repetend.cyclic_problem import is_limited
 
 
@@ -39,7 +40,7 @@ def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
     return tuple(bounds)
 
 
-def memory_bound(problem: Problem, device: int, paths: Integers | None = None) -> Fraction:
+def memory_bound(problem: Problem, device: int, paths: IntArray | None = None) -> Fraction:
     """Return the period that a device's limit alone imposes on one micro-batch, as a fraction.
 
     Args:

@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tessel.search.model.budget import SearchBudget
-from tessel.search.model.problem import Integers
-from tessel.search.repetend.branch_and_bound import Answer, OrderSearch
+from tessel.search.budget import SearchBudget
+from tessel.search.model.problem import IntArray
+from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.chain_structure import (
-    CrossingShells,
-    NestedShells,
-    find_crossing_shells,
-    find_nested_shells,
+    CrossingChains,
+    NestedChain,
+    find_crossing_chains,
+    find_nested_chain,
 )
 from tessel.search.repetend.crossing_chain_dp import CrossingSearch
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 from tessel.search.repetend.cyclic_starts import tightest
-from tessel.search.repetend.nested_chain_dp import NestedSearch
+from tessel.search.repetend.nested_chain_dp import NestedChainSearch
 from tessel.search.repetend.params import RepetendParams
 
 OPERATIONS_A_TIGHTENING = 20
 """Charged for each node of each arc when orders are shortened to their own least period."""
 
 
-_Try = OrderSearch | NestedSearch | CrossingSearch
+_Try = OrderSearch | NestedChainSearch | CrossingSearch
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class PeriodSearch:
     below: int
     on_better: Callable[[int, int, str], None] | None = None
     period: int | None = None
-    starts: Integers | None = None
+    starts: IntArray | None = None
     found_by: str = ""
     _tries: dict[int, _Try] = field(default_factory=dict)
-    _structure: NestedShells | CrossingShells | None = None
+    _structure: NestedChain | CrossingChains | None = None
     _is_structure_known: bool = False
     _stride: int = 0
 
@@ -106,14 +106,14 @@ class PeriodSearch:
         """Search one period on; return whether the range has changed."""
         search = self._tries.setdefault(period, OrderSearch(self.cyclic, period))
         is_large = self.cyclic.num_nodes > self.params.max_blocks_ordered_first
-        answer = Answer.UNKNOWN if is_large else self._run(search, steps)
-        if answer is Answer.UNKNOWN:
+        answer = Feasibility.UNKNOWN if is_large else self._run(search, steps)
+        if answer is Feasibility.UNKNOWN:
             search = self._change_method(period, search)
             answer = self._run(search, steps)
-        if answer is Answer.INFEASIBLE:
+        if answer is Feasibility.INFEASIBLE:
             self.lowest = period + 1
             self._stride = max(1, 2 * self._stride)
-        elif answer is Answer.FEASIBLE and search.starts is not None:
+        elif answer is Feasibility.FEASIBLE and search.starts is not None:
             self.found_by = search.method
             num_arcs = len(self.cyclic.arcs) + 2 * len(self.cyclic.pairs)
             self.budget.charge(num_arcs * self.cyclic.num_nodes * OPERATIONS_A_TIGHTENING)
@@ -122,11 +122,11 @@ class PeriodSearch:
             return False
         top = self.below if self.period is None else self.period
         self._tries = {known: tried for known, tried in self._tries.items() if self.lowest <= known < top}
-        if answer is Answer.FEASIBLE and self.period is not None and self.on_better is not None:
+        if answer is Feasibility.FEASIBLE and self.period is not None and self.on_better is not None:
             self.on_better(self.period, self.lowest, self.found_by)
         return True
 
-    def _run(self, search: _Try, steps: int) -> Answer:
+    def _run(self, search: _Try, steps: int) -> Feasibility:
         """Search a period on and charge for it."""
         before = search.operations
         answer = search.run(steps)
@@ -134,15 +134,15 @@ class PeriodSearch:
         return answer
 
     def _change_method(self, period: int, search: _Try) -> _Try:
-        """Go over from orders to moments where that will end, since its running time is predictable."""
+        """Go over from orders to slots where that will end, since its running time is predictable."""
         if not isinstance(search, OrderSearch):
             return search
         if not self._is_structure_known:
             self._structure, self._is_structure_known = _find_structure(self.cyclic), True
-        other: NestedSearch | CrossingSearch
-        if isinstance(self._structure, NestedShells):
-            other = NestedSearch(self.cyclic, self._structure, period)
-        elif isinstance(self._structure, CrossingShells):
+        other: NestedChainSearch | CrossingSearch
+        if isinstance(self._structure, NestedChain):
+            other = NestedChainSearch(self.cyclic, self._structure, period)
+        elif isinstance(self._structure, CrossingChains):
             other = CrossingSearch(self.cyclic, self._structure, period)
         else:
             return search
@@ -156,5 +156,5 @@ class PeriodSearch:
         return all(period in self._tries and self._tries[period].is_stuck for period in self._candidates())
 
 
-def _find_structure(cyclic: CyclicProblem) -> NestedShells | CrossingShells | None:
-    return find_nested_shells(cyclic) or find_crossing_shells(cyclic)
+def _find_structure(cyclic: CyclicProblem) -> NestedChain | CrossingChains | None:
+    return find_nested_chain(cyclic) or find_crossing_chains(cyclic)

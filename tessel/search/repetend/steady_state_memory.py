@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tessel.search.model.problem import Integers, Problem
+from tessel.search.model.problem import IntArray, Problem
 from tessel.search.repetend.cyclic_problem import is_limited
 
 if TYPE_CHECKING:
     from tessel.search.repetend.repetend_result import RepetendResult
 
 
-def keeps_memory(problem: Problem, starts: Integers, period: int) -> bool:
+def keeps_memory(problem: Problem, starts: IntArray, period: int) -> bool:
     """Return whether every limited device stays within its limit, whatever starts together on it.
 
     Args:
@@ -35,7 +35,7 @@ def keeps_memory(problem: Problem, starts: Integers, period: int) -> bool:
     return True
 
 
-def steady_peak(memory: Integers, starts: Integers, period: int) -> int:
+def steady_peak(memory: IntArray, starts: IntArray, period: int) -> int:
     """Return the most units held at once on a device.
 
     Args:
@@ -43,12 +43,12 @@ def steady_peak(memory: Integers, starts: Integers, period: int) -> int:
         starts: int64, shape (copies, num_blocks): when they start.
         period: steps after which they start again.
     """
-    laps, phases = np.divmod(starts, period)
-    moments = np.sort(phases, axis=None)
+    iterations, phases = np.divmod(starts, period)
+    slots = np.sort(phases, axis=None)
     order = np.argsort(phases, axis=None, kind="stable")
     levels = np.cumsum(np.broadcast_to(memory, starts.shape).ravel()[order])
-    is_last = np.append(moments[1:] != moments[:-1], True)
-    return int(levels[is_last].max()) - int((laps * memory).sum())
+    is_last = np.append(slots[1:] != slots[:-1], True)
+    return int(levels[is_last].max()) - int((iterations * memory).sum())
 
 
 def steady_peaks(found: RepetendResult) -> tuple[int, ...]:

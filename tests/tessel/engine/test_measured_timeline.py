@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessel.engine import actions_from_csv, schedule_of_actions
 from tessel.engine.job import Event
-from tessel.engine.measured_timeline import RealStep, real_schedule, with_real_spans
+from tessel.engine.measured_timeline import RealStep, measured_schedule, with_measured_spans
 from tessel.picture import bars_of
 from tessel.placement import BlockKind
 from tessel.shapes import make_shape
@@ -26,7 +26,7 @@ def test_bars_are_the_events() -> None:
             Event(action="1W1", ready_s=10.002, start_s=10.002, end_s=10.002),
         ),
     ]
-    bars = bars_of(real_schedule(step))
+    bars = bars_of(measured_schedule(step))
     assert [(bar.device, bar.block, bar.micro_batch, bar.start, bar.end, bar.kind) for bar in bars] == [
         (0, "0F0", 0, 1000, 2000, BlockKind.FORWARD),
         (0, "2B1", 1, 3500, 5000, BlockKind.BACKWARD),
@@ -51,7 +51,7 @@ def test_orders_are_simulated_with_the_medians_of_what_blocks_took() -> None:
             ),
         ]
 
-    real = with_real_spans(schedule, map(step, (0.001, 0.003, 0.002)))
+    real = with_measured_spans(schedule, map(step, (0.001, 0.003, 0.002)))
     assert [(block.name, block.span) for block in real.placement.blocks] == [
         ("f0", 2000),
         ("f1", 10000),
@@ -68,5 +68,5 @@ def test_bars_of_a_rank_do_not_overlap(times: list[float]) -> None:
         Event(action=f"0F{number}", ready_s=start, start_s=start, end_s=end)
         for number, (start, end) in enumerate(itertools.pairwise(moments))
     )
-    bars = bars_of(real_schedule([events]))
+    bars = bars_of(measured_schedule([events]))
     assert all(bar.end <= after.start for bar, after in itertools.pairwise(bars))

@@ -12,13 +12,13 @@ from tessel.engine.job import Event
 from tessel.engine.overheads import (
     Calibration,
     Overheads,
+    collective_us_of,
     known_overheads,
     makespan_with_overheads_ms,
-    meeting_us_of,
     overheads_of_chain,
 )
 from tessel.engine.run import makespan_ms
-from tessel.engine.synthetic_run import run_sleeping
+from tessel.engine.synthetic_run import run_synthetic
 from tessel.handwritten import HANDWRITTEN
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
@@ -60,7 +60,7 @@ def test_a_meeting_lasts_from_the_last_start_to_the_last_end() -> None:
         ),
         (Event(action="0F0", ready_s=0.0, start_s=1.5, end_s=3.25),),
     ]
-    assert meeting_us_of(step, [{"F": 1.0}, {"F": 1.0}]) == pytest.approx(0.75e6)
+    assert collective_us_of(step, [{"F": 1.0}, {"F": 1.0}]) == pytest.approx(0.75e6)
 
 
 def test_blocks_on_all_ranks_are_longer_by_their_meeting() -> None:
@@ -115,7 +115,7 @@ def test_real_ranks_are_measured_once_and_then_found_in_the_records(
         assert len(kept) == 8
         assert kept[0].measurement.environment.num_threads == 1
         assert "torch" in dict(kept[0].measurement.environment.versions)
-        monkeypatch.setattr(module, "run_sleeping", None)  # Nothing may run from here on.
+        monkeypatch.setattr(module, "run_synthetic", None)  # Nothing may run from here on.
         again = known_overheads(store, 2, target="cpu", machine=MACHINE)
         assert again == (first.calibration, False)
         with pytest.raises(TypeError):
@@ -126,7 +126,7 @@ def test_real_ranks_are_measured_once_and_then_found_in_the_records(
 def test_stages_that_sleep_take_at_least_as_long_as_simulated_on_shared_blocks_too() -> None:
     pytest.importorskip("torch")
     schedule = one_f_one_b("mllm", 2, 2)
-    results = run_sleeping({"1f1b": schedule}, step_us=2000.0, repeats=1, timeout_s=240)
+    results = run_synthetic({"1f1b": schedule}, step_us=2000.0, repeats=1, timeout_s=240)
     (step,) = zip(*(result.events["1f1b"] for result in results), strict=True)
     assert makespan_ms(step) >= schedule.makespan * 2
     assert [len(events) for events in step] == [12, 12]

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.shapes import make_shape
 

@@ -11,7 +11,7 @@ from tessel.schedule.schedule import Schedule
 from tessel.search import find_repetend
 from tessel.search.model.problem import make_problem
 from tessel.search.repetend.branch_and_bound import OrderSearch
-from tessel.search.repetend.chain_structure import find_crossing_shells
+from tessel.search.repetend.chain_structure import find_crossing_chains
 from tessel.search.repetend.crossing_chain_dp import CrossingSearch
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 from tessel.search.repetend.cyclic_starts import close_up
@@ -45,7 +45,7 @@ def test_moments_and_orders_agree(placement: Placement, memory: int, more: int) 
     problem = make_problem(placement, memory=memory)
     assume(limit_violation(problem) is None)
     cyclic = make_cyclic_problem(problem, 1)
-    chains = find_crossing_shells(cyclic)
+    chains = find_crossing_chains(cyclic)
     assert chains is not None
     period = int(-(-rate_bound(problem) // 1)) + more
     search = CrossingSearch(cyclic, chains, period)
@@ -69,7 +69,7 @@ def test_moments_and_orders_agree(placement: Placement, memory: int, more: int) 
 @pytest.mark.parametrize("shape", ["vshape", "mshape", "interleaved", "kshape"])
 def test_what_does_not_cross_is_not_recognised(shape: str) -> None:
     problem = make_problem(make_shape(shape, 4), memory=6)
-    assert find_crossing_shells(make_cyclic_problem(problem, 1)) is None
+    assert find_crossing_chains(make_cyclic_problem(problem, 1)) is None
 
 
 def test_thirty_two_devices_are_proven_under_a_tight_limit() -> None:

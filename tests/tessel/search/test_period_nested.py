@@ -10,12 +10,12 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search import find_repetend
 from tessel.search.model.problem import make_problem
-from tessel.search.repetend.branch_and_bound import Answer, OrderSearch
-from tessel.search.repetend.chain_structure import find_nested_shells
+from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
+from tessel.search.repetend.chain_structure import find_nested_chain
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 from tessel.search.repetend.cyclic_starts import close_up
 from tessel.search.repetend.infeasibility import limit_violation
-from tessel.search.repetend.nested_chain_dp import NestedSearch
+from tessel.search.repetend.nested_chain_dp import NestedChainSearch
 from tessel.search.repetend.period_bounds import rate_bound
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
@@ -43,11 +43,11 @@ def test_moments_and_orders_agree(placement: Placement, memory: int, more: int) 
     problem = make_problem(placement, memory=memory)
     assume(limit_violation(problem) is None)
     cyclic = make_cyclic_problem(problem, 1)
-    shells = find_nested_shells(cyclic)
-    assert shells is not None
+    stage_pairs = find_nested_chain(cyclic)
+    assert stage_pairs is not None
     period = int(-(-rate_bound(problem) // 1)) + more
-    search = NestedSearch(cyclic, shells, period)
-    while search.run(MANY_STEPS) is Answer.UNKNOWN:
+    search = NestedChainSearch(cyclic, stage_pairs, period)
+    while search.run(MANY_STEPS) is Feasibility.UNKNOWN:
         assert not search.is_stuck
     assert search.answer is OrderSearch(cyclic, period).run(MANY_STEPS)
     if search.starts is None:
@@ -69,11 +69,11 @@ def test_moments_and_orders_agree(placement: Placement, memory: int, more: int) 
 @pytest.mark.parametrize("shape", ["xshape", "interleaved", "alphafold"])
 def test_what_is_not_nested_is_not_recognised(shape: str) -> None:
     problem = make_problem(make_shape(shape, 4), memory=6)
-    assert find_nested_shells(make_cyclic_problem(problem, 1)) is None
+    assert find_nested_chain(make_cyclic_problem(problem, 1)) is None
 
 
 def test_several_copies_are_not_recognised() -> None:
-    assert find_nested_shells(make_cyclic_problem(make_problem(make_shape("vshape", 2), memory=2), 2)) is None
+    assert find_nested_chain(make_cyclic_problem(make_problem(make_shape("vshape", 2), memory=2), 2)) is None
 
 
 @pytest.mark.parametrize(

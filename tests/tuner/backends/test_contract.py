@@ -14,14 +14,14 @@ from tests.run_module import run_module
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backend_names, make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.lowering.outline import extract_function, outline_partitions
 from tuner.measuring.inputs import input_specs, random_inputs
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -114,7 +114,7 @@ def test_each_of_its_candidates_runs_where_the_rest_is_left_to_tvm(
         if backend.refusal(extract_function(graph, sub_graph, backend.name), target) is not None:
             continue
         rest = [
-            CandidatePartition(SubGraph.of(graph, IndexSet.of([index])), HOST, "rest")
+            CandidatePartition(SubGraph.of(graph, NodeSet.of([index])), FREE, "rest")
             for index in graph.all_indices
             if index not in sub_graph.inside
         ]

@@ -6,7 +6,7 @@ from dataflow_samples import graph_of, graphs, sub_graph
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
+from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 
 # a = add(x, y); b = add(z, w); c = subtract(a, b)
 TWO_EXITS = [(), (), (0, 1)]
@@ -26,7 +26,7 @@ def test_a_tap_needs_taps_allowed() -> None:
     graph = graph_of(TAP)
     tapped = sub_graph(graph, 0, 1)
     limits = SubGraphLimits(max_exits=2)
-    assert tapped.taps == IndexSet.of([0])
+    assert tapped.taps == NodeSet.of([0])
     assert "node 0 is read both inside and outside" in str(tapped.invalid_reason(graph, limits))
     assert tapped.is_valid(graph, SubGraphLimits(max_exits=2, allow_taps=True))
 
@@ -47,10 +47,10 @@ def test_depth_counts_operators_on_the_longest_path() -> None:
 def test_entry_exit_input_and_output_of_the_drawn_example() -> None:
     graph = graph_of([(), (0,), (0,), (1, 2), (3,)])
     middle = sub_graph(graph, 1, 2, 3)
-    assert middle.entry == IndexSet.of([1, 2])
-    assert middle.exit == IndexSet.of([3])
-    assert middle.input == IndexSet.of([0])
-    assert middle.output == IndexSet.of([4])
+    assert middle.entry == NodeSet.of([1, 2])
+    assert middle.exit == NodeSet.of([3])
+    assert middle.input == NodeSet.of([0])
+    assert middle.output == NodeSet.of([4])
     assert middle.kind is PatternKind.BROADCAST
 
 
@@ -69,7 +69,7 @@ def test_labels_nest_in_unions() -> None:
 @given(graphs(), st.data())
 def test_sets_agree_with_the_edges(graph: DataflowGraph, data: st.DataObject) -> None:
     inside = data.draw(st.sets(st.integers(0, len(graph) - 1), min_size=1))
-    whole = SubGraph.of(graph, IndexSet.of(inside))
+    whole = SubGraph.of(graph, NodeSet.of(inside))
     edges = [(source, node.index) for node in graph.nodes for source in node.inputs]
     assert set(whole.input) == {source for source, user in edges if source not in inside and user in inside}
     assert set(whole.output) == {user for source, user in edges if source in inside and user not in inside}
@@ -90,11 +90,11 @@ def test_convex_means_the_parts_can_run_in_order(graph: DataflowGraph, data: st.
         for source in node.inputs
         if not {source, node.index} <= inside
     )
-    assert graph.is_convex(IndexSet.of(inside)) == nx.is_directed_acyclic_graph(parts)
+    assert graph.is_convex(NodeSet.of(inside)) == nx.is_directed_acyclic_graph(parts)
 
 
-@pytest.mark.parametrize("bad", [IndexSet(), IndexSet.of([7])])
-def test_a_sub_graph_has_nodes_of_its_graph(bad: IndexSet) -> None:
+@pytest.mark.parametrize("bad", [NodeSet(), NodeSet.of([7])])
+def test_a_sub_graph_has_nodes_of_its_graph(bad: NodeSet) -> None:
     with pytest.raises(ValueError, match="not a set of nodes"):
         SubGraph.of(graph_of(CHAIN), bad)
 
@@ -103,8 +103,8 @@ def test_a_sub_graph_moves_to_another_graph_with_its_labels() -> None:
     graph, other = graph_of(CHAIN), graph_of([(), (), (1,), (2,)])
     part = sub_graph(graph, 0, 1).with_label(graph, "pair").union(graph, sub_graph(graph, 2))
     moved = part.moved_to(other, {0: 1, 1: 2, 2: 3})
-    assert moved.inside == IndexSet.of([1, 2, 3])
-    assert [(each.label, each.inside) for each in moved.nested] == [("pair", IndexSet.of([1, 2]))]
+    assert moved.inside == NodeSet.of([1, 2, 3])
+    assert [(each.label, each.inside) for each in moved.nested] == [("pair", NodeSet.of([1, 2]))]
     with pytest.raises(ValueError, match="node 2 has no counterpart"):
         part.moved_to(other, {0: 1, 1: 2})
     with pytest.raises(ValueError, match="map nodes to different ones"):

@@ -10,11 +10,11 @@ from kernel_spaces import cpu, space_of
 
 from benchmarks.trials_in_process import builder_and_runner
 from records import Environment, open_store
+from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-from tuner.measuring.environment import environment_of
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

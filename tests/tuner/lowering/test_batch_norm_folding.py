@@ -13,14 +13,14 @@ from tests.partition_samples import function_module
 from tests.run_module import run_module
 from tuner.backends.registry import make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, PREPARE_NAME
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.lowering.outline import outline_partitions
 from tuner.measuring.inputs import POSITIVE, input_specs, own_intervals, random_inputs
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
@@ -93,7 +93,7 @@ def test_a_folded_function_computes_what_it_did(shapes: Any, body: Any, expected
     assert sorted(name.removeprefix("relax.") for name in operators(folded)) == sorted(expected)
     graph = DataflowGraph.from_function(folded)
     parts = [
-        CandidatePartition(SubGraph.of(graph, IndexSet.of([index])), HOST, "host")
+        CandidatePartition(SubGraph.of(graph, NodeSet.of([index])), FREE, "host")
         for index in graph.all_indices
     ]
     outlined = outline_partitions(graph, parts)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.lowering.outline import LABEL_ATTRIBUTE, extract_module, order_partitions, outline_partitions
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import find_partition
 
 pytestmark = pytest.mark.tvm
@@ -38,7 +38,7 @@ def inputs_of(module: Any, seed: int = 0) -> list[np.ndarray]:
 
 
 def parts_of(graph: DataflowGraph, *groups: Sequence[int], backend: str = "tvm") -> list[CandidatePartition]:
-    return [CandidatePartition(SubGraph.of(graph, IndexSet.of(group)), backend, "test") for group in groups]
+    return [CandidatePartition(SubGraph.of(graph, NodeSet.of(group)), backend, "test") for group in groups]
 
 
 @st.composite
@@ -48,7 +48,7 @@ def partitions(draw: st.DrawFn, graph: DataflowGraph) -> list[CandidatePartition
     start = 0
     while start < len(graph):
         end = draw(st.integers(start + 1, min(start + 5, len(graph))))
-        backend = draw(st.sampled_from(["one", "other", HOST]))
+        backend = draw(st.sampled_from(["one", "other", FREE]))
         chosen += parts_of(graph, range(start, end), backend=backend)
         start = end
     return draw(st.permutations(chosen))
@@ -101,7 +101,7 @@ def test_an_extracted_module_calls_one_partition_and_keeps_constants() -> None:
         return builder.emit(relax.op.add(builder.emit(relax.op.nn.relu(product)), unrelated))
 
     graph = DataflowGraph.from_function(relax_module(build, x=(2, 3), y=(2, 3)))
-    sub_graph = SubGraph.of(graph, IndexSet.of([1, 2])).with_label(graph, "matmul_relu")
+    sub_graph = SubGraph.of(graph, NodeSet.of([1, 2])).with_label(graph, "matmul_relu")
     module = extract_module(graph, sub_graph, "blas")
     (name,) = functions(module)
     assert name == "blas_matmul_relu"
@@ -126,7 +126,7 @@ def test_several_exits_become_a_tuple() -> None:
 
 def test_a_host_partition_stays_in_place() -> None:
     graph = DataflowGraph.from_function(NETWORK)
-    module = outline_partitions(graph, parts_of(graph, range(len(graph)), backend=HOST))
+    module = outline_partitions(graph, parts_of(graph, range(len(graph)), backend=FREE))
     assert functions(module) == []
 
 

@@ -15,7 +15,7 @@ from tests.run_module import run_module
 from tuner.backends.protocol import PackingBackend, settings_for
 from tuner.backends.registry import available_backends, make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
@@ -139,7 +139,7 @@ def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) ->
 def test_a_candidate_that_reads_weights_alone_runs(target: Target) -> None:
     graph = marked_graph([(4, 8), (6, 8)], lambda x, w: op.matmul(x, op.permute_dims(w)))
     (index,) = (index for index, node in enumerate(graph.nodes) if node.operator.endswith("permute_dims"))
-    module = extract_module(graph, SubGraph.of(graph, IndexSet.of([index])), "tvm")
+    module = extract_module(graph, SubGraph.of(graph, NodeSet.of([index])), "tvm")
     lowered = lower_module(module, [make_backend("tvm")], target)
     (w,) = random_inputs(input_specs(module), seed=1)
     (result,) = run_module(build_module(lowered, target), (w,), target)

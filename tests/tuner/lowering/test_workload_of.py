@@ -8,15 +8,15 @@ from dataflow_samples import relax_module, transformer_block
 from tvm import relax, tirx
 
 from records.workload import Workload
-from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.lowering.outline import extract_function
-from tuner.lowering.workload_of import describe_function, describe_graph
+from tuner.lowering.workload_of import describe_graph, workload_of
 
 pytestmark = pytest.mark.tvm
 
 
 def described(build: Any, **shapes: tuple[int, ...]) -> Workload:
-    return describe_function(relax_module(build, **shapes)["main"])
+    return workload_of(relax_module(build, **shapes)["main"])
 
 
 def scaled(factor: float) -> Workload:
@@ -66,8 +66,8 @@ def test_weights_are_marked_and_their_values_do_not_matter() -> None:
 def test_repeated_parts_have_one_fingerprint() -> None:
     graph = DataflowGraph.from_function(transformer_block())
     reshapes = [node.index for node in graph.nodes if node.operator == "reshape"][:3]
-    parts = [SubGraph.of(graph, IndexSet.of([index])) for index in reshapes]
-    prints = {describe_function(extract_function(graph, part, "tvm")).fingerprint for part in parts}
+    parts = [SubGraph.of(graph, NodeSet.of([index])) for index in reshapes]
+    prints = {workload_of(extract_function(graph, part, "tvm")).fingerprint for part in parts}
     assert len(prints) == 1
 
 
@@ -88,7 +88,7 @@ def test_symbolic_shapes_are_refused() -> None:
             result = builder.emit_output(relax.op.nn.relu(x))
         builder.emit_func_output(result)
     with pytest.raises(ValueError, match="symbolic"):
-        describe_function(builder.get()["main"])
+        workload_of(builder.get()["main"])
 
 
 def test_numbers_that_say_where_a_slice_begins_are_attributes() -> None:

@@ -19,7 +19,7 @@ from tests.partition_samples import function_module, part_of, partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Limits, MeasureProgress, Measurer, MeasureRequest
 from tuner.measuring.messages import Timing
 from tuner.targets.resolution import resolve_target
@@ -35,9 +35,7 @@ LIMITS = Limits(build_timeout_s=30, run_timeout_s=3, timing=Timing(budget_s=0.01
 
 def request(backend: str, *, width: int = 8, check: bool = True) -> MeasureRequest:
     module = partition_module(backend, [(4, width), (width,)], lambda x, y: op.nn.relu(op.add(x, y)))
-    return MeasureRequest(
-        workload=describe_function(part_of(module)), module=module, backend=backend, check=check
-    )
+    return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend=backend, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,7 @@ def test_a_mix_is_checked_against_the_reference_it_is_given(measurer: Measurer) 
     mix = partition_module("blas", shapes, lambda x, w: op.matmul(x, w))
     right = function_module(shapes, lambda x, w: op.matmul(x, w))
     wrong = function_module(shapes, lambda x, w: op.negative(op.matmul(x, w)))
-    workload = describe_function(part_of(mix), "model")
+    workload = workload_of(part_of(mix), "model")
     good = measurer.measure_function(workload, mix, "mix", settings="one", check=True, reference=right)
     bad = measurer.measure_function(workload, mix, "mix", settings="two", check=True, reference=wrong)
     assert good.measurement.relative_error is not None

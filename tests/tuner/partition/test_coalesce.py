@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.mock_pricer import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.lowering.outline import order_partitions
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.coalesce import coalesce
 from tuner.partition.find_partition import Partition, find_partition
 from tuner.partition.price import Invalid, Price
@@ -72,7 +72,7 @@ def test_what_is_slower_or_cannot_run_is_not_kept(price: Price) -> None:
 def test_other_backends_and_the_host_stay_apart() -> None:
     graph = graph_of([(), (0,), (1,), (2,)])
     pricer = Prices(Figure(latency_us=0.0, source="given"))
-    result = coalesce(graph, singles(graph, ["a", "b", HOST, HOST]), pricer, launch_penalty_us=0.5)
+    result = coalesce(graph, singles(graph, ["a", "b", FREE, FREE]), pricer, launch_penalty_us=0.5)
     assert result.num_priced == 0
 
 

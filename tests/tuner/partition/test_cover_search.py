@@ -1,4 +1,4 @@
-"""The cover search equals exhaustive search, with circles, entangling options and transitions."""
+"""The cover search equals exhaustive search, with circles, order-constraining options and transitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataflow_samples import graph_of, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.partition.cover_bound import node_prices
 from tuner.partition.cover_search import Cover, CoverProblem, Option, StuckError, search_cover
 
@@ -25,23 +25,23 @@ def problems(draw: st.DrawFn) -> tuple[DataflowGraph, CoverProblem]:
     insides = {(1 << index, 0) for index in range(everything)}
     for _ in range(draw(st.integers(0, 14))):
         members = draw(st.sets(st.integers(0, everything - 1), min_size=1, max_size=4))
-        inside = IndexSet.of(members)
+        inside = NodeSet.of(members)
         if graph.is_convex(inside):
             insides.add((inside.bits, draw(st.integers(0, 1))))
     options = []
     for bits, backend in sorted(insides):
-        sub_graph = SubGraph.of(graph, IndexSet(bits))
+        sub_graph = SubGraph.of(graph, NodeSet(bits))
         cost = draw(st.integers(0, 12))
         options.append(Option(inside=bits, reads=sub_graph.input.bits, cost=cost, backend=backend))
     return graph, problem_of(graph, options, transition_cost=draw(st.sampled_from([0, 1, 3])))
 
 
 def problem_of(graph: DataflowGraph, options: Sequence[Option], transition_cost: int = 0) -> CoverProblem:
-    insides = [tuple(IndexSet(option.inside)) for option in options]
+    insides = [tuple(NodeSet(option.inside)) for option in options]
     return CoverProblem(
         ancestors=[each.bits for each in graph.ancestors],
         descendants=[each.bits for each in graph.descendants],
-        users=[IndexSet.of(users).bits for users in graph.users],
+        users=[NodeSet.of(users).bits for users in graph.users],
         options=options,
         prices=node_prices(len(graph), insides, [option.cost for option in options]),
         transition_cost=transition_cost,
@@ -62,7 +62,7 @@ def exact_covers(problem: CoverProblem, covered: int = 0) -> Iterator[tuple[int,
 
 def can_run(graph: DataflowGraph, problem: CoverProblem, chosen: Sequence[int]) -> bool:
     """Say whether the parts can run in some order: whether the graph of parts has no circle."""
-    owner = {index: number for number in chosen for index in IndexSet(problem.options[number].inside)}
+    owner = {index: number for number in chosen for index in NodeSet(problem.options[number].inside)}
     parts = nx.DiGraph()
     parts.add_nodes_from(chosen)
     parts.add_edges_from(
@@ -76,7 +76,7 @@ def can_run(graph: DataflowGraph, problem: CoverProblem, chosen: Sequence[int]) 
 
 def cost_of(graph: DataflowGraph, problem: CoverProblem, chosen: Sequence[int]) -> int:
     """Return the cost of a cover from its definition."""
-    owner = {index: number for number in chosen for index in IndexSet(problem.options[number].inside)}
+    owner = {index: number for number in chosen for index in NodeSet(problem.options[number].inside)}
     transitions = {
         (source, owner[node.index])
         for node in graph.nodes
@@ -136,7 +136,7 @@ def renumbering(graph: DataflowGraph, random: Random) -> dict[int, int]:
 
 
 def moved(bits: int, number: dict[int, int]) -> int:
-    return IndexSet.of(number[index] for index in IndexSet(bits)).bits
+    return NodeSet.of(number[index] for index in NodeSet(bits)).bits
 
 
 @settings(max_examples=30, deadline=None)
@@ -154,7 +154,7 @@ def test_search_without_proof_still_covers_and_bounds(case: tuple[DataflowGraph,
 def test_prices_never_exceed_an_option(case: tuple[DataflowGraph, CoverProblem]) -> None:
     _, problem = case
     for option in problem.options:
-        assert sum(problem.prices[index] for index in IndexSet(option.inside)) <= option.cost
+        assert sum(problem.prices[index] for index in NodeSet(option.inside)) <= option.cost
 
 
 def test_two_convex_options_that_wait_for_each_other_are_never_chosen_together() -> None:

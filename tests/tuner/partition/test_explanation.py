@@ -3,7 +3,7 @@
 import pytest
 from dataflow_samples import graph_of, sub_graph
 
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.explanation import explain_partition
 from tuner.partition.find_partition import RefusedCandidate, find_partition
 from tuner.partition.price import Invalid, Price
@@ -24,7 +24,7 @@ def test_a_part_lists_alternatives_and_objections() -> None:
         candidate("tvm", 0),
         candidate("tvm", 1),
         candidate("torch", 0, 1),
-        candidate(HOST, 2),
+        candidate(FREE, 2),
     ]
     figures = [Figure(latency_us=latency_us, source="given") for latency_us in (2.0, 3.0, 1.0)]
     prices: list[Price] = [*figures, Invalid("it crashed"), Invalid("the host is not measured")]

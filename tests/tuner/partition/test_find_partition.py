@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.mock_pricer import MockPricer
 from tuner.errors import UnpriceableError
-from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
+from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.lowering.outline import order_partitions
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import (
     Partition,
     RefusedCandidate,
@@ -131,7 +131,7 @@ def test_refused_candidates_are_reported_with_their_reason() -> None:
 
 
 def test_what_is_not_convex_is_refused() -> None:
-    found = find_candidates(RELU3, [PartitionSpec("other", GivenSubGraphs("given", (IndexSet.of([0, 2]),)))])
+    found = find_candidates(RELU3, [PartitionSpec("other", GivenSubGraphs("given", (NodeSet.of([0, 2]),)))])
     assert not found.candidates
     assert "comes back" in found.report.refused[0].reason
 
@@ -139,12 +139,12 @@ def test_what_is_not_convex_is_refused() -> None:
 def test_the_host_costs_nothing() -> None:
     candidates = [
         *(CandidatePartition(sub_graph(RELU3, index), "tvm", "test") for index in range(3)),
-        CandidatePartition(sub_graph(RELU3, 1), HOST, "host"),
+        CandidatePartition(sub_graph(RELU3, 1), FREE, "host"),
     ]
     prices: list[Price] = [Figure(latency_us=1.0, source="given")] * 3 + [Unknown()]
     partition = find_partition(RELU3, candidates, prices, launch_penalty_us=10.0)
     assert partition.cost_us == pytest.approx(22.0)
-    assert parts(partition)[1] == (HOST, (1,))
+    assert parts(partition)[1] == (FREE, (1,))
 
 
 def test_penalties_are_not_negative_and_prices_are_one_each() -> None:
@@ -189,7 +189,7 @@ def test_the_search_equals_exhaustive_search(case: Priced, launch_us: float, tra
     assert partition.cost_us == pytest.approx(cheapest, abs=1e-4)
 
 
-NOTHING = IndexSet()
+NOTHING = NodeSet()
 
 
 def figures(prices: Sequence[Price]) -> list[Figure]:
@@ -197,7 +197,7 @@ def figures(prices: Sequence[Price]) -> list[Figure]:
 
 
 def covers(
-    graph: DataflowGraph, candidates: Sequence[CandidatePartition], covered: IndexSet = NOTHING
+    graph: DataflowGraph, candidates: Sequence[CandidatePartition], covered: NodeSet = NOTHING
 ) -> Iterator[tuple[CandidatePartition, ...]]:
     """Yield every exact cover; those of one exit and no taps can all run in some order."""
     uncovered = graph.all_indices - covered
@@ -268,7 +268,7 @@ def test_the_mix_is_never_worse_than_a_single_backend(case: Priced) -> None:
 
 
 def test_more_candidates_of_the_same_nodes_keep_the_cheapest() -> None:
-    part = SubGraph.of(RELU3, IndexSet.of([0, 1, 2]))
+    part = SubGraph.of(RELU3, NodeSet.of([0, 1, 2]))
     candidates = [CandidatePartition(part, "tvm", rule) for rule in ("one", "two")]
     prices = [Figure(latency_us=latency_us, source="given") for latency_us in (3.0, 2.0)]
     partition = find_partition(RELU3, candidates, prices, launch_penalty_us=0.0)

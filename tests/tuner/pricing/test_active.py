@@ -17,7 +17,7 @@ from cost_model import load_dataset, train_kernel_model
 from tests.dataflow_samples import graph_of
 from tests.known_speed import keep_made_up_speed
 from tests.partition_samples import function_module
-from tuner.graph import DataflowGraph, IndexSet, SubGraph
+from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import Partition, find_partition
@@ -38,7 +38,7 @@ def chain(length: int) -> DataflowGraph:
 def candidates_of(graph: DataflowGraph) -> list[CandidatePartition]:
     """Every run of up to three nodes, on two backends."""
     runs = [
-        SubGraph.of(graph, IndexSet.of(range(first, last)))
+        SubGraph.of(graph, NodeSet.of(range(first, last)))
         for first in range(len(graph))
         for last in range(first + 1, min(first + 4, len(graph) + 1))
     ]
@@ -122,7 +122,7 @@ def test_what_was_measured_of_a_new_backend_tells_of_it_alone() -> None:
 def test_a_backend_that_the_model_does_not_know_is_tried() -> None:
     """It is the fastest by far, though by its estimates it is the slowest."""
     graph = chain(12)
-    single = [SubGraph.of(graph, IndexSet.of([index])) for index in range(len(graph))]
+    single = [SubGraph.of(graph, NodeSet.of([index])) for index in range(len(graph))]
     candidates = [CandidatePartition(run, backend, "single") for run in single for backend in ("tvm", "new")]
     truth_us = {"tvm": 20.0, "new": 12.0}
     asked: list[CandidatePartition] = []

@@ -14,12 +14,12 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
+from tuner.graph.index_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.measuring.measurer import Limits, Measurer
 from tuner.measuring.messages import Timing
-from tuner.partition.candidate import HOST, CandidatePartition
+from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
 from tuner.pricing.measured import MeasuredPricer
@@ -53,7 +53,7 @@ def graph() -> DataflowGraph:
 
 
 def candidate(graph: DataflowGraph, indices: list[int], backend: str) -> CandidatePartition:
-    return CandidatePartition(SubGraph.of(graph, IndexSet.of(indices)), backend, "test")
+    return CandidatePartition(SubGraph.of(graph, NodeSet.of(indices)), backend, "test")
 
 
 def test_equal_layers_have_one_price(graph: DataflowGraph, measurer: Measurer) -> None:
@@ -92,7 +92,7 @@ def test_wrong_numbers_have_no_price(graph: DataflowGraph, measurer: Measurer) -
 
 
 def test_the_host_costs_nothing(graph: DataflowGraph, measurer: Measurer) -> None:
-    (price,) = MeasuredPricer(graph, measurer).price([candidate(graph, [1], HOST)])
+    (price,) = MeasuredPricer(graph, measurer).price([candidate(graph, [1], FREE)])
     assert isinstance(price, Figure)
     assert price.latency_us == 0.0
 

@@ -16,7 +16,7 @@ from dataflow_samples import (
 )
 from hypothesis import given, settings
 
-from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
+from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.rules import ByAnchor, ByKind, Combine, OnlyValid, OperatorByKind, Siblings, TupleArgument
 
 PUBLISHED = """
@@ -70,12 +70,12 @@ def test_growing_within_one_exit_loses_nothing(graph: DataflowGraph) -> None:
     assert {each.inside for each in OnlyValid(within, limits).find_candidates(graph)} == expected
 
 
-def subsets(graph: DataflowGraph) -> list[IndexSet]:
+def subsets(graph: DataflowGraph) -> list[NodeSet]:
     indices = range(len(graph))
-    return [IndexSet.of(each) for size in range(1, len(graph) + 1) for each in combinations(indices, size)]
+    return [NodeSet.of(each) for size in range(1, len(graph) + 1) for each in combinations(indices, size)]
 
 
-def is_connected(graph: DataflowGraph, inside: IndexSet) -> bool:
+def is_connected(graph: DataflowGraph, inside: NodeSet) -> bool:
     reached = {inside.first}
     waiting = [inside.first]
     while waiting:
@@ -125,7 +125,7 @@ def test_a_tuple_argument_never_joins_overlapping_producers() -> None:
 
 def test_labels_survive_joining() -> None:
     graph = graph_of([(), (0,)])
-    labelled = [SubGraph.of(graph, IndexSet.of([index]), label=f"call{index}") for index in range(2)]
+    labelled = [SubGraph.of(graph, NodeSet.of([index]), label=f"call{index}") for index in range(2)]
 
     class Given:
         name = "given"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
-from tuner.graph import DataflowGraph, IndexSet, PatternKind, SubGraph, SubGraphLimits
+from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.rules import (
     Composite,
     FusionStyle,
@@ -84,7 +84,7 @@ def test_a_composite_labels_and_nests() -> None:
 
 def test_only_valid_leaves_out_what_cannot_run() -> None:
     graph = graph_of([(), (0,), (1,)])
-    given_sets = GivenSubGraphs("given", (IndexSet.of([0, 2]), IndexSet.of([0, 1])))
+    given_sets = GivenSubGraphs("given", (NodeSet.of([0, 2]), NodeSet.of([0, 1])))
     assert found(OnlyValid(given_sets), graph) == [(0, 1)]
 
 

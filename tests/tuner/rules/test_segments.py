@@ -7,8 +7,8 @@ from tvm import relax
 
 from tests.partition_samples import function_module
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import IndexSet
-from tuner.rules.segments import Segments
+from tuner.graph.index_set import NodeSet
+from tuner.rules.segments import ContiguousSubgraphs
 
 pytestmark = pytest.mark.tvm
 
@@ -26,7 +26,7 @@ def _residual_chain(num_blocks: int) -> DataflowGraph:
 
 def test_stretches_are_convex_and_double_up_to_the_whole() -> None:
     graph = _residual_chain(4)
-    found = [sub_graph.inside for sub_graph in Segments("s").find_candidates(graph)]
+    found = [sub_graph.inside for sub_graph in ContiguousSubgraphs("s").find_candidates(graph)]
     assert all(graph.is_convex(inside) for inside in found)
     assert len(set(found)) == len(found)
     assert found[-1] == graph.all_indices
@@ -39,17 +39,17 @@ def test_stretches_are_convex_and_double_up_to_the_whole() -> None:
 
 def test_stretches_of_one_length_cover_the_graph_once() -> None:
     graph = _residual_chain(3)
-    found = [each.inside for each in Segments("s").find_candidates(graph)]
+    found = [each.inside for each in ContiguousSubgraphs("s").find_candidates(graph)]
     num_pieces = len([node for node in graph.nodes if node.operator == "matmul"])
     shortest = found[:num_pieces]
     assert sum(len(inside) for inside in shortest) == len(graph)
-    assert IndexSet.of(index for inside in shortest for index in inside) == graph.all_indices
+    assert NodeSet.of(index for inside in shortest for index in inside) == graph.all_indices
 
 
 def test_a_long_graph_starts_from_longer_stretches() -> None:
     graph = _residual_chain(9)
-    found = [each.inside for each in Segments("s", max_pieces=4).find_candidates(graph)]
-    every = [each.inside for each in Segments("s").find_candidates(graph)]
+    found = [each.inside for each in ContiguousSubgraphs("s", max_pieces=4).find_candidates(graph)]
+    every = [each.inside for each in ContiguousSubgraphs("s").find_candidates(graph)]
     assert len([inside for inside in found if len(inside) < len(graph)]) < len(every) / 3
     assert min(len(inside) for inside in found) > min(len(inside) for inside in every)
     assert found[-1] == graph.all_indices
@@ -57,4 +57,4 @@ def test_a_long_graph_starts_from_longer_stretches() -> None:
 
 def test_a_graph_of_one_operator_is_proposed_once() -> None:
     graph = DataflowGraph.from_function(function_module([(4,)], lambda x: op.nn.relu(x)))
-    assert [each.inside for each in Segments("s").find_candidates(graph)] == [graph.all_indices]
+    assert [each.inside for each in ContiguousSubgraphs("s").find_candidates(graph)] == [graph.all_indices]

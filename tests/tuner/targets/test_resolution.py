@@ -9,9 +9,9 @@ import sys
 import pytest
 import tvm
 
+from tuner.backends.environment import environment_of
 from tuner.backends.registry import make_backend
 from tuner.errors import TunerError, UnknownNameError
-from tuner.measuring.environment import environment_of
 from tuner.targets.resolution import (
     check_measurable,
     cpu_difference,

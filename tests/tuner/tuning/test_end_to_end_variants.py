@@ -20,13 +20,13 @@ from tuner.partition.partition_spec import PartitionSpec
 from tuner.plan import Figure
 from tuner.rules import OperatorByKind, OperatorByPredicate, tvm_native_rule
 from tuner.tuning.end_to_end_variants import (
+    EndToEndCache,
     Finalist,
     Variant,
-    Wholes,
     fastest,
     find_coarser,
     find_finalists,
-    find_without,
+    leave_backends_out,
     simplest,
 )
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction, choose_partition
@@ -86,9 +86,9 @@ class Machine:
 
 
 def without(cost_us: Mapping[str, float], machine: Machine) -> tuple[Variant, dict[str, Variant]]:
-    wholes = Wholes(machine.measure)
+    wholes = EndToEndCache(machine.measure)
     searched = wholes.measure(choose_partition(two_layers(cost_us)), label="mix")
-    return searched, find_without(wholes, searched[0], searched)
+    return searched, leave_backends_out(wholes, searched[0], searched)
 
 
 def test_a_backend_that_is_slow_among_others_is_left_out() -> None:
@@ -123,7 +123,7 @@ def test_equal_programs_are_measured_once() -> None:
 
 
 def test_a_program_keeps_its_first_latency() -> None:
-    wholes = Wholes(Machine({"tvm": 5.0}).measure)
+    wholes = EndToEndCache(Machine({"tvm": 5.0}).measure)
     priced = two_layers({"tvm": 1.0})
     function = choose_partition(priced)
     lucky = function, Figure(latency_us=1.0, source="given")
@@ -148,18 +148,18 @@ def test_wholes_that_fail_are_left_out_with_a_warning(caplog: pytest.LogCaptureF
 
 def test_what_works_is_found_where_the_searched_whole_fails() -> None:
     machine = Machine({"tvm": 5.0, "products": 4.0}, broken="singles")
-    wholes = Wholes(machine.measure)
+    wholes = EndToEndCache(machine.measure)
     searched = choose_partition(two_layers({"tvm": 9.0, "products": 3.0, "singles": 2.0}))
     assert wholes.try_measure(searched, label="mix") is None
     alone = wholes.measure(choose_partition(searched.priced, only="tvm"), label="mix")
-    found = find_without(wholes, searched, alone)
+    found = leave_backends_out(wholes, searched, alone)
     assert list(found) == ["without singles"]
     assert "singles" not in count_parts(found["without singles"][0])
 
 
 def test_coarser_wholes_have_fewer_parts() -> None:
     priced = two_layers({"tvm": 3.0, "singles": 2.0})
-    wholes = Wholes(Machine({"tvm": 3.0, "singles": 2.0}).measure)
+    wholes = EndToEndCache(Machine({"tvm": 3.0, "singles": 2.0}).measure)
     searched = wholes.measure(choose_partition(priced), label="mix")
     assert count_parts(searched[0]) == {"singles": 4}
     coarser = find_coarser(wholes, choose_partition, searched[0], label="mix")

@@ -3,7 +3,8 @@
 A 1 x 1 convolution sums over channels and a pool over places, each with the same weights everywhere, so that
 their order does not matter; a pool of 2 x 2 with stride 2 first leaves the convolution a quarter of its work
 (the transitions of DenseNet). A bias stays what it is where every window averages as many elements as it
-divides by: without padding and windows beyond the edge. Checked in tests/tuner/backends/cpu/test_hoist_pooling.py.
+divides by: without padding and windows beyond the edge. Checked in
+tests/tuner/backends/cpu/test_hoist_pooling.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Swap:
     sum: Expression | None
 
 
-def with_pools_first(function: RelaxFunction) -> RelaxFunction:
+def with_pooling_hoisted(function: RelaxFunction) -> RelaxFunction:
     """Return the function with average pools before 1 x 1 convolutions; itself where there are none."""
     swaps = _find_swaps(function)
     if not swaps:

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from tvm import relax
 
 from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
-from tuner.backends.cpu.hoist_pooling import with_pools_first
+from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
 from tuner.backends.kernel_version import CpuKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
-from tuner.rules.segments import Segments, WithPackedWeights
+from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.targets.target import Target
 
 
@@ -34,11 +34,11 @@ class ChannelsLast(CpuKernels):
     kernels_version = 1
     reference = "channels_last"
     packs_weights = True
-    takes_stretches = True
+    takes_contiguous_subgraphs = True
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes contiguous sub-graphs of an inference model."""
-        return WithPackedWeights(Segments(self.name))
+        return WithPackedWeights(ContiguousSubgraphs(self.name))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function has no convolution that its kernels are for."""
@@ -49,7 +49,7 @@ class ChannelsLast(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
-            turned = with_channels_last(with_pools_first(module[name]), target)
+            turned = with_channels_last(with_pooling_hoisted(module[name]), target)
             kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module

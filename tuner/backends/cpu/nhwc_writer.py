@@ -2,8 +2,8 @@
 
 Data is turned where it enters and leaves. Batch normalisation becomes one product and one sum. These,
 concatenations, activations and average pools wait until somebody reads their results: a pixelwise convolution
-does them as it reads (`tuner.backends.cpu.kernels.fused_concat_input`), for others they are written to memory. Operators
-with axes of their own that are not listed here get their data as it was. Checked in
+does them as it reads (`tuner.backends.cpu.kernels.fused_concat_input`), for others they are written to
+memory. Operators with axes of their own that are not listed here get their data as it was. Checked in
 tests/tuner/backends/cpu/test_nhwc.py.
 """
 
@@ -71,7 +71,8 @@ def with_channels_last(function: RelaxFunction, target: Target) -> IRModule:
     TVM's legalisation, with channels last where they can be.
 
     Args:
-        function: of static shapes; `tuner.backends.cpu.convolution_chains` says which convolutions have kernels.
+        function: of static shapes; `tuner.backends.cpu.convolution_chains` says which convolutions have
+            kernels.
         target: the CPU whose threads share the kernels' work.
     """
     return _Writer(function, target).lowered()

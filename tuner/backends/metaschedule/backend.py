@@ -26,6 +26,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
+from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm.native import fuse_function, replace_function
@@ -34,7 +35,6 @@ from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.kinds import PatternKind
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.measuring.environment import environment_of
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
 from tuner.targets.resolution import tvm_target

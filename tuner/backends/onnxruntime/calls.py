@@ -1,8 +1,9 @@
 """Packed functions for calls of onnxruntime: one loads a graph, another runs it.
 
 Tensors are bound by address, so that nothing is copied on the way in or out. Loading packs the weights, and
-is done once where they are bound (`tuner.lowering.weight_binding`). Only `tuner.backends.onnxruntime.library` imports
-this module, and only where onnxruntime is installed. Checked in tests/tuner/backends/test_contract.py.
+is done once where they are bound (`tuner.lowering.weight_binding`). Only `tuner.backends.onnxruntime.library`
+imports this module, and only where onnxruntime is installed. Checked in
+tests/tuner/backends/test_contract.py.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tuner.backends.tvm.native import replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.combinators import Union
 from tuner.rules.protocol import Rule
-from tuner.rules.segments import Segments, WithPackedWeights
+from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
 
@@ -37,7 +37,7 @@ class OnnxRuntime:
     settings = ""
     reference = "onnxruntime"
     packs_weights = True
-    takes_stretches = True
+    takes_contiguous_subgraphs = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return onnxruntime's version."""
@@ -55,7 +55,7 @@ class OnnxRuntime:
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes library calls, and contiguous sub-graphs of an inference model."""
         calls = library_rule(LIBRARY_PATTERNS, name="calls")
-        return Union(self.name, (calls, WithPackedWeights(Segments("stretches"))))
+        return Union(self.name, (calls, WithPackedWeights(ContiguousSubgraphs("stretches"))))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say which operator or type has no conversion to ONNX."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.search import MakespanPoint, find_makespan_frontier, find_schedule
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape, zbv
 from tessel.validation import check_schedule
 from tests.schedule_samples import Case, least_makespan, tiny_cases

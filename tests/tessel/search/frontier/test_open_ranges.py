@@ -9,9 +9,9 @@ import pytest
 
 from tessel.errors import ScheduleError
 from tessel.search import find_frontier, find_makespan_frontier
+from tessel.search.budget import SearchBudget
 from tessel.search.frontier import period as period_frontier
 from tessel.search.frontier.open_ranges import Frontier, OpenRange, find_open_ranges
-from tessel.search.model.budget import SearchBudget
 from tessel.shapes import make_shape, zbv
 
 

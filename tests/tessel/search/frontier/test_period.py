@@ -10,7 +10,7 @@ import pytest
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Placement
 from tessel.search import FrontierPoint, find_frontier, find_repetend
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape
 
 

@@ -8,10 +8,10 @@ import pytest
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, BlockKind, Placement
 from tessel.search import find_schedule
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan import initial_schedules as rules
 from tessel.search.makespan.device_orders import orders_of_devices
 from tessel.search.makespan.initial_schedules import _starts_of
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import build_instance
 from tessel.shapes import interleaved, make_shape, vshape, zbv
 from tessel.validation import check_schedule

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan import list_scheduling as serial
 from tessel.search.makespan.list_scheduling import list_schedule
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import least_memory
 from tessel.search.model.problem import make_problem
@@ -66,7 +66,7 @@ def test_a_listing_ends_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPat
     options = np.empty((0, 8), dtype=np.int64)
     whole, cut = np.empty((2, len(priority)), dtype=np.int64)
     makespan = list_schedule(arrays, priority, options, True, whole)
-    monkeypatch.setattr(serial, "MOST_LOOKS", 1)
+    monkeypatch.setattr(serial, "MAX_LOOKS", 1)
     budget = SearchBudget(1.0)
     assert list_schedule(arrays, priority, options, True, cut, budget) == makespan
     assert (cut == whole).all()

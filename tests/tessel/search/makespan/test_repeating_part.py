@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.repeating_part import find_repeating_part
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import build_instance
 from tessel.shapes import SHAPES, make_shape, vshape
 from tessel.validation import find_violations

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tessel.placement import Placement
+from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.incumbent import makespan_of
 from tessel.search.makespan.warmup_cooldown import cut_repetend, unroll_repetend
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.instance import build_instance
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import kshape, mshape, nnshape, vshape, xshape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tessel.placement import Block, Edge, Placement
-from tessel.search.model.problem import NO_LIMIT, make_problem, memory_limits, options
+from tessel.search.model.problem import UNLIMITED, make_problem, memory_limits, options
 from tessel.shapes import make_shape
 
 
@@ -51,7 +51,7 @@ def test_blocks_of_options_not_taken_are_left_out() -> None:
 
 
 def test_limits_are_one_for_all_or_one_a_device() -> None:
-    assert memory_limits(None, 2).tolist() == [NO_LIMIT, NO_LIMIT]
+    assert memory_limits(None, 2).tolist() == [UNLIMITED, UNLIMITED]
     assert memory_limits(4, 2).tolist() == [4, 4]
     assert memory_limits([4, 5], 2).tolist() == [4, 5]
     assert make_problem(make_shape("vshape", 2), memory=None).limits_or_none is None

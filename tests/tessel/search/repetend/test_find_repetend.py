@@ -15,8 +15,8 @@ from tessel.errors import InfeasibleError
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search import Progress, RepetendResult, find_repetend
-from tessel.search.model.budget import SearchBudget
-from tessel.search.model.problem import NO_LIMIT, Problem, make_problem, options
+from tessel.search.budget import SearchBudget
+from tessel.search.model.problem import UNLIMITED, Problem, make_problem, options
 from tessel.shapes import make_shape
 from tessel.validation import find_violations
 
@@ -58,7 +58,7 @@ LONG_S, SHORT_S = 4.0, 1.0
 
 
 def can_repeat(problem: Problem, period: int, copies: int) -> bool:
-    """Ask CP-SAT, with a model of phases and laps that knows nothing of orders between copies."""
+    """Ask CP-SAT, with a model of phases and iterations that knows nothing of orders between copies."""
     model = cp_model.CpModel()
     most_laps = 2 * problem.num_blocks + 2
     nodes = [(copy, block) for copy in range(copies) for block in range(problem.num_blocks)]
@@ -81,7 +81,7 @@ def can_repeat(problem: Problem, period: int, copies: int) -> bool:
                 u, v = (copy, source), (copy, target)
                 model.add(phase[v] + period * lap[v] >= phase[u] + period * lap[u] + steps)
     for device in range(problem.num_devices):
-        if problem.limits[device] >= NO_LIMIT:
+        if problem.limits[device] >= UNLIMITED:
             continue
         here = [node for node in nodes if device in problem.devices[node[1]] and problem.memory[node[1]]]
         for u in here:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.schedule.schedule import Schedule
-from tessel.search.model.budget import SearchBudget
+from tessel.search.budget import SearchBudget
 from tessel.search.model.problem import make_problem
 from tessel.search.repetend.branch_and_bound import OrderSearch
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Edge, Placement
 from tessel.search import find_repetend
+from tessel.search.budget import SearchBudget
 from tessel.search.model import memory_need
-from tessel.search.model.budget import SearchBudget
 from tessel.search.model.memory_need import least_memory
 from tessel.search.model.problem import Problem, make_problem, options
 from tessel.search.repetend.assignments import relaxed_bound
@@ -65,7 +65,7 @@ def test_least_memory_is_that_of_the_best_order(placement: Placement) -> None:
 def test_with_many_blocks_the_least_memory_is_a_bound(placement: Placement) -> None:
     problem = make_problem(placement, memory=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_need, "MOST_BLOCKS_ORDERED", 0)
+        patch.setattr(memory_need, "MAX_BLOCKS_ORDERED", 0)
         assert least_memory(problem, 0) <= least_peak(problem)
 
 
@@ -111,7 +111,7 @@ def test_units_are_matched_for_the_longest_life() -> None:
     placement = Placement(
         devices=1, blocks=blocks, edges=(Edge("a", "c", 9), Edge("b", "c"), Edge("c", "d"), Edge("a", "b"))
     )
-    # a lives 11 steps if it ends with c, and b two more with d; the other way round a 12 and b 10
+    # a lifetimes 11 steps if it ends with c, and b two more with d; the other way round a 12 and b 10
     assert rate_bound(make_problem(placement, memory=2)) >= Fraction(11 + 3, 2)
 
 

@@ -11,7 +11,7 @@ from tvm import relax
 
 from tests.partition_samples import Body, function_module
 from tests.run_module import run_module
-from tuner.backends.cpu.hoist_pooling import with_pools_first
+from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.lowering.lower import build_reference
 from tuner.measuring.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
@@ -55,7 +55,7 @@ STAY: dict[str, Body] = {
 def test_a_pool_goes_first_and_results_stay(body: Body) -> None:
     module = function_module(SHAPES, body)
     moved = module.clone()
-    moved.update_func(module.get_global_var("main"), with_pools_first(module["main"]))
+    moved.update_func(module.get_global_var("main"), with_pooling_hoisted(module["main"]))
     names = _operators(moved["main"])
     assert names.index("relax.nn.avg_pool2d") < names.index("relax.nn.conv2d")
     assert sorted(names) == sorted(_operators(module["main"]))
@@ -68,7 +68,7 @@ def test_a_pool_goes_first_and_results_stay(body: Body) -> None:
 @pytest.mark.parametrize("body", STAY.values(), ids=STAY)
 def test_what_would_change_or_cost_more_stays(body: Body) -> None:
     main = function_module(SHAPES, body)["main"]
-    assert with_pools_first(main) is main
+    assert with_pooling_hoisted(main) is main
 
 
 def _operators(function: Any) -> Sequence[str]:

@@ -13,7 +13,7 @@ from tests.partition_samples import Body, function_module, kernels_of
 from tuner.backends.tvm.cpu_schedule import _axis_kinds, _inline_producers, _nests, _reuses_inputs
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.register_tile import choose_tile, result_axes
-from tuner.lowering.workload_of import describe_function
+from tuner.lowering.workload_of import workload_of
 
 pytestmark = pytest.mark.tvm
 
@@ -60,14 +60,14 @@ CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
 def test_the_workload_tells_the_tile_of_the_schedule(name: str) -> None:
     shapes, body = CASES[name]
     function = function_module(shapes, body)["main"]
-    workload = describe_function(function)
+    workload = workload_of(function)
     anchor = anchor_of(workload)
     assert anchor is not None
     assert product_tile(workload, anchor) == scheduled_tile(function)
 
 
 def test_only_products_have_a_tile() -> None:
-    workload = describe_function(function_module([(32, 64)], lambda x: op.nn.softmax(x))["main"])
+    workload = workload_of(function_module([(32, 64)], lambda x: op.nn.softmax(x))["main"])
     assert product_tile(workload, workload.operators[0]) == NO_TILE
 
 

@@ -19,6 +19,7 @@ from records import Status, open_store
 from records.metaschedule import Trial, trial_of, write_database
 from tests.partition_samples import part_of, partition_module
 from tests.run_module import run_module
+from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target, tuning_tasks
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.trials import load_trials, task_name
@@ -26,7 +27,6 @@ from tuner.backends.registry import make_backend
 from tuner.backends.tvm.native import fuse_function
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import build_module, build_reference, lower_module
-from tuner.measuring.environment import environment_of
 from tuner.measuring.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target

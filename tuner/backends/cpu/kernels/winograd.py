@@ -7,9 +7,10 @@ transforms patches, multiplies one matrix for each of the (m + 2)^2 points with 
 registers, transforms back, and adds bias and activation. Data and results are NHWC, read and written where
 they lie.
 
-`tuner.backends.cpu.kernels.winograd_shape` chooses m and the blocks; `tuner.backends.cpu.kernels.winograd_transforms`
-has the matrices. Results differ from those of a direct convolution by some 1e-5 (m = 4) or 1e-6 (m = 2) of
-the largest. Checked in tests/tuner/backends/cpu/kernels/test_winograd.py.
+`tuner.backends.cpu.kernels.winograd_shape` chooses m and the blocks;
+`tuner.backends.cpu.kernels.winograd_transforms` has the matrices. Results differ from those of a direct
+convolution by some 1e-5 (m = 4) or 1e-6 (m = 2) of the largest. Checked in
+tests/tuner/backends/cpu/kernels/test_winograd.py.
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 """

@@ -1,7 +1,7 @@
 import pytest
 from tvm import relax
 
-from tuner.lowering.structure import Structure
+from tuner.graph.structure import Structure
 
 pytestmark = pytest.mark.tvm
 

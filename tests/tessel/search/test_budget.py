@@ -14,7 +14,7 @@ import pytest
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, decode_schedule
 from tessel.search import find_frontier, find_makespan_frontier, find_repetend, find_schedule
-from tessel.search.model.budget import (
+from tessel.search.budget import (
     DEFAULT_WORK,
     OPERATIONS_A_UNIT,
     SearchBudget,

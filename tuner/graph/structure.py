@@ -1,7 +1,7 @@
 """TVM objects as dictionary keys, compared by structure up to renaming of variables.
 
 Repeated layers give structurally equal functions over and over; what is known of one holds for all of them.
-Checked in tests/tuner/lowering/test_structure.py.
+Checked in tests/tuner/graph/test_structure.py.
 """
 
 from __future__ import annotations

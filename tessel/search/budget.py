@@ -9,7 +9,7 @@ that short, and `stopped_by` says so. Without a limit on work, parts of the budg
                                                      charged in operations, round by round
 
 The default clock stands still while machine code is compiled or loaded, which no limit is meant for.
-Checked in tests/tessel/search/model/test_budget.py.
+Checked in tests/tessel/search/test_budget.py.
 
 Source: the stopping criteria of PyVRP (Wouda, Lan and Kool, 2024), here with parts and charges.
 """
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tessel.search.model.progress import Progress
+from tessel.search.progress import Progress
 
 StoppedBy = Literal["proven", "work", "time", "interrupt", "size"]
 """What ended a search: a proof, its limit on work or time, an interrupt, or that it was too large."""
