@@ -15,7 +15,7 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 
 MOST_STEPS = 20_000
-"""Steps of a schedule above which a rule is followed as published only: each way takes tenths of a second."""
+"""Tasks of a schedule above which only the published version is built: a variant takes tenths of a second."""
 
 
 def build_strongest(
