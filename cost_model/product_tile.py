@@ -3,7 +3,7 @@
 The speed of an untuned matrix product or convolution depends on which axis of the result is vectorised, and
 on the divisors of its extents; the choice itself is `cost_model.register_tile`. Transpositions that feed the
 product count, because the schedule inlines them; reshapes between a product and its operands are left out.
-Compared with the tiles of real schedules in tests/tuner/backends/kernels/test_product_tile.py.
+Compared with the tiles of real schedules in tests/tuner/backends/tvm/test_product_tile.py.
 """
 
 from __future__ import annotations

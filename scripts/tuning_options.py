@@ -76,15 +76,11 @@ PriceOption = Annotated[
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(
-        help="Maximum number of candidates that `--price active` measures.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Largest number of candidates to measure.", rich_help_panel=_TUNING),
 ]
 RegretOption = Annotated[
     float,
-    typer.Option(
-        help="Largest relative cost above the optimum that `--price active` accepts.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Optimality gap that `--price active` accepts.", rich_help_panel=_TUNING),
 ]
 CostModelOption = Annotated[
     Path | None,

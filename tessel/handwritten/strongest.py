@@ -14,8 +14,8 @@ from tessel.handwritten.rule import Rule, as_schedule, find_excess
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 
-MOST_TASKS = 20_000
-"""Tasks of a schedule above which a rule is followed as published only: each way takes tenths of a second."""
+MAX_TASKS = 20_000
+"""Tasks of a schedule above which only the published version is built: a variant takes tenths of a second."""
 
 
 def build_strongest(
@@ -35,7 +35,7 @@ def build_strongest(
     """
     needed = memory if rule.needs_limit else None
     published = rule.build(placement, micro_batches=micro_batches, memory=needed)
-    if len(placement.blocks) * micro_batches > MOST_TASKS:
+    if len(placement.blocks) * micro_batches > MAX_TASKS:
         return published
     best = (_breaks(published, memory), published.makespan), published
     for orders in list(rule.every_orders(placement, micro_batches=micro_batches, memory=memory))[1:]:

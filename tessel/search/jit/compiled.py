@@ -4,7 +4,7 @@ A function marked `@compiled` is plain Python over numpy arrays and numbers. Num
 call and keeps the machine code beside the module (or in the user's cache folder), so that later processes
 load it in milliseconds. With `NUMBA_DISABLE_JIT=1` in the environment the same functions run as they are
 written, slowly, with the same answers. Compiled code lets other threads run, such as the one that waits for
-Ctrl-C. Checked in tests/tessel/search/test_period_pure_python.py.
+Ctrl-C. Checked in tests/tessel/search/repetend/test_period_pure_python.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Each stage pair has its device to itself, but for blocks on several devices, who
 tied to no memory limit only need a free slot; those on several devices are fixed too, others are not
 recognised.
 
-Checked in tests/tessel/search/test_period_nested.py.
+Checked in tests/tessel/search/repetend/test_period_nested.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ periods g and h are apart; the value is the least steps from f to b. Less is nev
 
 To go on to the next device f starts earlier, b later, g later and h earlier, each by the steps of its edge
 and any wait: four sweeps over the states. Cost: O(devices x periods in flight x period³). Checked in
-tests/tessel/search/test_period_crossing.py against `cyclic_orders`.
+tests/tessel/search/repetend/test_period_crossing.py against `cyclic_orders`.
 """
 
 from __future__ import annotations

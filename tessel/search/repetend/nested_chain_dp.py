@@ -3,12 +3,12 @@ out.
 
 For each assignment of slots to the fixed blocks, the stage pairs are built one around the other. A
 stage pair's state is the slots (p, q) of its opening and its closing in the period; its value the least steps
-from one to the other. Less is never worse: the next stage pair around can wait, and less is held in memory. So one number per
-state is enough, and the answer is exact.
+from one to the other. Less is never worse: the next stage pair around can wait, and less is held in memory.
+So one number per state is enough, and the answer is exact.
 
 Cost: O(assignments x stage pairs x period²), so it is for small periods and any number of devices;
-`cyclic_orders` is for large ones and few devices. Checked in tests/tessel/search/test_period_nested.py
-against it.
+`cyclic_orders` is for large ones and few devices. Checked in
+tests/tessel/search/repetend/test_period_nested.py against it.
 """
 
 from __future__ import annotations

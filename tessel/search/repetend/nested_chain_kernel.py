@@ -7,7 +7,7 @@ steps from one to the other:
     steps[p, q] = min over p', q' of   path in (p to p') + inner steps[p', q'] + path out (q' to q)
 
 The minimum splits into one over p' and one over q', each a sweep round the period. Checked in
-tests/tessel/search/test_period_nested.py.
+tests/tessel/search/repetend/test_period_nested.py.
 """
 
 from __future__ import annotations
