@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN, Rule
 from tessel.handwritten.rule import find_excess
-from tessel.handwritten.strongest import MOST_TASKS
+from tessel.handwritten.strongest import MAX_TASKS
 from tessel.orders import Task
 from tessel.placement import Placement
 from tessel.search.makespan.device_orders import earliest_starts, keeps_limits, orders_of_devices
@@ -26,7 +26,7 @@ from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.list_scheduling import NEVER, list_schedule
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
-MOST_TASKS_UNASKED = MOST_TASKS
+MAX_TASKS_UNASKED = MAX_TASKS
 """Tasks of a schedule up to which a rule just runs, in some tenths of a second at most."""
 
 OPERATIONS_A_TASK = 5_000
@@ -172,7 +172,7 @@ def _start_of_one(arrays: InstanceArrays) -> IntArray:
 def _affordable(best: Incumbent) -> Iterator[Rule]:
     """Yield the rules and charge for each; of a large schedule the quickest first, as the budget allows."""
     num_tasks = best.instance.num_tasks
-    is_large = num_tasks > MOST_TASKS_UNASKED
+    is_large = num_tasks > MAX_TASKS_UNASKED
     rules = sorted(HANDWRITTEN, key=lambda rule: rule.needs_limit) if is_large else HANDWRITTEN
     for rule in rules:
         operations = num_tasks * OPERATIONS_A_TASK
@@ -188,7 +188,7 @@ def _starts_of(rule: Rule, instance: Instance) -> Iterator[IntArray]:
     """Yield the starts by task of every way to follow a rule that fits; none where it does not apply."""
     arrays = instance.arrays
     ways = rule.every_orders(instance.placement, micro_batches=instance.micro_batches, memory=instance.memory)
-    if instance.num_tasks > MOST_TASKS:
+    if instance.num_tasks > MAX_TASKS:
         ways = itertools.islice(ways, 1)
     with contextlib.suppress(ScheduleError):
         for by_device in ways:
