@@ -4,14 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
 
-.PHONY: tune test lint bench docs schemas clean
+.PHONY: tune test coverage lint bench docs schemas clean
 
 tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
 
 test: lint
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+coverage: $(VENV)/.installed-test
 	$(BIN)/coverage erase
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --cov --cov-report=term
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ from tessel.orders import Orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, peak_memory
 
-MOST_TASKS_SIMULATED = 20_000
+MAX_TASKS_SIMULATED = 20_000
 """Tasks simulated in search of better limits; some tenths of a second."""
 
 
@@ -139,7 +139,7 @@ def _give_back(
     flow: Flow, micro_batches: int, memory: Sequence[int], limits: dict[int, int], starts: Starts
 ) -> Starts:
     """Raise limits one by one where that fits and is shorter, or as short; within so many simulations."""
-    runs_left = MOST_TASKS_SIMULATED // max(1, len(starts))
+    runs_left = MAX_TASKS_SIMULATED // max(1, len(starts))
     least = _makespan(flow.placement, starts)
     lowered = [block for block, limit in limits.items() if limit < min(flow.depth[block], micro_batches)]
     while lowered and runs_left > 0:

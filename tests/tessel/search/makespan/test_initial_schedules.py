@@ -75,7 +75,7 @@ def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
 
 
 def test_rules_that_take_too_much_work_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "MOST_TASKS_UNASKED", 0)
+    monkeypatch.setattr(rules, "MAX_TASKS_UNASKED", 0)
     placement = zbv(3, split_backward=True)
     hurried = find_schedule(placement, micro_batches=24, memory=9, budget=SearchBudget(0.003))
     check_schedule(hurried)
