@@ -17,7 +17,7 @@ def drawing(name: str) -> list[list[str]]:
     """Return the rows of the first drawing in a shape's docstring, a letter or a dot a column."""
     text = inspect.getdoc(SHAPES[name]) or ""
     return [
-        match[1].split() for match in re.finditer(r"^device \d+ +((?:[fb.] )*[fb.]) *$", text, re.MULTILINE)
+        match[1].split() for match in re.finditer(r"^ *device \d+ +((?:[fb.] )*[fb.]) *$", text, re.MULTILINE)
     ]
 
 
