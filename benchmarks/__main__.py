@@ -15,9 +15,12 @@ BRIEF = {
     "first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
     "partition_search": ["--repeats", "1"],
+    "architectures": ["gpt2", "bert-mask", "unet"],
+    "converter_fuzz": ["add", "cumsum", "std", "--samples", "2", "--types", "float32,int64"],
     "networks": ["squeezenet", "--backends", "tvm,torch", "--repeats", "3", "--seconds", "2"],
     "records_scale": ["--records", "20000"],
     "cost_model": ["--no-ablations"],
+    "reality": ["sailor"],
     "simulator": ["--ranks", "2", "--ms", "10", "--micro-batches", "4", "--repeats", "2"],
 }
 

@@ -23,7 +23,7 @@ import msgspec
 from benchmarks.simulator import commit, processor
 from tessel.engine.actions import actions_from_csv, actions_of, rank_by_stage
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
-from tessel.engine.launch import launch
+from tessel.engine.ranks.launch import launch
 from tessel.plan import Plan, load_plan
 from tuner.plan import ModelPlan
 

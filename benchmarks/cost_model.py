@@ -31,7 +31,7 @@ from cost_model.evaluation import HeldOut, figures_of, folds_by_split, predict_h
 from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES, anchor_of, feature_matrix, roofline_vector
 from cost_model.stage_model import MIN_STAGES, held_out_corrections, load_stages, train_stage_model
 from records import Record, open_store
-from records.exchange import read_records
+from records.files.exchange import read_records
 
 SAMPLE = Path(__file__).parents[1] / "tests" / "cost_model" / "kernels_amd-epyc.jsonl"
 COUNTED_US = 100.0

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutation import MARKER
+from benchmarks.fuzzing.mutation import MARKER
 
 TIME_LIMIT_S = 5
 MEMORY_LIMIT_BYTES = 2**30
@@ -272,7 +272,7 @@ def _write(files: Files, folder: Path) -> None:
 
 def main() -> None:
     """Fuzz the formats that the command line names, print a table, and fail where there are findings."""
-    from benchmarks.fuzz_formats import all_formats  # needs every extra, and the module's own errors
+    from benchmarks.fuzzing.formats import all_formats  # needs every extra, and the module's own errors
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("formats", nargs="*", help="names of formats; all if left out")

@@ -37,7 +37,7 @@ import numpy.typing as npt
 import scipy.stats
 import torch
 
-from benchmarks.trials_in_process import builder_and_runner
+from benchmarks.trials.in_process import builder_and_runner
 from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target

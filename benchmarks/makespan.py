@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from benchmarks.cpsat_makespan import solve_makespan
+from benchmarks.cpsat.makespan import solve_makespan
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement

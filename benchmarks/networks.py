@@ -36,7 +36,7 @@ from benchmarks import network_models
 from benchmarks.processor_peak import peak_gflops
 from records.workload import Operator, Workload
 from tuner.frontend import Model
-from tuner.frontend.torch_program import import_module
+from tuner.frontend.torch.program import import_module
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.measuring.race import paired_ratio
@@ -66,7 +66,7 @@ _REMEDIES = {
 }
 """What to do where a contender cannot run."""
 
-OWN_KERNELS = ("attention", "channels_last", "products")
+OWN_KERNELS = ("attention", "nhwc", "packed_matmul")
 """Backends whose kernels are written in this project; the others' come from libraries and from TVM."""
 
 TOLERANCE = 1e-4
@@ -82,6 +82,7 @@ Run: TypeAlias = Callable[[], np.ndarray]
 def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Partition a network, run all contenders in turn, and return the figures."""
     module, inputs = getattr(network_models, name)()
+    rivals = _others(module, inputs, name, arguments)  # first, so that one that cannot run costs no minutes
     model = import_module(module, inputs, name)
     backends = arguments.backends.split(",") if arguments.backends else None
     started = time.perf_counter()
@@ -98,7 +99,7 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     for label, function in functions.items():
         if function.fingerprint not in compiled:
             contenders[label] = compiled[function.fingerprint] = _compiled(function, session, tensors)
-    contenders |= _others(module, inputs, name, arguments)
+    contenders |= rivals
     expected = _eager(module, inputs)()
     errors = {label: _error(run(), expected) for label, run in contenders.items()}
     wrong = [label for label, error in errors.items() if not error <= TOLERANCE]
@@ -120,7 +121,7 @@ def _partitioned(
         on_progress=_progress(model.name),
     ) as session:
         result = partition_model(
-            model, session, second_level=arguments.second_level, coarser=arguments.coalesce
+            model, session, graph_level_search=arguments.graph_level_search, coarser=arguments.coalesce
         )
     return session, result
 
@@ -446,7 +447,7 @@ def main() -> None:
     parser.add_argument("--out", default="out/networks.json", help="figures, one entry a network")
     parser.add_argument("--backends", default=None, help="by commas; all that are here if left out")
     parser.add_argument("--coalesce", action="store_true", help="try fewer, larger parts too")
-    parser.add_argument("--second-level", type=int, default=0)
+    parser.add_argument("--graph-level-search", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=7, help="least executions of each contender")
     parser.add_argument("--seconds", type=float, default=20.0, help="go on for so long, with short networks")
     parser.add_argument(

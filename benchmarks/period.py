@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from benchmarks.cpsat_period import CpSatPeriod, solve_period
+from benchmarks.cpsat.period import CpSatPeriod, solve_period
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search import RepetendResult, find_repetend, unroll_repetend

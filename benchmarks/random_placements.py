@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cpsat_makespan import solve_makespan
+from benchmarks.cpsat.makespan import solve_makespan
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, BlockKind, Edge, Placement

@@ -2,8 +2,8 @@
 
     python -m benchmarks.records_faults
 
-runs the slow tests of tests/records/test_faults.py, each of which kills a process 200 times while it appends,
-upgrades, imports, merges or prunes, and compares what is stored with what was acknowledged.
+runs the slow tests of tests/records/database/test_faults.py, each of which kills a process 200 times while it
+appends, upgrades, imports, merges or prunes, and compares what is stored with what was acknowledged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS = "tests/records/test_faults.py"
+TESTS = "tests/records/database/test_faults.py"
 
 
 def main() -> int:

@@ -42,8 +42,8 @@ from records import (
     Workload,
     open_store,
 )
-from records.connection import parse_url
-from records.exchange import export_records
+from records.database.connection import parse_url
+from records.files.exchange import export_records
 from records.workload import describe
 
 BATCH = 1000

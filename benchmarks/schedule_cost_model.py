@@ -18,7 +18,7 @@ best schedules of all runs after so many trials are measured again in turn, so t
 the better of both figures counts. The table gives medians over seeds, with the range over seeds, as a
 multiple of the best that anybody found for the kernel.
 
-`--replay` measures nothing: see `benchmarks.schedule_replay`.
+`--replay` measures nothing: see `benchmarks.trials.replay`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ import numpy as np
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from benchmarks.schedule_replay import merged, replay_table
-from benchmarks.trials_in_process import builder_and_runner, measure_in_turn
+from benchmarks.trials.in_process import builder_and_runner, measure_in_turn
+from benchmarks.trials.replay import merged, replay_table
 from cost_model.schedule_model import Trials
 from records import Measurement, Status, open_store
 from tuner.backends.environment import environment_of

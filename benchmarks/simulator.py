@@ -10,11 +10,11 @@ backward both; a V has two stages of half the time on each device. The searched 
 the nn instead, whose blocks on all ranks wait for each other and take half the milliseconds.
 
 Real medians stand beside makespans simulated plainly, and simulated with the overheads of this machine
-(`tessel.engine.overheads`): measured once for each number of ranks, kept in the records, and used for every
-run as they are. On a machine that others use, `nice -n -15` in front shortens the waits for a core; sleeping
-stages need little of it. Real-time priority (`chrt -f`) ends those waits, but what reaps a rank then may spin
-in the kernel for what a process without it holds, and keep a core from everybody: only on a machine of one's
-own.
+(`tessel.engine.synthetic.overheads`): measured once for each number of ranks, kept in the records, and used
+for every run as they are. On a machine that others use, `nice -n -15` in front shortens the waits for a core;
+sleeping stages need little of it. Real-time priority (`chrt -f`) ends those waits, but what reaps a rank then
+may spin in the kernel for what a process without it holds, and keep a core from everybody: only on a machine
+of one's own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from typing import NamedTuple
 
 from records import open_store
 from tessel.engine.job import Event
-from tessel.engine.overheads import Found, known_overheads, makespan_with_overheads_ms
 from tessel.engine.run import makespan_ms
-from tessel.engine.synthetic_run import run_synthetic
+from tessel.engine.synthetic.overheads import Found, known_overheads, makespan_with_overheads_ms
+from tessel.engine.synthetic.run import run_synthetic
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
 from tessel.schedule import Schedule
@@ -168,7 +168,7 @@ def report(rows: Sequence[Row], found: Found, arguments: argparse.Namespace, loa
     """Return the report as Markdown."""
     overheads = "; ".join(
         f"{own.action_us / 1000:.2f} ms an action, {own.gap_us / 1000:.2f} ms between actions, "
-        f"{own.hop_us / 1000:.2f} ms a hop, {own.meeting_us / 1000:.2f} ms a block on all ranks, "
+        f"{own.hop_us / 1000:.2f} ms a hop, {own.collective_us / 1000:.2f} ms a block on all ranks, "
         f"where stages take {duration_us / 1000:.0f} ms"
         for duration_us, own in zip(*found.calibration, strict=True)
     )

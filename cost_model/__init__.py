@@ -8,8 +8,8 @@ from cost_model.kernel_model import (
     KernelModel,
     Prediction,
     load_kernel_model,
-    train_kernel_model,
 )
+from cost_model.kernel_training import train_kernel_model
 from cost_model.roofline import (
     DeviceSpeed,
     contradictions,

@@ -25,7 +25,8 @@ from cost_model.dataset import (
 )
 from cost_model.errors import CostModelError
 from cost_model.features import feature_matrix
-from cost_model.kernel_model import TargetKind, train_kernel_model
+from cost_model.kernel_model import TargetKind
+from cost_model.kernel_training import train_kernel_model
 from cost_model.training_range import extreme_parts
 
 _NUM_FOLDS = 5
@@ -102,7 +103,7 @@ def evaluate(
         columns: features that count; all if None.
         calibrated: whether intervals are learnt, which takes most of the time.
         num_threads: threads of the training; one for each idle core if None.
-        on_progress: told after each fold how many of how many are done.
+        on_progress: called after each fold with the number done and the total.
 
     Raises:
         CostModelError: too few samples, or none long enough to count.

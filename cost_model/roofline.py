@@ -35,6 +35,9 @@ _CONTRADICTION = 1.3
 """Kernels may be a little faster than a probe: a compiler's best matrix products reach 1.18 times what the
 library reaches in the probe."""
 
+_READING_KINDS = frozenset((0, 1, 3, 4))
+"""Kinds of operators that read all of their inputs: element-wise, broadcasting, reducing, and products."""
+
 _BUSY = 2.0
 """No compiler's matrix products are this much faster than the library's; the machine had no time for it."""
 
@@ -103,7 +106,7 @@ def reached_speed(found: Iterable[Record]) -> ReachedSpeed:
         latency_us = measurement.latency_us
         calls.offer(workload.fingerprint, -latency_us)
         num_bytes = workload.input_bytes + workload.constant_bytes + workload.output_bytes
-        if num_bytes >= _PROBE_COPY_BYTES:
+        if num_bytes >= _PROBE_COPY_BYTES and _reads_everything(workload):
             bandwidth.offer(workload.fingerprint, num_bytes / latency_us / 1e3)
         if _is_plain_product(workload):
             gflops.offer(workload.fingerprint, workload.flops / latency_us / 1e3)
@@ -179,6 +182,11 @@ def bound_us(flops: int, num_bytes: int, speed: DeviceSpeed) -> float:
     """Return the bound of so many operations and so many bytes read and written."""
     work_us = flops / speed.peak_gflops / 1e3
     return max(work_us, num_bytes / speed.bandwidth_gb_s / 1e3) + max(speed.call_us, 0.1)
+
+
+def _reads_everything(workload: Workload) -> bool:
+    """Say whether all bytes of the inputs are read; gathers and slices read a part, a reshape nothing."""
+    return all(operator.kind in _READING_KINDS for operator in workload.operators)
 
 
 class _Best:

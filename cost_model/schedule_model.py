@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.boosting import xgboost
 from cost_model.errors import CostModelError
+from cost_model.forests.boosting import xgboost
 
 MIN_TRIALS = 32
 """Below this the order would be a guess."""

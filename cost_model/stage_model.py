@@ -15,20 +15,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from cost_model.boosting import train_forest, xgboost
 from cost_model.dataset import device_key, device_speeds, split_folds
 from cost_model.errors import CostModelError
-from cost_model.kernel_model import MAX_WIDTH, Prediction
-from cost_model.model_files import check_features, digest_of, load_booster, load_manifest, save_model
+from cost_model.forests.boosting import train_forest
+from cost_model.forests.model_files import (
+    ModelManifest,
+    load_booster,
+    load_manifest,
+    provenance_of,
+    save_model,
+)
+from cost_model.intervals import MAX_WIDTH
+from cost_model.kernel_model import Prediction
 from cost_model.roofline import DeviceSpeed
 from records import Record, Status, Workload
+from records.backend_names import current_name, kept_name
 
 PARTS_PARAMETER = "parts"
 
@@ -112,7 +120,7 @@ class StageSample:
     record_id: int = 0
 
 
-class StageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StageManifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a saved correction needs to be trusted again.
 
     Attributes:
@@ -128,16 +136,7 @@ class StageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         digests: of the forest's file; empty until it is saved.
     """
 
-    features_version: int
-    feature_names: tuple[str, ...]
-    coverage: float
     half_width: float
-    num_samples: int
-    records_digest: str
-    last_record_id: int
-    versions: tuple[tuple[str, str], ...]
-    seed: int
-    digests: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -203,9 +202,12 @@ def load_stage_model(folder: Path) -> StageModel:
     Raises:
         CostModelFileError: it is missing, damaged, or made with other features.
     """
-    manifest = load_manifest(folder, MANIFEST, StageManifest, schema_version=SCHEMA_VERSION)
-    check_features(
-        folder, (manifest.features_version, manifest.feature_names), (FEATURES_VERSION, FEATURE_NAMES)
+    manifest = load_manifest(
+        folder,
+        MANIFEST,
+        StageManifest,
+        schema_version=SCHEMA_VERSION,
+        features=(FEATURES_VERSION, FEATURE_NAMES),
     )
     booster = load_booster(folder, _BOOSTER, num_features=len(FEATURE_NAMES), digests=manifest.digests)
     return StageModel(booster, manifest)
@@ -213,9 +215,10 @@ def load_stage_model(folder: Path) -> StageModel:
 
 def parts_parameter(parts: Iterable[Part]) -> tuple[str, str]:
     """Return the workload parameter that names a stage's parts, sorted."""
+    kept = sorted(replace(part, backend=kept_name(part.backend)) for part in parts)
     lines = (
         f"{part.workload_fingerprint} {part.occurrences} {part.backend} {part.settings}".strip()
-        for part in sorted(parts)
+        for part in kept
     )
     return PARTS_PARAMETER, ";".join(lines)
 
@@ -236,7 +239,7 @@ def parts_of(workload: Workload) -> tuple[Part, ...]:
                 "backend; measure the stage again"
             )
         settings = fields[3] if len(fields) > 3 else ""
-        parts.append(Part(fields[0], fields[2], settings, int(fields[1])))
+        parts.append(Part(fields[0], current_name(fields[2]), settings, int(fields[1])))
     if not parts:
         raise CostModelError(
             f"stage {workload.fingerprint} does not say which parts it has; measure it again"
@@ -290,7 +293,6 @@ def train_stage_model(
     corrections = held_out_corrections(samples, seed=seed, num_threads=num_threads)
     errors = np.sort(np.abs(corrections - _labels(samples)))
     level = min(1.0, math.ceil((len(errors) + 1) * coverage) / len(errors))
-    record_ids = [sample.record_id for sample in samples]
     return StageModel(
         booster=_train(samples, seed=seed, num_threads=num_threads),
         manifest=StageManifest(
@@ -299,10 +301,8 @@ def train_stage_model(
             coverage=coverage,
             half_width=float(np.quantile(errors, level, method="higher")),
             num_samples=len(samples),
-            records_digest=digest_of(record_ids),
-            last_record_id=max(record_ids),
-            versions=(("numpy", np.__version__), ("xgboost", xgboost.__version__)),
             seed=seed,
+            **provenance_of(sample.record_id for sample in samples),
         ),
     )
 

@@ -25,7 +25,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tuner.plan import TensorInfo
-from tuner.programs.autograd_stage import AutogradStage, Tensors
+from tuner.programs.autograd_stage import AutogradStage
+from tuner.programs.step_results import Tensors
 
 WORDS, WIDTH, LENGTH, ROWS = 1000, 64, 32, 2
 TIED = "embedding.weight"

@@ -5,13 +5,13 @@ The package defines three types: a `Workload` (what was run, without any compile
 depends on how a latency is produced or used.
 """
 
-from records.counts import Stats
+from records.database.counts import Stats
+from records.database.store import RecordStore, open_store
+from records.database.verification import Finding
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.measurement import Measurement, Status
 from records.record import Match, Record
-from records.store import RecordStore, open_store
-from records.verification import Finding
 from records.workload import Operator, Tensor, Workload
 
 __all__ = [

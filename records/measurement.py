@@ -11,6 +11,7 @@ import statistics
 
 import msgspec
 
+from records.backend_names import current_name, kept_name
 from records.environment import Environment
 
 
@@ -64,6 +65,19 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError("a sample is not a positive finite number of microseconds")
         if self.relative_error is not None and not 0 <= self.relative_error < float("inf"):
             raise ValueError(f"relative error {self.relative_error} is not a finite number >= 0; check again")
+
+    def as_kept(self) -> Measurement:
+        """Return the measurement as it is stored and hashed; see `records.backend_names`."""
+        return self._renamed(kept_name(self.backend), self.environment.as_kept())
+
+    def as_current(self) -> Measurement:
+        """Return a stored measurement with the current names of backends."""
+        return self._renamed(current_name(self.backend), self.environment.as_current())
+
+    def _renamed(self, backend: str, environment: Environment) -> Measurement:
+        if backend == self.backend and environment is self.environment:
+            return self
+        return msgspec.structs.replace(self, backend=backend, environment=environment)
 
     @property
     def latency_us(self) -> float:

@@ -81,12 +81,14 @@ def measurement_digest(measurement: Measurement) -> str:
     """Return the hash of what a measurement says, as 32 hexadecimal digits.
 
     It covers canonical JSON of the fields that differ from their defaults, so that a field which a later
-    version adds leaves the digests of earlier records as they are.
+    version adds leaves the digests of earlier records as they are; nor does a new name of a backend change
+    them.
     """
+    kept = measurement.as_kept()
     said = {
         name: value
-        for name in measurement.__struct_fields__
-        if (value := getattr(measurement, name)) != _DEFAULTS.get(name, msgspec.NODEFAULT)
+        for name in kept.__struct_fields__
+        if (value := getattr(kept, name)) != _DEFAULTS.get(name, msgspec.NODEFAULT)
     }
     text = msgspec.json.encode(said, order="sorted")
     return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -1,14 +1,12 @@
-"""The `tessel` command: one module per sub-command, and one place that turns errors into exit statuses.
+"""The `tessel` command as a process: how it begins and ends, and what its errors become.
 
-Exit status: 0 done, 1 could not be done, 2 wrong usage or an unreadable file, 130 interrupted. The modules of
-the sub-commands import nothing heavy before their function runs, so that `--help` answers at once.
+Exit status: 0 done, 1 could not be done, 2 wrong usage or an unreadable file, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import re
 import sys
@@ -18,30 +16,11 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from scripts import (
-    backends_command,
-    collect_command,
-    compare_command,
-    completion_words,
-    console,
-    cost_model_command,
-    doctor_command,
-    draw_command,
-    installation,
-    interrupts,
-    language_command,
-    output_streams,
-    partition_command,
-    records_command,
-    run_command,
-    schedule_command,
-    searching,
-    stages_command,
-    targets_command,
-    tune_command,
-    uncompiled,
-)
-from scripts.command_app import CommandApp
+from scripts import installation
+from scripts.app import app
+from scripts.options import completion_words
+from scripts.searching import jit_fallback, search_thread
+from scripts.terminal import console, interrupts, output_streams
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -50,67 +29,6 @@ EXIT_INTERRUPTED = interrupts.EXIT_INTERRUPTED
 _FLAGS_ANYWHERE = {"-v": "--verbose", "--verbose": "--verbose", "-q": "--quiet", "--quiet": "--quiet"}
 """Flags of the whole command, which may stand after the sub-command too."""
 
-app = CommandApp(
-    name="tessel",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Find a fast way to run a model on several devices, and compare it with hand-written 1F1B.\n\n"
-    "Example: `tessel tune gpt2:tiny --devices 2`; `tessel COMMAND --help` has more.",
-)
-app.command("tune")(tune_command.tune)
-app.command("partition")(partition_command.partition)
-app.command("stages")(stages_command.stages)
-app.command("schedule")(schedule_command.schedule)
-app.command("compare")(compare_command.compare)
-app.command("draw")(draw_command.draw)
-app.command("run")(run_command.run)
-records_command.app.command("collect")(collect_command.collect)
-app.add_typer(records_command.app, name="records")
-app.add_typer(cost_model_command.app, name="cost-model")
-app.add_typer(language_command.app, name="language")
-app.command("targets")(targets_command.targets)
-app.command("backends")(backends_command.backends)
-app.command("doctor")(doctor_command.doctor)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        console.print_line(f"tessel {versions_text()}")
-        raise typer.Exit
-
-
-def versions_text() -> str:
-    """Return our version, and those of Python and TVM, in one line."""
-    import importlib.metadata
-    import platform
-
-    found = []
-    for distribution in ("tessel-tuner", "apache-tvm"):
-        try:
-            found.append(importlib.metadata.version(distribution))
-        except importlib.metadata.PackageNotFoundError:
-            found.append("not installed")
-    ours, tvm = found
-    return f"{ours} (Python {platform.python_version()}, TVM {tvm})"
-
-
-@app.callback()
-def _global_options(
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show log lines and tracebacks."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Show no progress and no notes."),
-    version: bool = typer.Option(
-        False,
-        "--version",
-        help="Show the version, and those it runs with.",
-        callback=_show_version,
-        is_eager=True,
-    ),
-) -> None:
-    console.set_verbosity(quiet=quiet, verbose=verbose)
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
@@ -118,14 +36,14 @@ def run() -> None:
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
-    uncompiled.own_process()
+    jit_fallback.own_process()
     # Schedules of 64 devices and 512 micro-batches are a million live objects; looking through them for
     # garbage as often as Python does took a third of the time to compare and draw them.
     gc.set_threshold(100_000, 50, 50)
     try:
         status = main(sys.argv[1:])
         interrupts.leave_quietly(status)
-        if status == EXIT_INTERRUPTED or searching.is_any_abandoned():
+        if status == EXIT_INTERRUPTED or search_thread.is_any_abandoned():
             _exit_at_once(status)
         sys.exit(status)
     finally:

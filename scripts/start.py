@@ -1,7 +1,7 @@
 """The entry of the `tessel` command: Ctrl-C is handled before anything else is imported."""
 
 try:
-    from scripts import interrupts
+    from scripts.terminal import interrupts
 
     interrupts.install()
 except KeyboardInterrupt:

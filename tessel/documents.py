@@ -31,6 +31,7 @@ class DocumentKind(enum.StrEnum):
     PLACEMENT = "placement"
     SCHEDULE = "schedule"
     PLAN = "plan"
+    LAYOUT = "layout"
 
 
 class Document(Protocol):
@@ -130,6 +131,8 @@ def _kind(text: bytes, path: str | os.PathLike[str]) -> DocumentKind:
     keys = _decode(text, dict[str, msgspec.Raw], path).keys()
     if "starts" in keys:
         return DocumentKind.SCHEDULE
+    if "layout" in keys and "schedule" in keys:
+        return DocumentKind.LAYOUT
     if "schedule" in keys:
         return DocumentKind.PLAN
     if "blocks" in keys:
@@ -148,7 +151,7 @@ def _load_schedule(text: bytes, path: str | os.PathLike[str]) -> Schedule:
             f"{path} is a placement, and a schedule is wanted; "
             f'make one with "tessel schedule {path} --save FILE"'
         )
-    if kind is DocumentKind.PLAN:
+    if kind in (DocumentKind.PLAN, DocumentKind.LAYOUT):
         text = bytes(_decode(text, dict[str, msgspec.Raw], path)["schedule"])
     try:
         schedule = decode_schedule(text)

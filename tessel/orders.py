@@ -33,6 +33,18 @@ Orders = Sequence[Sequence[Task]]
 """The tasks of each device, first to last."""
 
 
+class DeadlockError(ScheduleError):
+    """Say that tasks wait for each other.
+
+    Attributes:
+        cycle: tasks of which each waits for the next, and the last for the first.
+    """
+
+    def __init__(self, message: str, cycle: Sequence[Task]) -> None:
+        super().__init__(message)
+        self.cycle = tuple(cycle)
+
+
 def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int], int]:
     """Return the earliest start of each task that the orders and edges allow; O(tasks + edges).
 
@@ -47,8 +59,8 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
         Task -> start, in an order in which every task comes after those it waits for.
 
     Raises:
-        ScheduleError: the tasks wait for each other (the message names the cycle), or one is missing on a
-            device.
+        DeadlockError: the tasks wait for each other; the message names the cycle.
+        ScheduleError: a task is missing on a device.
     """
     waits = _waits(placement, orders)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
@@ -143,21 +155,22 @@ def _longest_paths(placement: Placement, waits: _Waits, followers: _Waits) -> di
             if pending[follower] == 0:
                 ready.append(follower)
     if len(done) < len(waits):
-        raise ScheduleError(_dead_lock(placement, waits, done))
+        raise _deadlock(placement, waits, done)
     return done
 
 
-def _dead_lock(placement: Placement, waits: _Waits, done: Mapping[tuple[int, int], int]) -> str:
+def _deadlock(placement: Placement, waits: _Waits, done: Mapping[tuple[int, int], int]) -> DeadlockError:
     """Follow tasks that wait for tasks that wait, until one comes round again."""
     task = next(task for task in waits if task not in done)
     path: list[Task] = []
     while task not in path:
         path.append(task)
         task = next(source for source, _ in waits[task] if source not in done)
-    cycle = [*path[path.index(task) :], task]
-    return (
-        f"the device orders deadlock: {' waits for '.join(_label(placement, task) for task in cycle)}; "
-        "put one of these tasks earlier in its device's order"
+    cycle = path[path.index(task) :]
+    waits_for = " waits for ".join(_label(placement, each) for each in [*cycle, task])
+    return DeadlockError(
+        f"the device orders deadlock: {waits_for}; put one of these tasks earlier in its device's order",
+        cycle,
     )
 
 

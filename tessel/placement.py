@@ -34,7 +34,7 @@ MAX_MEMORY = 10**13
 """Most units a block adds or frees: ten terabytes, of which a million still fit 64-bit integers."""
 
 MAX_NAME = 200
-"""Longest name of a block or a choice."""
+"""Longest name of a block, a choice or a search method."""
 
 
 class BlockKind(enum.StrEnum):

@@ -36,8 +36,8 @@ class ShapeOptions(TypedDict, total=False):
         backward_weight_span: steps of its weight half; half of `backward_span`, rounded down.
         recompute_span: steps of a recomputation; those of the forward block unless given.
         forward_memory: units a forward block adds on its device, 1 unless given.
-        backward_memory: units a backward block adds, -1 unless given; split, the weight half frees the larger
-            part of it.
+        backward_memory: units a backward block adds; it frees what the forward block added unless given.
+            Split, the weight half frees the larger part of it.
         recompute_memory: units a recomputation adds and its backward frees, 0 unless given.
         tensor_parallel_span: steps of a tensor-parallel block, 1 unless given.
         infer: leave out backward blocks and memory.
@@ -230,14 +230,15 @@ class PlacementBuilder:
     def _cost(self, index: int) -> _StageCost:
         forward_span = self._number("forward_span", index, 1)
         backward_span = self._number("backward_span", index, 3)
+        forward_memory = self._number("forward_memory", index, 1)
         return _StageCost(
             forward_span=forward_span,
             backward_span=backward_span,
             input_span=self._number("backward_input_span", index, (backward_span + 1) // 2),
             weight_span=self._number("backward_weight_span", index, backward_span // 2),
             recompute_span=self._number("recompute_span", index, forward_span),
-            forward_memory=self._number("forward_memory", index, 1),
-            backward_memory=self._number("backward_memory", index, -1),
+            forward_memory=forward_memory,
+            backward_memory=self._number("backward_memory", index, -forward_memory),
             recompute_memory=self._number("recompute_memory", index, 0),
         )
 

@@ -115,9 +115,9 @@ def kshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     half = num_devices // 2
     left = [builder.stage(device) for device in range(half)]
     right = [builder.stage(device) for device in range(half, num_devices)]
-    meeting = builder.tensor_parallel(memory=0 if options.get("infer") else 1)
-    builder.link([*left, meeting])
-    builder.link([*right, meeting])
+    joined = builder.tensor_parallel(memory=0 if options.get("infer") else 1)
+    builder.link([*left, joined])
+    builder.link([*right, joined])
     return builder.placement()
 
 

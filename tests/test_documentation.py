@@ -11,6 +11,7 @@ import tessel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]
 SOURCES = [
     path
     for package in ("records", "cost_model", "tuner", "tessel", "scripts")
@@ -41,6 +42,53 @@ def test_modules_name_tests_that_exist() -> None:
             if not (ROOT / named).exists():
                 missing.append((str(path.relative_to(ROOT)), named))
     assert missing == []
+
+
+NAMED_PATH = re.compile(
+    r"\b(?:records|cost_model|tuner|tessel|scripts|tests|benchmarks|examples|docs)/(?:[\w./-]*\w\.\w+|[\w/-]+/)"
+)
+NAMED_MODULE = re.compile(r"`((?:records|cost_model|tuner|tessel|scripts|benchmarks)(?:\.\w+)+)[`(]")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=lambda path: path.name
+)
+def test_paths_and_modules_that_pages_name_exist(path: Path) -> None:
+    """A table of where to change what leads nowhere once modules move."""
+    text = path.read_text()
+    names = [name for name in NAMED_PATH.findall(text) if "NAME" not in name]
+    missing = [name for name in names if not (ROOT / name).exists()]
+    missing += [name for name in NAMED_MODULE.findall(text) if not _is_name(name)]
+    assert missing == []
+
+
+def test_the_check_of_named_paths_finds_what_is_missing() -> None:
+    assert NAMED_PATH.findall("`tuner/gone.py`, tests/a/b_c.py; `tessel/rooms/` and/or tuner") == [
+        "tuner/gone.py",
+        "tests/a/b_c.py",
+        "tessel/rooms/",
+    ]
+    assert not _is_name("tuner.gone")
+    assert not _is_name("tuner.plan.Gone")
+    assert _is_name("tuner.plan.Figure")
+
+
+def _is_name(name: str) -> bool:
+    """Say whether a dotted name is a package, a module, what stands in one, or a name that code writes."""
+    path = ROOT / name.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    module, _, last = name.rpartition(".")
+    if "." not in name:
+        return False
+    folder = ROOT / module.replace(".", "/")
+    source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    if source.exists() and re.search(rf"\b{last}\b", source.read_text()):
+        return True
+    # A method of a class, or an attribute of a function of TVM, such as `tessel.weights`.
+    return (not source.exists() and _is_name(module)) or any(
+        f'"{name}"' in path.read_text() for path in SOURCES
+    )
 
 
 def test_text_names_no_machine_and_no_address() -> None:

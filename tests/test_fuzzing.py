@@ -13,12 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 TEXT = ("records", "tvm-database", "placement", "schedule", "tessel-file", "plan", "orders")
+TEXT += ("megatron-layout", "profile-table", "profile-of-others", "saved-plan")
 
 FAULTY = """
 import json, os, pickle, signal, subprocess, sys, time
 from pathlib import Path
 from benchmarks.fuzz import Format, fuzz
-from benchmarks.mutation import MARKER
+from benchmarks.fuzzing.mutation import MARKER
 
 def crash(folder): os.kill(os.getpid(), signal.SIGSEGV)
 def leave(folder): os._exit(0)

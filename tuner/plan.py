@@ -1,7 +1,8 @@
 """The result of tuning a model, as plain data: the only part of the tuner that `tessel` imports.
 
 Every latency is a `Figure` that says where it comes from. Documents are JSON with sorted keys and a
-`schema_version`; unknown keys are refused by name. Checked in tests/tuner/test_plan.py.
+`schema_version`; unknown keys are refused by name. Backends that were renamed since are read by their old
+names. Checked in tests/tuner/test_plan.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+
+from records.backend_names import current_label, current_name
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,6 +82,12 @@ class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     workload_fingerprint: str
     functions: tuple[str, ...] = ()
     runner_up: tuple[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "backend", current_name(self.backend))
+        if self.runner_up is not None:
+            backend, latency_us = self.runner_up
+            msgspec.structs.force_setattr(self, "runner_up", (current_name(backend), latency_us))
 
 
 class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -203,6 +212,12 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     import_error: float | None = None
     reference: str = ""
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("end_to_end", "ratio_to_mix"):
+            found = getattr(self, field)
+            renamed = {current_label(name): value for name, value in found.items()}
+            msgspec.structs.force_setattr(self, field, renamed)
 
     @property
     def device_kind(self) -> Literal["cpu", "cuda"]:

@@ -3,5 +3,5 @@
 A document that a package has a type for is printed as it is (a schedule, counts of records); the rest stand
 here, in modules that import no more than the command has imported already. Keys may be added in later
 versions, so readers of printed documents ignore what they do not know; unknown keys of files are refused.
-Checked in tests/scripts/test_schemas.py.
+Checked in tests/scripts/documents/test_schemas.py.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scripts.doctor_command import Finding
+from scripts.documents.finding import Finding
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):

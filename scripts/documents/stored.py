@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from records.database.merging import MergeSummary
+from records.database.verification import Finding
 from records.measurement import Measurement
-from records.merging import MergeSummary
-from records.verification import Finding
 from records.workload import Workload
 
 

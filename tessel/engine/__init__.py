@@ -18,7 +18,7 @@ from tessel.engine.actions import (
 from tessel.engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from tessel.engine.torch_schedule import build_schedule
+    from tessel.engine.pipelining.schedule import build_schedule
 
 __all__ = [
     "Action",
@@ -37,5 +37,5 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import what needs torch when it is first asked for: orders are read and written without it."""
     if name == "build_schedule":
-        return importlib.import_module("tessel.engine.torch_schedule").build_schedule
+        return importlib.import_module("tessel.engine.pipelining.schedule").build_schedule
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

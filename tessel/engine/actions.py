@@ -1,10 +1,11 @@
 """A schedule as the ordered actions of each rank: stage, action, micro-batch.
 
 The text form is the CSV that torch.distributed.pipelining loads: one line per rank, cells such as `0F3`
-(stage 0, forward, micro-batch 3), `B` a joint backward, `I` and `W` its two halves. Actions hold no times:
-read back, each starts as early as the order allows. What the text cannot express (a stage on several ranks, a
-recomputation, stages that do not form a chain) is refused before anything starts. Nothing here needs torch.
-Checked in tests/tessel/engine/test_actions.py.
+(stage 0, forward, micro-batch 3), `B` a joint backward, `I` and `W` its two halves; `(0F7;7B3)OVERLAP_F_B`
+runs a forward and a backward of one rank at the same time, as DualPipe-V does. Actions hold no times: read
+back, each starts as early as the order allows, and those of one cell one after the other. What the text
+cannot express (a stage on several ranks, a recomputation, stages that do not form a chain) is refused before
+anything starts. Nothing here needs torch. Checked in tests/tessel/engine/test_actions.py.
 
     0F0,0F1,0B0,0B1        device 0   F0 F1 .  .  B0 B0 B1 B1
     1F0,1B0,1F1,1B1        device 1   .  F0 B0 B0 F1 B1 B1 .
@@ -22,8 +23,8 @@ from typing import NamedTuple, TypeAlias
 
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError
-from tessel.handwritten.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
-from tessel.orders import Task, device_orders, earliest_starts
+from tessel.handwritten.construction.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
+from tessel.orders import Orders, Task, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 
@@ -33,7 +34,10 @@ MAX_CSV_BYTES = 64 << 20
 MAX_MICRO_BATCHES = 1 << 20
 """Largest number of a micro-batch that is read, and one more; a typing error must not ask for all memory."""
 
-_CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
+_ACTION = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
+_OVERLAPPED = re.compile(r"\(([^()]{1,200})\)OVERLAP_F_B")
+_DERIVED = re.compile(r"[0-9]{1,6}(?:(?:SEND|RECV)_[FB][0-9]{1,6}|UNSHARD|RESHARD|REDUCE_GRAD)")
+"""Cells that torch derives from the others, and writes where it is asked for its whole program."""
 
 
 class ActionKind(enum.StrEnum):
@@ -59,6 +63,9 @@ class Action(NamedTuple):
 RankActions: TypeAlias = tuple[tuple[Action, ...], ...]
 """The actions of every rank, first to last."""
 
+RankCells: TypeAlias = tuple[tuple[tuple[Action, ...], ...], ...]
+"""The cells of every rank: one action, or the forward and the backward that run at the same time."""
+
 
 def actions_of(schedule: Schedule) -> RankActions:
     """Return every rank's actions, by start; a stage on several devices is in the order of each of them.
@@ -79,6 +86,22 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     Raises:
         EngineError: an action has no block, is on another rank than its stage's devices, stands there twice
             or is missing, or actions wait for each other; the message names it.
+    """
+    orders = orders_of_actions(placement, actions)
+    try:
+        starts = earliest_starts(placement, orders)
+    except ScheduleError as error:
+        raise EngineError(f"the ranks would wait for each other: {error}") from error
+    micro_batches = 1 + max(task.micro_batch for order in orders for task in order)
+    return Schedule.of(placement, starts, micro_batches=micro_batches, memory=None, found_by=found_by)
+
+
+def orders_of_actions(placement: Placement, actions: RankActions) -> Orders:
+    """Return the tasks of each device, in the order of its rank's actions, whether or not they dead-lock.
+
+    Raises:
+        EngineError: an action has no block, is on another rank than its stage's devices, stands there twice
+            or is missing; the message names it.
     """
     pipeline = _pipeline(placement)
     block_of = {action: block for block, action in _actions_by_block(pipeline).items()}
@@ -110,11 +133,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     if micro_batches < 1:
         raise EngineError("no rank has an action; a schedule runs at least one micro-batch")
     _check_complete(pipeline, orders, micro_batches)
-    try:
-        starts = earliest_starts(placement, orders)
-    except ScheduleError as error:
-        raise EngineError(f"the ranks would wait for each other: {error}") from error
-    return Schedule.of(placement, starts, micro_batches=micro_batches, memory=None, found_by=found_by)
+    return orders
 
 
 def actions_to_csv(actions: RankActions) -> str:
@@ -131,9 +150,7 @@ def actions_to_csv(actions: RankActions) -> str:
                     f"stage {action.stage} is on ranks {rank_by_stage[action.stage]} and {rank}, but torch's "
                     "runtime holds a stage on one rank only; use `tessel run`, whose executor does not"
                 )
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(map(str, own) for own in torch_actions(actions))
-    return text.getvalue()
+    return cells_to_csv(tuple(tuple((action,) for action in own) for own in torch_actions(actions)))
 
 
 def renumbered(actions: RankActions) -> RankActions:
@@ -180,7 +197,19 @@ def _input_half(action: Action) -> Action:
 
 
 def actions_from_csv(text: str) -> RankActions:
-    """Read what `actions_to_csv` or torch's runtime wrote; empty cells are idle steps and are left out.
+    """Read what `actions_to_csv` or torch's runtime wrote; the actions of a cell stand one after the other.
+
+    Raises:
+        EngineError: a cell is no action (the message names line and cell), or the text is no CSV.
+    """
+    return tuple(tuple(action for cell in row for action in cell) for row in cells_from_csv(text))
+
+
+def cells_from_csv(text: str) -> RankCells:
+    """Read the cells of each rank, in which a forward and a backward may overlap.
+
+    Empty cells, which are idle steps, are left out, and so are sends, receives and what else torch derives
+    from the other cells.
 
     Raises:
         EngineError: a cell is no action (the message names line and cell), or the text is no CSV.
@@ -193,13 +222,20 @@ def actions_from_csv(text: str) -> RankActions:
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
         return tuple(
-            tuple(_action_of_cell(cell.strip(), line) for cell in row if cell.strip())
+            tuple(_read_cell(cell, line) for cell in map(str.strip, row) if cell and not _is_derived(cell))
             for line, row in enumerate(rows, start=1)
         )
     except csv.Error as error:
         raise EngineError(
             f"line {rows.line_num} is no CSV ({error}); give one line per rank, cells such as 0F3"
         ) from error
+
+
+def cells_to_csv(cells: RankCells) -> str:
+    """Return the CSV of cells, as torch writes and loads it."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_cell_text(cell) for cell in row] for row in cells)
+    return text.getvalue()
 
 
 def rank_by_stage(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
@@ -250,14 +286,35 @@ def require_valid(schedule: Schedule) -> None:
     schedule_of_actions(schedule.placement, actions_of(schedule))
 
 
-def _action_of_cell(cell: str, line: int) -> Action:
-    match = _CELL.fullmatch(cell)
+def _is_derived(cell: str) -> bool:
+    return _DERIVED.fullmatch(cell) is not None
+
+
+def _read_cell(cell: str, line: int) -> tuple[Action, ...]:
+    overlapped = _OVERLAPPED.fullmatch(cell)
+    if overlapped is None:
+        return (_read_action(cell, cell, line),)
+    actions = tuple(_read_action(part.strip(), cell, line) for part in overlapped[1].split(";"))
+    if len(actions) != 2 or [action.kind for action in actions].count(ActionKind.FORWARD) != 1:
+        raise EngineError(
+            f"line {line} has the cell {cell[:40]!r}, and a forward overlaps with one backward; write "
+            "(0F7;7B3)OVERLAP_F_B, or a cell for each action"
+        )
+    return actions
+
+
+def _read_action(text: str, cell: str, line: int) -> Action:
+    match = _ACTION.fullmatch(text)
     if match is None or int(match[3]) >= MAX_MICRO_BATCHES:
         raise EngineError(
             f"line {line} has the cell {cell[:40]!r}, which is no action; write stage, one of F B I W, "
             "micro-batch, such as 0F3"
         )
     return Action(int(match[1]), ActionKind(match[2]), int(match[3]))
+
+
+def _cell_text(cell: Sequence[Action]) -> str:
+    return str(cell[0]) if len(cell) == 1 else f"({';'.join(map(str, cell))})OVERLAP_F_B"
 
 
 def _check_complete(pipeline: Pipeline, orders: Sequence[Sequence[Task]], micro_batches: int) -> None:

@@ -3,7 +3,7 @@
 The caller provides the reference: losses by micro-batch and mean gradients by weight, with a name that
 describes their origin. The gradient of a weight held by several stages is the sum of theirs. That a stage on
 several ranks returns the same results on each is checked as well. Checked by injected faults in
-tests/tessel/engine/test_faults.py.
+tests/tessel/engine/ranks/test_faults.py.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
-from tessel.engine.launch import launch
 from tessel.engine.measured_timeline import with_measured_spans
-from tessel.engine.overheads import Calibration, makespan_with_overheads_ms
+from tessel.engine.ranks.launch import launch
 from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
+from tessel.engine.synthetic.overheads import Calibration, makespan_with_overheads_ms
 from tessel.handwritten import HANDWRITTEN
-from tessel.handwritten.stages import read_pipeline
+from tessel.handwritten.construction.stages import read_pipeline
 from tessel.plan import Plan
 from tessel.schedule import Schedule
 from tuner.plan import TiedParameter

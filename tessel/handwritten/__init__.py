@@ -6,6 +6,7 @@ and its published figures are met (test_formulas.py), and its orders are PyTorch
 """
 
 from tessel.handwritten.chimera import CHIMERA
+from tessel.handwritten.construction.rule import Rule, StreamRule
 from tessel.handwritten.dualpipe_v import DUALPIPE_V
 from tessel.handwritten.eager_1f1b import EAGER_1F1B
 from tessel.handwritten.early_recompute import EARLY_RECOMPUTE_1F1B
@@ -14,12 +15,11 @@ from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.handwritten.limited_1f1b import LIMITED_1F1B
 from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
-from tessel.handwritten.rule import Rule, StreamRule
-from tessel.handwritten.v_half import V_HALF
-from tessel.handwritten.v_min import V_MIN
-from tessel.handwritten.zb_h1 import ZB_H1
-from tessel.handwritten.zb_h2 import ZB_H2
-from tessel.handwritten.zb_v import ZB_V
+from tessel.handwritten.zero_bubble.v_half import V_HALF
+from tessel.handwritten.zero_bubble.v_min import V_MIN
+from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1
+from tessel.handwritten.zero_bubble.zb_h2 import ZB_H2
+from tessel.handwritten.zero_bubble.zb_v import ZB_V
 
 HANDWRITTEN: tuple[Rule, ...] = (
     ONE_F_ONE_B,

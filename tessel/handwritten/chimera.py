@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
-from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
 from tessel.orders import Task, earliest_starts
 from tessel.shapes import vshape

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from tessel.handwritten.chains import why_no_split_v
-from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
-from tessel.handwritten.stream_writer import StreamWriter
+from tessel.handwritten.construction.chains import why_no_split_v
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
+from tessel.handwritten.construction.stream_writer import StreamWriter
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessel.handwritten.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
-from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:

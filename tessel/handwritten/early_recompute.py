@@ -12,10 +12,10 @@ Source: Chung et al., Perseus (SOSP 2024), whose pipelines are drawn with it; he
 
 from __future__ import annotations
 
-from tessel.handwritten.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import one_f_one_b
-from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessel.handwritten.chains import streams_by_device, why_no_chain
-from tessel.handwritten.greedy import read_flow, run_greedily
-from tessel.handwritten.rule import Starts, StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
-from tessel.instruction import Backward, Forward, Instruction
-from tessel.placement import Placement
+import numpy as np
+
+from tessel.handwritten.construction.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.columns import Columns
+from tessel.handwritten.construction.greedy import Preference
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
+from tessel.instruction import Backward, Forward
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -30,28 +32,21 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return streams_by_device(pipeline, lambda stage: _stream(stage, micro_batches))
 
 
-def _stream(stage: int, micro_batches: int) -> Iterator[Instruction]:
-    for micro_batch in range(micro_batches):
-        yield Forward(stage, micro_batch)
-    for micro_batch in range(micro_batches):
-        yield Backward(stage, micro_batch)
+def _stream(stage: int, micro_batches: int, *, is_reversed: bool = False) -> Columns:
+    numbers = np.arange(micro_batches)
+    backward = micro_batches + (numbers[::-1] if is_reversed else numbers)
+    return Columns.by_key((Forward, stage, numbers, numbers), (Backward, stage, numbers, backward))
 
 
 def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
     """Backwards may run last micro-batch first: what is held longest is the same, unequal stages differ."""
-    yield streams_by_device(
-        pipeline,
-        lambda stage: (
-            *(Forward(stage, micro_batch) for micro_batch in range(micro_batches)),
-            *(Backward(stage, micro_batch) for micro_batch in reversed(range(micro_batches))),
-        ),
-    )
-
-
-def _generalised(placement: Placement, micro_batches: int) -> Starts:
-    return run_greedily(read_flow(placement), micro_batches=micro_batches, opening_first=True)
+    yield streams_by_device(pipeline, lambda stage: _stream(stage, micro_batches, is_reversed=True))
 
 
 GPIPE = StreamRule(
-    name="gpipe", applies=_applies, streams=_streams, variants=_variants, generalised=_generalised
+    name="gpipe",
+    applies=_applies,
+    streams=_streams,
+    variants=_variants,
+    generalised=Preference(opening_first=True),
 )

@@ -14,12 +14,13 @@ Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the lim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from tessel.errors import ScheduleError
-from tessel.handwritten.greedy import Flow, read_flow, run_greedily
-from tessel.handwritten.rule import (
+from tessel.handwritten.construction.greedy import Flow, read_flow, run_greedily
+from tessel.handwritten.construction.rule import (
     Starts,
     as_schedule,
     check_micro_batches,
@@ -36,7 +37,7 @@ MAX_TASKS_SIMULATED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LimitedRule:
-    """The rule; it needs a memory limit to have a meaning."""
+    """The rule; it needs a memory limit to have a meaning. What its functions take is said in `Rule`."""
 
     name: str = "1f1b-limited"
     needs_limit: bool = True
@@ -44,13 +45,7 @@ class LimitedRule:
     def why_not(
         self, placement: Placement, micro_batches: int, memory: Sequence[int] | None = None
     ) -> str | None:
-        """Return one sentence that says why the rule cannot be used here, or None if it can.
-
-        Args:
-            placement: blocks of one micro-batch.
-            micro_batches: how many are run, >= 1.
-            memory: limit in units, one per device.
-        """
+        """Return one sentence that says why the rule cannot be used here, or None if it can."""
         check_micro_batches(micro_batches)
         if memory is None:
             return f"{self.name} does not apply: it needs a memory limit, and without one it is 1f1b"
@@ -64,11 +59,6 @@ class LimitedRule:
     ) -> Orders:
         """Return the tasks of each device; with one micro-batch in flight where even that does not fit.
 
-        Args:
-            placement: blocks of one micro-batch.
-            micro_batches: how many are run, >= 1.
-            memory: limit in units, one per device.
-
         Raises:
             ScheduleError: there is no limit.
         """
@@ -78,11 +68,6 @@ class LimitedRule:
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Iterator[Orders]:
         """Yield what `orders` returns; its limits are searched already.
-
-        Args:
-            placement: blocks of one micro-batch.
-            micro_batches: how many are run, >= 1.
-            memory: limit in units, one per device.
 
         Raises:
             ScheduleError: there is no limit.
@@ -98,11 +83,6 @@ class LimitedRule:
     ) -> Schedule:
         """Return the schedule.
 
-        Args:
-            placement: blocks of one micro-batch.
-            micro_batches: how many are run, >= 1.
-            memory: limit in units, one per device.
-
         Raises:
             InfeasibleError: one micro-batch in flight needs more memory than there is.
             ScheduleError: there is no limit.
@@ -117,45 +97,94 @@ class LimitedRule:
         return _fit(placement, micro_batches, memory)
 
 
-def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Starts:
-    """Starts under the largest limits found that fit, or under limits of one if none do."""
-    flow = read_flow(placement)
+class Simulated(Protocol):
+    """What is asked of one simulation."""
+
+    @property
+    def makespan(self) -> int:
+        """The last end."""
+        ...
+
+    @property
+    def peaks(self) -> Sequence[int]:
+        """Most units that each device holds at once."""
+        ...
+
+
+_Found = TypeVar("_Found", bound=Simulated)
+
+
+def fit_limits(
+    flow: Flow,
+    micro_batches: int,
+    memory: Sequence[int],
+    simulate: Callable[[Mapping[int, int]], _Found],
+) -> _Found:
+    """Return the simulation under the largest limits found that fit, or under limits of one if none do.
+
+    Args:
+        flow: the blocks of one micro-batch.
+        micro_batches: how many are run, >= 1.
+        memory: limit in units, one per device.
+        simulate: runs 1F1B with so many micro-batches in flight, by opening block.
+    """
     limits = {block: min(depth, micro_batches) for block, depth in flow.depth.items()}
     while True:
-        starts = run_greedily(flow, micro_batches=micro_batches, in_flight=limits)
-        peaks = peak_memory(placement, starts)
+        found = simulate(limits)
         over = {
             device: limit / peak
-            for device, (peak, limit) in enumerate(zip(peaks, memory, strict=True))
+            for device, (peak, limit) in enumerate(zip(found.peaks, memory, strict=True))
             if peak > limit
         }
         if not over:
-            return _give_back(flow, micro_batches, memory, limits, starts)
+            return _give_back(flow, micro_batches, memory, limits, found, simulate)
         if not _shrink(flow, limits, over):
-            return starts
+            return found
 
 
 def _give_back(
-    flow: Flow, micro_batches: int, memory: Sequence[int], limits: dict[int, int], starts: Starts
-) -> Starts:
+    flow: Flow,
+    micro_batches: int,
+    memory: Sequence[int],
+    limits: dict[int, int],
+    best: _Found,
+    simulate: Callable[[Mapping[int, int]], _Found],
+) -> _Found:
     """Raise limits one by one where that fits and is shorter, or as short; within so many simulations."""
-    runs_left = MAX_TASKS_SIMULATED // max(1, len(starts))
-    least = _makespan(flow.placement, starts)
+    runs_left = MAX_TASKS_SIMULATED // (len(flow.blocks) * micro_batches)
     lowered = [block for block, limit in limits.items() if limit < min(flow.depth[block], micro_batches)]
     while lowered and runs_left > 0:
         block = lowered.pop(0)
         runs_left -= 1
         tried = {**limits, block: limits[block] + 1}
-        found = run_greedily(flow, micro_batches=micro_batches, in_flight=tried)
-        if find_excess(flow.placement, found, memory) is None and _makespan(flow.placement, found) <= least:
-            limits, starts, least = tried, found, _makespan(flow.placement, found)
+        found = simulate(tried)
+        is_within = all(peak <= limit for peak, limit in zip(found.peaks, memory, strict=True))
+        if is_within and found.makespan <= best.makespan:
+            limits, best = tried, found
             if tried[block] < min(flow.depth[block], micro_batches):
                 lowered.append(block)
-    return starts
+    return best
 
 
-def _makespan(placement: Placement, starts: Starts) -> int:
-    return max(start + placement.blocks[block].span for (block, _), start in starts.items())
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A simulation and its figures."""
+
+    starts: Starts
+    makespan: int
+    peaks: tuple[int, ...]
+
+
+def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Starts:
+    """The starts of the best simulation that fits, or of one with limits of one if none does."""
+    flow = read_flow(placement)
+
+    def simulate(limits: Mapping[int, int]) -> _Run:
+        starts = run_greedily(flow, micro_batches=micro_batches, in_flight=limits)
+        makespan = max(start + placement.blocks[block].span for (block, _), start in starts.items())
+        return _Run(starts, makespan, peak_memory(placement, starts))
+
+    return fit_limits(flow, micro_batches, memory, simulate).starts
 
 
 def _shrink(flow: Flow, limits: dict[int, int], over: dict[int, float]) -> bool:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessel.handwritten.chains import why_not_interleaved
-from tessel.handwritten.rule import StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
+from tessel.handwritten.construction.chains import why_not_interleaved
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
 
 

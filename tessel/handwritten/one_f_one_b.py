@@ -14,24 +14,25 @@ Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2; Lin et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
-from tessel.handwritten.chains import streams_by_device, why_no_chain
-from tessel.handwritten.greedy import read_flow, run_greedily
-from tessel.handwritten.rule import Starts, StreamRule, Streams
-from tessel.handwritten.stages import Pipeline
-from tessel.instruction import Backward, Forward, Instruction
-from tessel.placement import BlockKind, Edge, Placement
+from tessel.handwritten.construction.chains import streams_by_device, why_no_chain
+from tessel.handwritten.construction.columns import Columns
+from tessel.handwritten.construction.greedy import Preference
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
+from tessel.instruction import Backward, Forward
+from tessel.placement import BlockKind, Edge
 
 
-def one_f_one_b(stage: int, *, warm_up: int, micro_batches: int) -> Iterator[Instruction]:
-    """Yield the instructions of a stage that runs `warm_up` forwards before it alternates."""
-    for micro_batch in range(min(warm_up, micro_batches)):
-        yield Forward(stage, micro_batch)
-    for micro_batch in range(micro_batches):
-        yield Backward(stage, micro_batch)
-        if micro_batch + warm_up < micro_batches:
-            yield Forward(stage, micro_batch + warm_up)
+def one_f_one_b(stage: int, *, warm_up: int, micro_batches: int) -> Columns:
+    """Return the instructions of a stage that runs `warm_up` forwards before it alternates."""
+    numbers = np.arange(micro_batches)
+    ahead = numbers - warm_up
+    return Columns.by_key(
+        (Forward, stage, numbers, np.where(ahead < 0, ahead, 2 * ahead + 1)),
+        (Backward, stage, numbers, 2 * numbers),
+    )
 
 
 def recompute_on_arrival(pipeline: Pipeline) -> tuple[Edge, ...]:
@@ -65,15 +66,10 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     )
 
 
-def _generalised(placement: Placement, micro_batches: int) -> Starts:
-    flow = read_flow(placement)
-    return run_greedily(flow, micro_batches=micro_batches, in_flight=flow.depth)
-
-
 ONE_F_ONE_B = StreamRule(
     name="1f1b",
     applies=_applies,
     streams=_streams,
     extra_edges=recompute_on_arrival,
-    generalised=_generalised,
+    generalised=Preference(is_limited=True),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessel.handwritten.rule import Rule, as_schedule, find_excess
+from tessel.handwritten.construction.rule import Rule, as_schedule, find_excess
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 

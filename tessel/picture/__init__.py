@@ -8,17 +8,17 @@ from tessel.picture.memory import draw_memory
 from tessel.picture.page import PagePart, PageTable, page_document
 from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
 from tessel.picture.text import text_grid
-from tessel.picture.trace import RealSlice, trace_document
+from tessel.picture.trace import MeasuredSlice, trace_document
 
 __all__ = [
     "ArtistArgs",
     "Bar",
     "GraphNode",
+    "MeasuredSlice",
     "MemoryCurve",
     "PagePart",
     "PageTable",
     "Phase",
-    "RealSlice",
     "bars_of",
     "comparison_figure",
     "critical_bars",

@@ -21,7 +21,7 @@ from tessel.schedule import Schedule
 Event = dict[str, Any]
 
 _PROCESS = 1
-_REAL_PROCESS = 2
+_MEASURED_PROCESS = 2
 _COLOR_BY_KIND = {
     "forward": "thread_state_running",
     "backward": "thread_state_iowait",
@@ -32,7 +32,7 @@ _COLOR_BY_KIND = {
 }
 
 
-class RealSlice(NamedTuple):
+class MeasuredSlice(NamedTuple):
     """What a device really did: an action such as `0F3`, and when, in microseconds from the step's begin."""
 
     device: int
@@ -54,7 +54,7 @@ def trace_document(
     *,
     step_us: float = 1.0,
     name: str = "schedule",
-    real: Sequence[RealSlice] = (),
+    measured: Sequence[MeasuredSlice] = (),
 ) -> bytes:
     """Return the trace as JSON.
 
@@ -62,19 +62,19 @@ def trace_document(
         schedule: what to show.
         step_us: microseconds of a step.
         name: name of the process in the trace.
-        real: what a run really did, shown as a process of its own below the planned one.
+        measured: what a run really did, shown as a process of its own below the planned one.
     """
     events = [
         *_track_names(
             _PROCESS, name, [f"device {device}" for device in range(schedule.placement.devices)], 1
         ),
-        *_real_names(schedule, real, name),
+        *_measured_names(schedule, measured, name),
         *sorted(
             (
                 *_slices(schedule, step_us),
                 *_flows(schedule, step_us),
                 *_counters(schedule, step_us),
-                *_real_slices(schedule, real),
+                *_measured_slices(schedule, measured),
             ),
             key=lambda event: event["ts"],
         ),
@@ -100,26 +100,26 @@ def _thread(device: int) -> int:
     return device + 1
 
 
-def _real_thread(schedule: Schedule, rank: int) -> int:
+def _measured_thread(schedule: Schedule, rank: int) -> int:
     return schedule.placement.devices + rank + 1
 
 
-def _real_names(schedule: Schedule, real: Sequence[RealSlice], name: str) -> Iterator[Event]:
-    if real:
-        ranks = [f"rank {rank}" for rank in range(max(piece.device for piece in real) + 1)]
-        yield from _track_names(_REAL_PROCESS, f"{name}, as it ran", ranks, _real_thread(schedule, 0))
+def _measured_names(schedule: Schedule, measured: Sequence[MeasuredSlice], name: str) -> Iterator[Event]:
+    if measured:
+        ranks = [f"rank {rank}" for rank in range(max(piece.device for piece in measured) + 1)]
+        yield from _track_names(_MEASURED_PROCESS, f"{name}, as it ran", ranks, _measured_thread(schedule, 0))
 
 
-def _real_slices(schedule: Schedule, real: Sequence[RealSlice]) -> Iterator[Event]:
-    for piece in real:
+def _measured_slices(schedule: Schedule, measured: Sequence[MeasuredSlice]) -> Iterator[Event]:
+    for piece in measured:
         letter = piece.action.strip("0123456789")
         yield {
             "ph": "X",
             "name": piece.action,
             "cat": "real",
             "cname": _COLOR_BY_LETTER.get(letter, _COLOR_BY_KIND["other"]),
-            "pid": _REAL_PROCESS,
-            "tid": _real_thread(schedule, piece.device),
+            "pid": _MEASURED_PROCESS,
+            "tid": _measured_thread(schedule, piece.device),
             "ts": piece.start_us,
             "dur": piece.duration_us,
         }

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
     from tessel.search.frontier.period import FrontierPoint, find_frontier
     from tessel.search.makespan.find_schedule import find_schedule
-    from tessel.search.makespan.params import MakespanParams
+    from tessel.search.makespan.params import MakespanParams, Phase
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
     from tessel.search.progress import Progress
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
-    from tessel.search.repetend.params import RepetendParams
+    from tessel.search.repetend.params import RepetendParams, RepetendPhase
 
 __all__ = [
     "Frontier",
@@ -27,8 +27,10 @@ __all__ = [
     "MakespanParams",
     "MakespanPoint",
     "OpenRange",
+    "Phase",
     "Progress",
     "RepetendParams",
+    "RepetendPhase",
     "RepetendResult",
     "SearchBudget",
     "find_frontier",
@@ -44,9 +46,11 @@ _MODULE_BY_NAME = {
     "SearchBudget": "tessel.search.budget",
     "FrontierPoint": "tessel.search.frontier.period",
     "MakespanParams": "tessel.search.makespan.params",
+    "Phase": "tessel.search.makespan.params",
     "MakespanPoint": "tessel.search.frontier.makespan",
     "Progress": "tessel.search.progress",
     "RepetendParams": "tessel.search.repetend.params",
+    "RepetendPhase": "tessel.search.repetend.params",
     "RepetendResult": "tessel.search.repetend.find_repetend",
     "find_frontier": "tessel.search.frontier.period",
     "find_makespan_frontier": "tessel.search.frontier.makespan",

@@ -214,6 +214,22 @@ class SearchBudget:
             found._most = round(share * max(0, self._most - self.operations))
         return found
 
+    def part_of_work(self, work: float) -> SearchBudget:
+        """Return a budget of so many units of work, however much is left, that ends with this one at last.
+
+        What is done with it does not depend on this budget's limit, unless that cuts it short
+        (`is_cut_by_whole`).
+        """
+        found = self.part(1.0)
+        found._most = round(work * OPERATIONS_A_UNIT)
+        return found
+
+    @property
+    def is_cut_by_whole(self) -> bool:
+        """Whether the budget that this one is a part of ended before this one was used up."""
+        is_used_up = self._most is not None and self.operations >= self._most
+        return not is_used_up and self.whole is not None and self.whole.is_over
+
     def report(self, value: int, lower_bound: int, found_by: str) -> None:
         """Note that there is a better answer, and tell the listener."""
         self.has_answer = True

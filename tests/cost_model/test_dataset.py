@@ -10,7 +10,7 @@ from cost_model import CostModelError, load_dataset
 from cost_model.dataset import extent_groups, network_groups, shape_groups, split_folds, workload_groups
 from cost_model.features import anchor_key, roofline_vector
 from records import Record
-from records.exchange import read_records
+from records.files.exchange import read_records
 
 SAMPLE = Path(__file__).parent / "kernels_amd-epyc.jsonl"
 

@@ -4,7 +4,7 @@ import pytest
 from kernel_physics import many_records, product, true_latency_us
 
 from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
-from cost_model.kernel_model import _group_quantile
+from cost_model.intervals import group_quantile
 from records import Operator, Tensor
 from records.workload import describe
 
@@ -41,8 +41,8 @@ def test_unseen_shapes_are_predicted_and_intervals_cover_them(dataset, model):
 def test_groups_count_alike_however_many_rows_they_have():
     scores = np.array([1.0] * 90 + [5.0, 6.0])
     groups = np.array([0] * 90 + [1, 2])
-    assert _group_quantile(scores, groups, 0.4) == 5.0
-    assert _group_quantile(scores, np.arange(92), 0.9) == 1.0
+    assert group_quantile(scores, groups, 0.4) == 5.0
+    assert group_quantile(scores, np.arange(92), 0.9) == 1.0
 
 
 def test_training_is_reproducible(dataset, model):

@@ -23,6 +23,8 @@ from cost_model import (
     supported_speed,
     train_kernel_model,
 )
+from records import Operator, Tensor
+from records.workload import describe
 
 
 def slowed(records, factor, *, first_id=10_000):
@@ -86,6 +88,21 @@ def test_one_kernel_alone_or_one_that_skips_work_contradicts_nothing():
     twice = [one, msgspec.structs.replace(one, record_id=2)]
     assert reached_speed(twice).gflops == 0.0
     assert reached_speed([*kernels, measured(product(32, 32, 32), "blas", 1.0, 3)]).gflops < 100
+
+
+def test_only_kernels_that_read_all_their_inputs_tell_of_the_bandwidth():
+    table, rows = Tensor((40_000_000,), "float32"), Tensor((64,), "float32")
+
+    def reached_by(kind: int) -> float:
+        """Return the bandwidth that two kernels of this kind prove, each of 160 MB in 20 us."""
+        operators = [
+            Operator(name="take", kind=kind, inputs=(0,), outputs=(rows,), flops=flops) for flops in (1, 2)
+        ]
+        kernels = [describe("kernel", [table], [operator], [1]) for operator in operators]
+        return reached_speed(measured(k, "tvm", 20.0, i) for i, k in enumerate(kernels)).bandwidth_gb_s
+
+    assert reached_by(kind=2) == 0.0  # a gather reads some rows of the table
+    assert reached_by(kind=3) == pytest.approx(8000, rel=0.01)
 
 
 @pytest.mark.parametrize("sound_probe_too", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from kernel_physics import product, stage_records
 
 from cost_model import CostModelError
-from cost_model.boosting import xgboost
+from cost_model.forests.boosting import xgboost
 from cost_model.stage_model import (
     FEATURE_NAMES,
     Part,

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records import Measurement, RecordFileError, RecordStore, Status, Workload, open_store
-from records.exchange import check_records, decode_line, encode_line, read_records, save_records
+from records.database.merging import import_items
+from records.files.exchange import check_records, decode_line, encode_line, read_records, save_records
+from records.files.lines import read_lines
 from records.limits import MAX_BACKEND_BYTES, MAX_INTEGER, MAX_LINE_BYTES, MAX_MESSAGE_CHARACTERS
-from records.lines import read_lines
-from records.merging import import_items
 from tests.records.strategies import items, make_environment, make_measurement, make_workload
 
 MIB = 2**20
@@ -129,7 +129,7 @@ def test_a_record_whose_line_nobody_would_read_is_not_kept(
     store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("records.limits.MAX_LINE_BYTES", 4000)
-    monkeypatch.setattr("records.lines.MAX_LINE_BYTES", 4000)
+    monkeypatch.setattr("records.files.lines.MAX_LINE_BYTES", 4000)
     workload = make_workload()
 
     def is_kept(number: int) -> bool:
@@ -148,7 +148,7 @@ def test_a_record_whose_line_nobody_would_read_is_not_kept(
 
 
 def test_a_longer_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("records.lines.MAX_LINE_BYTES", 1 * MIB)
+    monkeypatch.setattr("records.files.lines.MAX_LINE_BYTES", 1 * MIB)
     (tmp_path / "file").write_bytes(b"x" * (MIB + 1) + b"\n")
     with pytest.raises(RecordFileError, match="more than 1 MiB"):
         check_records(tmp_path / "file")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from records import Record, RecordError, open_store
-from records.exchange import encode_line, read_records
-from records.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_database
+from records.files.exchange import encode_line, read_records
+from records.files.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_database
+from tests.records.files.test_metaschedule import entry, write
 from tests.records.strategies import make_measurement, make_workload
-from tests.records.test_metaschedule import entry, write
 
 MAX_MEMORY_BYTES = 64 * 2**20
 

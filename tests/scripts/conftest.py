@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from document_schemas import check_printed
 
-from scripts import console
 from scripts.main import main
+from scripts.terminal import console
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import typer
 from tuned_model import tuned_model
 
 from records import open_store
-from scripts import console, output_streams
-from scripts.main import app, main
+from scripts.app import app
+from scripts.main import main
+from scripts.terminal import console, output_streams
 from tessel.pipeline import build_plan
 from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
@@ -30,6 +31,12 @@ ARGUMENTS = {
     "schedule (frontier)": "vshape --devices 2 --frontier --time-limit 1s",
     "schedule (file)": "vshape --devices 2 --micro-batches 2 --save {folder}/saved.json",
     "compare": "{folder}/schedule.json --schedules 1f1b",
+    "check": "{folder}/orders.csv --work 0.01",
+    "check (layout)": "Et|tL --devices 2 --micro-batches 2 --work 0.01",
+    "check (plan)": "{folder}/plan.json --work 0.01",
+    "plan": "{folder}/plan.json --devices 2 --micro-batches 4 --work 0.01",
+    "export": "{folder}/plan.json --to torch",
+    "export (torchtitan)": "{folder}/plan.json --to torchtitan --out {folder}/titan.toml",
     "compare (plan)": "{folder}/plan.json --schedules 1f1b --explain",
     "draw": "{folder}/schedule.json",
     "draw (plan)": "{folder}/plan.json",
@@ -68,7 +75,7 @@ SLOW = {
     "records collect": "--networks mlp:tiny --batches 1 --max-samples 1 --threads 1 --backends tvm "
     "--records {folder}/measured.db --save-networks {folder}/networks.json",
 }
-WRITES_A_FILE_ONLY = {"draw (page)", "draw (report)", "run"}
+WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run"}
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -92,6 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.append(record.workload, record.measurement)
     for command in (
         f"schedule vshape --devices 2 --micro-batches 2 --save {folder}/schedule.json",
+        f"run {folder}/schedule.json --csv {folder}/orders.csv",
         f"records export {folder}/exported.jsonl --records {folder}/records.db",
         f"cost-model train --records {folder}/records.db --out {folder}/model",
     ):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from scripts.main import app
+from scripts.app import app
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -10,7 +10,7 @@ import kernel_physics
 import pytest
 
 from records import open_store
-from records.exchange import save_records
+from records.files.exchange import save_records
 from tessel import save, shapes
 
 BLOCKER = """

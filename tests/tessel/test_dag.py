@@ -13,7 +13,7 @@ from tessel.orders import device_orders, earliest_starts
 from tessel.schedule import Schedule
 from tessel.shapes import SHAPES, make_shape
 from tessel.validation import find_violations
-from tests.latest_starts import latest_starts
+from tests.oracles.latest_starts import latest_starts
 
 
 @st.composite

@@ -7,14 +7,16 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.documents import DocumentKind, detect_kind, load_placement, load_schedule, save_document
 from tessel.errors import DocumentError, ScheduleError
-from tessel.handwritten.greedy import read_flow, run_greedily
+from tessel.handwritten.construction.greedy import read_flow, run_greedily
 from tessel.schedule import Schedule
+from tessel.search import find_schedule
 from tessel.shapes import SHAPES, make_shape, vshape
 
 
@@ -69,6 +71,17 @@ PLACEMENT = (
     '{{"schema_version":1,"devices":{devices},'
     '"blocks":[{{"name":{name},"kind":"forward","devices":[0],"span":1,"memory":{memory}}}]}}'
 )
+
+
+@pytest.mark.parametrize("found_by", ["a\x1b[2J", "\x00", "z" * 100_000])
+def test_schedule_found_by_what_cannot_be_printed_is_refused(found_by: str, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.json"
+    document = msgspec.json.decode(find_schedule(vshape(2), micro_batches=1).to_json())
+    path.write_bytes(msgspec.json.encode({**document, "found_by": found_by}))
+    with pytest.raises(DocumentError, match="found_by is") as refused:
+        load_schedule(path)
+    assert len(str(refused.value)) < 1000
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize(

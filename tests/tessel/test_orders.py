@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import ScheduleError
-from tessel.handwritten.greedy import read_flow, run_greedily
+from tessel.handwritten.construction.greedy import read_flow, run_greedily
 from tessel.orders import Task, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.schedule import Schedule

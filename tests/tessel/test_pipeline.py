@@ -14,7 +14,7 @@ from tessel.pipeline import block_of_function, build_plan, choose_step_us, place
 from tessel.plan import load_plan, save_plan
 from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
-from tests.tuned_model import tuned_model
+from tests.samples.tuned_model import tuned_model
 
 LATENCIES = st.floats(10.0, 1e6)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import ScheduleError
-from tessel.handwritten.greedy import read_flow, run_greedily
+from tessel.handwritten.construction.greedy import read_flow, run_greedily
 from tessel.schedule import Schedule, Start
 from tessel.shapes import SHAPES, make_shape, vshape
 from tessel.validation import check_schedule, find_violations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.tuned_model import tuned_model
+from tests.samples.tuned_model import tuned_model
 from tuner.plan import Figure, ModelPlan
 
 

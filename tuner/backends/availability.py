@@ -1,6 +1,6 @@
 """The available backends for a target, and why the others cannot run.
 
-Checked in tests/scripts/test_backends_command.py.
+Checked in tests/scripts/commands/test_backends.py.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _multiply_both_transposed(left: Any, right: Any, result: Any) -> None:
 
 
 class _BoundMatrix:
-    """A matrix that never changes, lying the way in which products of so many rows are fastest."""
+    """A constant matrix in the memory layout that is fastest for products with this many rows."""
 
     def __init__(self, matrix: np.ndarray, num_rows: int) -> None:
         rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
@@ -137,7 +137,7 @@ def _multiply_by_bound(left: Any, right: _BoundMatrix, result: Any) -> None:
 
 
 def _least_s(run: Callable[[], object]) -> float:
-    """Return the least time of a few runs, after one that does not count."""
+    """Return the minimum time of a few runs, after a warm-up run."""
     run()
     found = []
     for _ in range(_NUM_TRIALS):

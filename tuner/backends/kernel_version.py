@@ -6,16 +6,16 @@ from tuner.targets.target import Target
 
 
 def version_entry(backend: str, version: int) -> tuple[str, str]:
-    """Return what tells the records of a backend's kernels from those of its older or newer kernels.
+    """Return the entry of an environment that separates the versions of a backend's kernels.
 
-    The version rises by one with each change of what the backend lowers to, so that nobody's records price
-    kernels that are no longer there; tests/tuner/backends/test_kernel_versions.py fails until it does.
+    The version rises by one with each change of what the backend lowers to, so that old records never price
+    new kernels; tests/tuner/backends/test_kernel_versions.py fails until it does.
     """
     return f"{backend}-kernels", str(version)
 
 
 class CpuKernels:
-    """The part of `tuner.backends.protocol.Backend` that does not depend on which kernels they are."""
+    """The part of `tuner.backends.protocol.Backend` that all backends with kernels of their own share."""
 
     name: str
     kernels_version: int

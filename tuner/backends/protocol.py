@@ -2,8 +2,8 @@
 
 A partition is a private Relax function that carries the attribute `PARTITION_ATTRIBUTE`
 (tuner/graph/relax_types.py), the name of the backend that runs it. Lowering visits each backend once with all
-of its functions; a single candidate is measured through exactly the same path as a whole model. A backend of
-one's own is one module that satisfies `Backend` (docs/backends.md); every backend passes
+of its functions; a single candidate is measured through exactly the same path as a whole model. A custom
+backend is one module that satisfies `Backend` (docs/backends.md); every backend passes
 tests/tuner/backends/test_contract.py.
 """
 

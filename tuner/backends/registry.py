@@ -1,8 +1,9 @@
 """The registry of backends, and how they are named on the command line.
 
 A reference is a registered name (`blas`), a name with settings (`metaschedule?trials=64`), or `module:object`
-for a backend of one's own, which needs no entry here. Every process makes its backends from references, so
-that a worker runs the same code as the one who asked. Checked in tests/tuner/backends/test_registry.py.
+for a custom backend, which needs no entry here; a backend that was renamed is known by its old name too
+(`records.backend_names`). Every process makes its backends from references, so that a worker runs the same
+code as the one who asked. Checked in tests/tuner/backends/test_registry.py.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from functools import partial
 from types import MappingProxyType
 from urllib.parse import parse_qsl
 
+from records.backend_names import current_name
 from tuner.backends.blas import Blas
 from tuner.backends.cpu.attention import Attention
-from tuner.backends.cpu.nhwc import ChannelsLast
-from tuner.backends.cpu.packed_matmul import Products
+from tuner.backends.cpu.nhwc import Nhwc
+from tuner.backends.cpu.packed_matmul import PackedMatmul
 from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.onnxruntime.library import OnnxRuntime
 from tuner.backends.protocol import Backend
@@ -35,9 +37,9 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "blas": Blas,
         "torch": TorchLibrary,
         "onnxruntime": OnnxRuntime,
-        "products": Products,
+        "packed_matmul": PackedMatmul,
         "attention": Attention,
-        "channels_last": ChannelsLast,
+        "nhwc": Nhwc,
         "metaschedule": MetaSchedule,
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
         "cudnn": partial(TvmCodegen, "cudnn", "cuda"),
@@ -48,7 +50,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
 )
 
 _RETIRED: Mapping[str, str] = MappingProxyType(
-    {"winograd": "its kernels run as part of channels_last, which is faster; give channels_last"}
+    {"winograd": "its kernels run as part of nhwc, which is faster; give nhwc"}
 )
 
 
@@ -104,6 +106,7 @@ def make_backend(reference: str) -> Backend:
     name, _, settings = reference.partition("?")
     if ":" in name:
         return _import_backend(name)
+    name = current_name(name)
     if name in _RETIRED:
         raise UnknownNameError(f"backend {name!r} is no more: {_RETIRED[name]}")
     if name not in _MAKERS:

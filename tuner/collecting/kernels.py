@@ -23,13 +23,13 @@ import numpy as np
 from cost_model.dataset import GENERIC_PREFIX
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
-from tuner.frontend.random_convolutions import random_convolutions
-from tuner.frontend.random_products import random_products
+from tuner.frontend.random_models.convolutions import random_convolutions
+from tuner.frontend.random_models.products import random_products
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_module
-from tuner.measuring.measurer import MeasureRequest
+from tuner.measuring.request import MeasureRequest
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates
 from tuner.pricing.measured import workload_of_candidate

@@ -135,7 +135,7 @@ def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded:
     return model
 
 
-_MODULES = {"onnx": "tuner.frontend.onnx_file", "torch": "tuner.frontend.torch_program"}
+_MODULES = {"onnx": "tuner.frontend.onnx.file", "torch": "tuner.frontend.torch.program"}
 
 
 def _importer(extra: str) -> ModuleType:

@@ -66,6 +66,15 @@ class Reference(Protocol):
         """
         ...
 
+    def own(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]] | None:
+        """Return the inputs that the user gave, by name, and what the program gives for them; see `outputs`.
+
+        Labels are drawn. None where there are no such inputs, or the program gives no numbers for them.
+        """
+        ...
+
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Return what the program gives for inputs by name, flattened.
 

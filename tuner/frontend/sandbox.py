@@ -58,7 +58,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes:
         importer: module and function that make a model of bytes, such as
-            `tuner.frontend.torch_program:import_exported`.
+            `tuner.frontend.torch.program:import_exported`.
         name: the file's, for messages.
         folder: where the file lies; files that it names are read from there.
         shapes: static shapes by name of input.

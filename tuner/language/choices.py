@@ -1,10 +1,10 @@
-"""What may be decided at one sampling instruction of a schedule, and how a decision is written.
+"""The legal decisions of one sampling instruction of a schedule, and their encoding as tokens.
 
-A choice holds what is legal; `next_tokens` says which tokens may follow what is written of a decision so far,
-so that only legal decisions can be written, whatever model picks among the tokens. A tile is written from the
-innermost factor to the second; the outermost is what remains of the extent, and is not written.
-Checked in tests/tuner/language/test_choices.py: every text that can be written is a legal decision, every
-legal decision can be written, and reading gives back what was written.
+A choice is a set of legal decisions; `next_tokens` returns the tokens that may follow a prefix, so that
+decoding yields legal decisions only, whichever model picks the tokens. A tile is written from the innermost
+factor to the second; the outermost is what remains of the extent, and is not written. Checked in
+tests/tuner/language/test_choices.py: every text that can be written is a legal decision, every legal decision
+can be written, and reading gives back what was written.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TileChoice:
         return decision
 
     def next_tokens(self, tokens: Sequence[str]) -> tuple[str, ...]:
-        """Return what may come next in a decision that is written so far; nothing once it is whole."""
+        """Return the tokens that may follow a prefix of a decision; none once it is complete."""
         written, rest = _closed(tokens)
         if len(written) == self.parts - 1:
             return ()
@@ -97,7 +97,7 @@ class TileChoice:
 
 @dataclass(frozen=True, slots=True)
 class OptionChoice:
-    """Which one of so many options is taken."""
+    """The index of one of several options."""
 
     num_options: int
 
@@ -186,7 +186,7 @@ def _index(tokens: Sequence[str], mark: str, legal: Sequence[int]) -> int:
 
 
 def _closed(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the numbers that are whole, and the tokens of the one that is not."""
+    """Return the complete numbers, and the tokens of the incomplete one."""
     numbers: list[int] = []
     rest: list[str] = []
     for token in tokens:
@@ -200,7 +200,7 @@ def _closed(tokens: Sequence[str]) -> tuple[list[int], list[str]]:
 
 @lru_cache(maxsize=65536)
 def _next_of_factor(remaining: int, limit: int, written: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what may follow in a factor of what remains, which is at most the limit."""
+    """Return the tokens that may follow in a divisor of what remains, at most the limit."""
     legal = [list(map(str, factor_tokens(each))) for each in _divisors(remaining) if each <= limit]
     begun = [tokens for tokens in legal if tuple(tokens[: len(written)]) == written]
     following = {tokens[len(written)] if len(tokens) > len(written) else CLOSE for tokens in begun}

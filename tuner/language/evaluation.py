@@ -1,8 +1,8 @@
-"""How fast a kernel gets with so many trials, by who proposes them: the language model, evolution, or chance.
+"""Best latency after a number of trials, for three proposers: language model, evolution, random sampling.
 
 All three are measured by the same builder and runner. Evolution is MetaSchedule's, steered by its XGBoost
-model from the first 16 trials on (TVM's own default waits for 100); chance replays a sketch with decisions as
-TVM draws them. Checked in tests/tuner/language/test_evaluation.py.
+model from the first 16 trials on (TVM's own default waits for 100); random sampling replays a sketch with
+decisions drawn by TVM. Checked in tests/tuner/language/test_evaluation.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Run:
         seed: of what was drawn.
         latencies_us: of each trial in order; infinite where it failed.
         num_legal: trials whose schedule TVM took as it was proposed.
-        distinct_ratio: share of what was written that was new; 1 for all but the language model.
+        distinct_ratio: share of generated proposals that were new; 1 for all but the language model.
     """
 
     kernel: str
@@ -51,19 +51,19 @@ class Run:
     distinct_ratio: float = 1.0
 
     def best_us(self, trials: int) -> float:
-        """Return the least latency of the first so many trials."""
+        """Return the lowest latency among the first `trials` trials."""
         return min(self.latencies_us[:trials], default=math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """What trials are measured with.
+    """How trials are built, measured and recorded.
 
     Attributes:
         builder: TVM's.
         runner: TVM's.
         work_dir: for TVM's logs.
-        keeper: makes what keeps a kernel's trials; none are kept where it is None.
+        keeper: makes the callback that records a kernel's trials; None to record none.
     """
 
     builder: Any
@@ -83,7 +83,7 @@ def run_proposer(
     temperature: float = 1.0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run:
-    """Measure so many trials of a kernel, as one of the proposers chooses them.
+    """Measure trials of a kernel, chosen by one of the proposers.
 
     Args:
         proposer: who chooses.
@@ -91,9 +91,9 @@ def run_proposer(
         space: of the kernel.
         trials: how many, at least 1; fewer where a small space holds no more.
         seed: of what is drawn, at least 0.
-        measuring: what with.
+        measuring: builder, runner and records.
         temperature: of the language model.
-        on_progress: told how many of how many are measured.
+        on_progress: called with the number measured and the total.
     """
     keep = None if measuring.keeper is None else measuring.keeper(space)
     if proposer == "evolutionary":
@@ -122,18 +122,18 @@ def run_proposer(
 
 
 def num_legal(space: KernelSpace, proposals: Sequence[Proposal]) -> int:
-    """Count the proposals that TVM takes as they are, without repairing or refusing them."""
+    """Count the proposals that TVM accepts unchanged."""
     return sum(space.schedule(proposal) is not None for proposal in proposals)
 
 
 def trial_counts(trials: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, … up to so many trials, and these."""
+    """Return 1, 2, 4, … up to the number of trials, and that number."""
     powers = [1 << power for power in range(trials.bit_length()) if 1 << power <= trials]
     return tuple(dict.fromkeys([*powers, trials]))
 
 
 def mean_best_us(runs: Sequence[Run], proposer: Proposer, counts: Sequence[int]) -> tuple[float, ...]:
-    """Return the best latency after so many trials: median over seeds, geometric mean over kernels."""
+    """Return the best latency after each number of trials: median over seeds, geometric mean over kernels."""
     by_kernel: dict[str, list[Run]] = {}
     for run in runs:
         if run.proposer == proposer:
@@ -148,7 +148,7 @@ def mean_best_us(runs: Sequence[Run], proposer: Proposer, counts: Sequence[int])
 
 @derived_object
 class _Watch(meta_schedule.measure_callback.PyMeasureCallback):
-    """Keeps the latencies of trials in their order."""
+    """Collects the latencies of trials in order."""
 
     def __init__(self, latencies_us: list[float], on_batch: Callable[[], None]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Texts as a network is trained on them: several answers behind the one prompt that they share.
+"""Training examples: several answers after the prompt that they share.
 
-What is given of a kernel and a sketch is three quarters of a text, and equal for all its schedules. An
-example holds it once, with the decisions of several schedules behind it; each answer sees the prompt and
-itself, at the positions that it would have alone. Checked in tests/tuner/language/test_network.py.
+The prompt (kernel and sketch) is three quarters of a text and the same for all schedules of a sketch. An
+example holds it once, followed by the decisions of several schedules; each answer attends to the prompt and
+to itself, at the positions that it would have alone. Checked in tests/tuner/language/test_network.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Example:
         ids: int64, shape (num_tokens,): the prompt, then each answer.
         positions: int64, shape (num_tokens,): of each token in its own text.
         segments: int64, shape (num_tokens,): 0 for the prompt, then 1, 2, … for each answer.
-        weights: float32, shape (num_tokens,): how much it counts to foresee the token; 0 where it is given.
+        weights: float32, shape (num_tokens,): weight of the token's loss; 0 for tokens of the prompt.
     """
 
     ids: npt.NDArray[np.int64]
@@ -47,8 +47,9 @@ class Batch:
     Attributes:
         ids: int64, shape (num_examples, num_tokens).
         positions: int64, same shape.
-        seen: bool, shape (num_examples, num_tokens, num_tokens): whether a token (row) sees another.
-        foreseen_at: int64, shape (num_examples, num_tokens): the place that each token is foreseen from.
+        seen: bool, shape (num_examples, num_tokens, num_tokens): attention mask: whether a token (row)
+            attends to another.
+        foreseen_at: int64, shape (num_examples, num_tokens): the position from which each token is predicted.
         weights: float32, shape (num_examples, num_tokens).
     """
 
@@ -86,7 +87,7 @@ def examples_of(texts: Mapping[Text, float], *, max_answers: int = 8) -> list[Ex
 
     Args:
         texts: each with its weight.
-        max_answers: most answers of one example.
+        max_answers: upper limit of answers per example.
     """
     by_prompt: dict[tuple[int, ...], list[tuple[Text, float]]] = {}
     for text, weight in texts.items():
@@ -99,7 +100,7 @@ def examples_of(texts: Mapping[Text, float], *, max_answers: int = 8) -> list[Ex
 
 
 def batch_of(examples: Sequence[Example]) -> Batch:
-    """Return the examples as one batch; what pads them sees itself alone and counts nothing."""
+    """Return the examples as one batch; padding attends to itself alone and has weight 0."""
     num_tokens = max(len(each.ids) for each in examples)
 
     def padded(values: Sequence[npt.NDArray[np.int64]], fill: int) -> npt.NDArray[np.int64]:
@@ -147,7 +148,7 @@ def _example(group: Sequence[tuple[Text, float]]) -> Example:
 
 
 def _foreseen_at(segments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the place before each token in its own text: the prompt's last for an answer's first."""
+    """Return the position that predicts each token: for an answer's first token, the end of the prompt."""
     before = np.maximum(np.arange(segments.shape[1]) - 1, 0)
     places = np.tile(before, (len(segments), 1))
     for row, found in enumerate(segments):

@@ -1,7 +1,7 @@
-"""Write proposals: the network is asked token by token, and only among those that may follow.
+"""Constrained decoding of proposals: tokens are sampled one by one among the legal ones.
 
-What is given is forced on it; where one token is legal, it is taken. So every text is a legal proposal,
-whatever the network has learnt. Checked in tests/tuner/language/test_network.py.
+Tokens of the prompt are forced, and so is a token that is the only legal one. Every text is therefore a legal
+proposal, whatever the network has learnt. Checked in tests/tuner/language/test_network.py.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_BATCH = 64
 """Most texts that grow at once."""
 
 _MAX_ROUNDS = 8
-"""Rounds after which no more distinct proposals are hoped for: a small space may not hold so many."""
+"""Rounds after which no more distinct proposals are expected: a small space may not hold enough."""
 
 _PADDING = ids_of([PADDING])[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was written for a kernel.
+    """The proposals generated for a kernel.
 
     Attributes:
         proposals: distinct ones, the likeliest first.
@@ -43,7 +43,7 @@ class Generated:
 
     @property
     def distinct_ratio(self) -> float:
-        """Share of what was written that was not written before."""
+        """Share of generated proposals that are distinct."""
         return len(self.proposals) / self.num_written if self.num_written else 1.0
 
 
@@ -57,18 +57,18 @@ def generate(
     known: Collection[Proposal] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
-    """Return distinct proposals for a kernel; fewer where the network does not find so many.
+    """Return distinct proposals for a kernel; fewer if the network does not find enough.
 
     Equal arguments give equal proposals.
 
     Args:
-        network: asked what comes next.
+        network: predicts the next token.
         space: of the kernel.
         count: how many, at least 1.
-        temperature: above 0; the lower, the more of the likely.
-        seed: of what is drawn.
-        known: proposals that are not wanted again.
-        on_progress: told how many of how many are found.
+        temperature: above 0; lower values favour likelier decisions.
+        seed: of the random numbers.
+        known: proposals to exclude.
+        on_progress: called with the number found and the total.
 
     Raises:
         ValueError: the count or temperature is out of range, or the kernel cannot be written.
@@ -94,7 +94,7 @@ def generate(
 def write(
     network: Network, space: KernelSpace, count: int, temperature: float, rng: np.random.Generator
 ) -> list[tuple[Proposal, float]]:
-    """Return so many proposals with the logarithms of their probabilities, duplicates included."""
+    """Return proposals with their log-probabilities, duplicates included."""
     kernel_ids = ids_of(space.text.tokens)
     options = ids_of(space.text.sketch_choice.next_tokens([]))
     probabilities = _probabilities(network.start(kernel_ids, 1).logits[0], options, temperature)

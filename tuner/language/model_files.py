@@ -1,7 +1,7 @@
-"""A trained network on disk: weights as safetensors, and a manifest beside them that says what they rest on.
+"""A trained network on disk: weights as safetensors, and a manifest that says how they were trained.
 
 The weights' file is named by its content, and the manifest that names it is replaced at once; so a folder
-holds the last whole network whatever ends the training. Nothing but JSON and safetensors is read. Checked in
+always holds the last complete network. Nothing but JSON and safetensors is read. Checked in
 tests/tuner/language/test_model_files.py.
 """
 
@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         target: canonical text of the target whose schedules it learnt.
         device_model: processor that they were measured on.
         num_threads: of the measurements.
-        seed: of its first weights and of all that was drawn.
+        seed: of its initial weights and of all random numbers.
         families: of the random kernels that it was pre-trained on.
         num_texts: unmeasured schedules that it was pre-trained on, each counted once.
         num_kernels: kernels whose measured trials it was fine-tuned on; 0 before that.
@@ -133,11 +133,16 @@ def load_network(folder: Path, target: Target) -> tuple[Network, Manifest]:
     manifest = load_manifest(folder)
     if (manifest.target, manifest.num_threads) != (target.text, target.num_threads):
         raise ModelFileError(
-            f"the language model in {folder} was trained for {manifest.target} with {manifest.num_threads} "
-            f"threads, not for {target.text} with {target.num_threads}; train one for it, or give --target "
-            "and --threads as it was trained"
+            f"the language model in {folder} was trained for {manifest.target[:200]!r} with "
+            f"{manifest.num_threads} threads, not for {target.text} with {target.num_threads}; train one for "
+            "it, or give --target and --threads as it was trained"
         )
-    path = folder / Path(manifest.weights).name
+    if manifest.weights != f"weights-{manifest.digest}.safetensors" or not manifest.digest.isalnum():
+        raise ModelFileError(
+            f"the manifest in {folder} names weights {manifest.weights[:200]!r}, not as its digest does, "
+            "so they may be another's; train the model again with `tessel language train`"
+        )
+    path = folder / manifest.weights
     try:
         content = path.read_bytes()
         tensors = load_tensors(content)

@@ -1,7 +1,7 @@
 """From kernels and records to a trained model on disk: training set, pre-training, fine-tuning, checkpoints.
 
-A checkpoint is a whole model: a training that ends early leaves the last one behind, and can go on from it.
-Checked in tests/scripts/test_language_command.py.
+A checkpoint is a complete model: training that ends early leaves the last one, and can be resumed from it.
+Checked in tests/scripts/commands/test_language.py.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Machine:
 
 
 class ModelTraining:
-    """A network that is trained, and saved now and then.
+    """A network in training, with checkpoints.
 
     Args:
         network: what learns.
         manifest: what is known of it; kept up to date.
         folder: where the model is written.
         machine: whose kernels it learns.
-        seed: of what is drawn.
+        seed: of the random numbers.
         learning_rate: the largest; a third of it when fine-tuning.
         on_progress: told after each step.
     """
@@ -172,16 +172,16 @@ def measure_training_set(
     seed: int,
     on_progress: Report,
 ) -> None:
-    """Measure random schedules of kernels until the records hold so many of each.
+    """Measure random schedules of kernels until the records hold `trials` of each.
 
     Args:
         store: the records, which `measuring` adds to.
         spaces: of the kernels.
         trials: of each kernel.
         machine: what they are tuned for.
-        measuring: what with; keeps the trials.
-        seed: of what is drawn.
-        on_progress: told how many of how many are measured.
+        measuring: builder, runner and records.
+        seed: of the random numbers.
+        on_progress: called with the number measured and the total.
     """
     found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
     for number, space in enumerate(spaces):

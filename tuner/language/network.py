@@ -1,4 +1,4 @@
-"""The network: a small GPT-2 of Hugging Face's `transformers`, its loss on decisions, and how it writes.
+"""The network: a small GPT-2 of Hugging Face's `transformers`, its loss on decisions, and its decoding.
 
 This module and those that import it need the extra `language`. Checked in
 tests/tuner/language/test_network.py.
@@ -19,7 +19,7 @@ from tuner.language.vocabulary import TOKENS
 
 
 class NetworkShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How large the network is; these have 0.7 million parameters."""
+    """The network's size; the defaults give 0.7 million parameters."""
 
     layers: int = 3
     width: int = 128
@@ -79,7 +79,7 @@ class Network:
         return (entropy * weights).sum(), float(weights.sum())
 
     def start(self, prompt: Sequence[int], count: int) -> Writing:
-        """Read a prompt once, for so many texts that go on from it."""
+        """Process a prompt once, for several texts that continue it."""
         return Writing(self.model, prompt, count)
 
 

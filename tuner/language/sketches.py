@@ -71,7 +71,7 @@ class Sketch:
 
     @cached_property
     def key(self) -> str:
-        """The instructions that matter as text, without decisions."""
+        """The relevant instructions as text, without decisions."""
         return _key(self.trace)
 
     @cached_property

@@ -59,7 +59,7 @@ class Step:
 def random_spaces(
     families: Sequence[str], count: int, tuned_for: Any, rng: np.random.Generator
 ) -> Iterator[KernelSpace]:
-    """Yield so many random kernels of each family, the families in turn, no kernel twice."""
+    """Yield distinct random kernels of each family, the families in turn."""
     names: set[str] = set()
     for _ in range(count):
         for family in families:
@@ -105,7 +105,7 @@ def fit(
         network: what learns.
         texts: each with its weight.
         epochs: how often each is seen.
-        learning_rate: the largest; it rises at first and falls to nothing.
+        learning_rate: the peak; linear warm-up, then cosine decay to 0.
         seed: of the order of texts.
         kept_apart: if given, the weights with the lowest loss on these, before or after any epoch, are kept.
 
@@ -135,7 +135,7 @@ def fit(
 
 
 def split_kernels(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the kernels to learn from, and those that are kept apart, if there are enough."""
+    """Split the kernels into training and held-out ones, if there are enough."""
     if len(names) < 2 * _KEPT_APART:
         return tuple(names), ()
     apart = tuple(names[_KEPT_APART - 1 :: _KEPT_APART])
@@ -154,7 +154,7 @@ def mean_loss(network: Network, examples: Sequence[Example]) -> float:
 
 
 class _Best:
-    """Remembers the weights with the least loss on what was kept apart."""
+    """Keeps the weights with the lowest held-out loss."""
 
     def __init__(self, network: Network, examples: Sequence[Example]) -> None:
         self._network = network
@@ -192,6 +192,6 @@ def _step(network: Network, examples: Sequence[Example], optimizer: torch.optim.
 
 
 def _rate(step: int, total: int) -> float:
-    """Return the share of the learning rate at a step: a short rise, then half a cosine."""
+    """Return the factor of the learning rate at a step: linear warm-up, then cosine decay."""
     rise = min(1.0, (step + 1) / min(_WARM_UP_STEPS, total))
     return rise * 0.5 * (1 + math.cos(math.pi * step / total))

@@ -15,7 +15,7 @@ import numpy as np
 from tvm.s_tir import meta_schedule
 
 from records import Environment, RecordStore, Status
-from records.metaschedule import BACKEND, Trial, trial_of
+from records.files.metaschedule import BACKEND, Trial, trial_of
 from tuner.backends.metaschedule.backend import build_trial
 from tuner.errors import TunerError
 from tuner.language.sketches import KernelSpace, Proposal
@@ -73,8 +73,8 @@ def measure_proposals(
         proposals: what to measure.
         builder: TVM's.
         runner: TVM's.
-        keep: told of every batch as MetaSchedule tells its callbacks, such as `KeepTrials`.
-        on_progress: told how many of how many are measured.
+        keep: called with every batch in the manner of MetaSchedule's callbacks, such as `KeepTrials`.
+        on_progress: called with the number measured and the total.
     """
     found: list[MeasuredProposal] = []
     for start in range(0, len(proposals), _BATCH):

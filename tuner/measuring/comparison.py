@@ -1,4 +1,4 @@
-"""How far a program's results are from its reference's.
+"""Comparison of a program's results with its reference's.
 
 Checked in tests/tuner/backends/test_contract.py.
 """
@@ -15,7 +15,7 @@ from tuner.numerical_error import Deviation, compare_outputs, worst
 def compare_results(
     results: Sequence[np.ndarray], expected: Sequence[np.ndarray], *, nan_agrees: bool = False
 ) -> Deviation:
-    """Return the result that is furthest from the reference's, named by its position.
+    """Return the result with the largest error against the reference's, named by its position.
 
     Args:
         results: what a program returned.

@@ -13,7 +13,8 @@ from records import Record, Tensor, Workload
 from records.workload import Operator, describe
 from tuner.errors import TunerError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
-from tuner.measuring.measurer import Measurer, MeasureRequest
+from tuner.measuring.measurer import Measurer
+from tuner.measuring.request import MeasureRequest
 from tuner.plan import Figure
 
 _BACKEND = "tvm"

@@ -1,16 +1,18 @@
-"""Messages between the measuring process and its worker: tagged documents, one per frame.
+"""Messages between the measuring process and its worker: tagged documents in MessagePack.
 
-A frame is eight bytes of length (big-endian), then MessagePack. Nothing that could run code crosses: modules
-travel as TVM's JSON, backends as references, inputs as shapes and a seed. Checked in
-tests/tuner/measuring/test_worker.py.
+`multiprocessing.connection` frames them; of it only the functions that send and receive bytes are used, since
+the others pickle. Nothing that could run code crosses: modules travel as TVM's JSON, backends as references,
+inputs as shapes and a seed. Checked in tests/tuner/measuring/test_worker.py.
 """
 
 from __future__ import annotations
 
-import socket
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Connection
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from records import Status
 from tuner.numerical_error import Deviation
@@ -63,7 +65,7 @@ class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Time the module that was built under the key, then forget it unless it is to race later."""
+    """Time the module that was built under the key, then free it unless it is to race later."""
 
     key: int
     seed: int
@@ -92,7 +94,7 @@ class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Run a module once on the arrays that follow as frames of their own, and send its results back."""
+    """Run a module once on the arrays that follow as messages of their own, and send its results back."""
 
     module_json: str
     function: str
@@ -100,7 +102,7 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Run two modules on the same random inputs, and tell how far their results are apart.
+    """Run two modules on the same random inputs, and return the largest difference of their results.
 
     Attributes:
         module_json: a module whose partitions their backends lower.
@@ -117,14 +119,14 @@ class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class ArrayInfo(msgspec.Struct, frozen=True):
-    """Shape and data type of an array whose bytes follow in a frame of their own."""
+    """Shape and data type of an array whose bytes follow in a message of their own."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was asked is done; results that were checked are off by so much.
+    """The request was carried out; the largest error of checked results.
 
     It is None where nothing was checked, and where the reference has no number for any input that was drawn.
     """
@@ -133,7 +135,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Timed(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The samples in microseconds, and most bytes that were held beside the arguments."""
+    """The samples in microseconds, and the peak bytes held beside the arguments."""
 
     samples_us: tuple[float, ...]
     peak_memory_bytes: int | None
@@ -152,7 +154,7 @@ class Compared(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
-    """The results whose bytes follow, each in a frame of its own."""
+    """The results whose bytes follow, each in a message of its own."""
 
     arrays: tuple[ArrayInfo, ...]
 
@@ -167,65 +169,55 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 Request: TypeAlias = Start | Build | Time | Race | Run | Compare
 Reply: TypeAlias = Done | Timed | Raced | Compared | Ran | Failed
 
-_Message = TypeVar("_Message")
-_LENGTH_BYTES = 8
 
 WRONG_NUMBERS = "wrong numbers"
 """How the message of a failed check begins."""
 
 
-def send(connection: socket.socket, message: Request | Reply) -> None:
-    """Send one message as a frame."""
-    send_bytes(connection, msgspec.msgpack.encode(message))
+def why_failed(reply: Reply) -> Failed:
+    """Return the failure that a reply is, or that it was not the one asked for."""
+    return reply if isinstance(reply, Failed) else Failed(Status.ERROR, f"unexpected reply {reply!r}")
 
 
-def send_bytes(connection: socket.socket, payload: bytes | memoryview) -> None:
-    """Send one frame."""
-    connection.sendall(len(payload).to_bytes(_LENGTH_BYTES, "big"))
-    connection.sendall(payload)
+def send(connection: Connection, message: Request | Reply) -> None:
+    """Send one message."""
+    connection.send_bytes(msgspec.msgpack.encode(message))
 
 
-def receive_request(connection: socket.socket) -> Request:
+def send_arrays(connection: Connection, arrays: Iterable[np.ndarray]) -> None:
+    """Send the bytes of arrays, one message each; what is sent before them says what they are."""
+    for array in arrays:
+        connection.send_bytes(np.ascontiguousarray(array).tobytes())
+
+
+def receive_request(connection: Connection) -> Request:
     """Wait for a request.
 
     Raises:
         EOFError: the other side has closed the connection.
     """
-    request: Request = msgspec.msgpack.decode(receive_bytes(connection), type=Request)
+    request: Request = msgspec.msgpack.decode(connection.recv_bytes(), type=Request)
     return request
 
 
-def receive_reply(connection: socket.socket) -> Reply:
-    """Wait for a reply, as long as the connection's time-out.
+def receive_reply(connection: Connection) -> Reply:
+    """Wait for a reply.
 
     Raises:
         EOFError: the other side has closed the connection.
-        TimeoutError: nothing came in time.
+        OSError: the other side has ended amid a message.
     """
-    reply: Reply = msgspec.msgpack.decode(receive_bytes(connection), type=Reply)
+    reply: Reply = msgspec.msgpack.decode(connection.recv_bytes(), type=Reply)
     return reply
 
 
-def receive_bytes(connection: socket.socket) -> bytearray:
-    """Wait for one frame.
+def receive_arrays(connection: Connection, infos: Sequence[ArrayInfo]) -> tuple[np.ndarray, ...]:
+    """Wait for arrays, which are read-only.
 
     Raises:
         EOFError: the other side has closed the connection.
-        TimeoutError: nothing came in time.
+        OSError: the other side has ended amid a message.
     """
-    return _receive_exactly(connection, int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big"))
-
-
-def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    payload = bytearray(size)
-    view = memoryview(payload)
-    received = 0
-    while received < size:
-        try:
-            count = connection.recv_into(view[received:])
-        except ConnectionError as error:
-            raise EOFError("the other side has closed the connection") from error
-        if not count:
-            raise EOFError("the other side has closed the connection")
-        received += count
-    return payload
+    return tuple(
+        np.frombuffer(connection.recv_bytes(), dtype=info.dtype).reshape(info.shape) for info in infos
+    )

@@ -4,7 +4,7 @@ Programs run in rounds, each once per round, in an order of the round's own, so 
 does meets all of them alike: two programs are compared by the ratio of their latencies round by round. Of
 these ratios the median is estimated, with an interval by order statistics, which assumes nothing of how
 latencies are distributed: a load that drifts cancels within a round, and a rare disturbance of either program
-moves no median. What the model leaves out is that disturbances of neighbouring rounds may hang together.
+moves no median. What the model leaves out is that disturbances of neighbouring rounds may be correlated.
 
 After 15, 30, 60, … rounds a program is eliminated if the leader is ahead of it beyond the interval. The race
 ends when one is left, when the leader is known to within `INDIFFERENCE` of all that are left, or when rounds

@@ -1,4 +1,4 @@
-"""How often a program is executed until its latency is known: samples, their spread, and when to stop.
+"""How many executions a latency needs: samples, their spread, and when to stop.
 
 Nothing here runs a program; whoever samples passes what executes it. Checked in
 tests/tuner/measuring/test_worker.py.
@@ -16,8 +16,8 @@ from tuner.measuring.messages import Timing
 class Sample(NamedTuple):
     """Mean latency of some executions in a row, and whether another program took the processor meanwhile.
 
-    If one did, and one thread does all the work, the latency is what this process had of the processor: a
-    program that takes longer than the system's turns is never left alone on a busy one.
+    If one did, and one thread does all the work, the latency is this process's CPU time: on a busy processor,
+    a program longer than a scheduler's time slice is always pre-empted.
     """
 
     latency_us: float
@@ -30,7 +30,7 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
     Samples during which the program lost the processor are left out where enough others are left.
 
     Args:
-        run: executes the program so many times and says how that went.
+        run: executes the program a given number of times and returns the sample.
         timing: when to stop.
     """
     first = run(1)
@@ -53,7 +53,7 @@ def num_executions(first: Sample, sample_s: float) -> int:
 
 
 def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:
-    """Say whether more samples would tell little, or cost too much."""
+    """Whether more samples would add little, or take too long."""
     quiet = _quiet(samples)
     if len(quiet) >= timing.min_samples:
         return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread

@@ -3,8 +3,8 @@
 It is started as `python -m tuner.measuring.worker DESCRIPTOR` with one end of a socket pair, and serves one
 request at a time until the other end closes. Inputs are made here (`tuner.measuring.inputs`); checks draw
 smaller or positive numbers where the usual ones give results that are not finite. Python errors become
-replies; a crash, a hang or a kill is the other side's to notice (`tuner.measuring.worker_process`). Checked
-in tests/tuner/measuring/test_worker.py.
+replies; crashes, hangs and kills are detected by the parent (`tuner.measuring.worker_process`). Checked in
+tests/tuner/measuring/test_worker.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
 
@@ -61,10 +61,10 @@ from tuner.measuring.messages import (
     Start,
     Time,
     Timed,
-    receive_bytes,
+    receive_arrays,
     receive_request,
     send,
-    send_bytes,
+    send_arrays,
 )
 from tuner.measuring.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
@@ -78,6 +78,10 @@ _WATCH_PERIOD_S = 1.0
 
 _LEAST_US = 1e-3
 """What a program takes that is shorter than the clock can tell."""
+
+_LONG_US = 100_000.0
+"""Latency from which each execution is a sample of its own, with no warm-up before it: whatever the program
+before it left in the caches is loaded again in a small part of that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Worker:
         self.built: dict[int, _Built] = {}
         self.racing: dict[int, _Racer] = {}
         self.kept_inputs: tuple[object, list[Any]] | None = None
+        self.last_run: tuple[str, Executable] | None = None
         self.device = tvm_device(start.target)
 
     def build(self, request: Build) -> Reply:
@@ -140,13 +145,13 @@ class Worker:
         return Done(error)
 
     def time(self, request: Time) -> Reply:
-        """Time a built module; it is forgotten, so that memory does not pile up, unless it is to race."""
+        """Time a built module; it is then freed, unless it is to race."""
         built = self.built[request.key] if request.keep else self.built.pop(request.key)
         samples = take_samples(self._sampler(built, request.seed), request.timing)
         return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
 
     def race(self, request: Race) -> Reply:
-        """Time built modules in turn; all others are forgotten."""
+        """Time built modules in turn; all others are freed."""
         for key in set(self.built) - set(request.keys):
             del self.built[key]
             self.racing.pop(key, None)
@@ -163,26 +168,42 @@ class Worker:
         return Raced(tuple(map(tuple, samples.values())))
 
     def _sampler(self, built: _Built, seed: int) -> Callable[[int], Sample]:
-        """Load a built module, and return what executes it so many times and says how that went."""
+        """Load a built module, and return the function that samples it."""
         machine = relax.VirtualMachine(built.executable, self.device)
         arguments = bound_arguments(machine, self._inputs(built.inputs, seed, own=built.intervals))
         machine["main"](*arguments)
 
+        last_us = 0.0
+
         def run(number: int) -> Sample:
-            timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
+            nonlocal last_us
+            num_warmups = 0 if number == 1 and last_us >= _LONG_US else 1
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
             began_s = time.process_time()
-            latency_us = float(timer(*arguments).results[0]) * 1e6
+            if num_warmups:  # TVM executes once before it times
+                timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
+                latency_us = float(timer(*arguments).results[0]) * 1e6
+            else:
+                latency_us = self._execute_us(machine, arguments)
             spent_us = (time.process_time() - began_s) * 1e6
             lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
             if lost and self.target.kind == "cpu" and self.target.num_threads == 1:
-                latency_us = min(latency_us, spent_us / (number + 1))  # TVM executes once before it times
-            return Sample(max(latency_us, _LEAST_US), is_disturbed=lost > 0)
+                latency_us = min(latency_us, spent_us / (number + num_warmups))
+            last_us = max(latency_us, _LEAST_US)
+            return Sample(last_us, is_disturbed=lost > 0)
 
         return run
 
+    def _execute_us(self, machine: relax.VirtualMachine, arguments: Sequence[Any]) -> float:
+        """Return the latency of one execution in microseconds, without a warm-up."""
+        self.device.sync()
+        began_s = time.perf_counter()
+        machine["main"](*arguments)
+        self.device.sync()
+        return (time.perf_counter() - began_s) * 1e6
+
     def compare(self, request: Compare) -> Reply:
-        """Tell how far two modules' results are apart."""
+        """Return the largest error between two modules' results."""
         module = tvm.ir.load_json(request.module_json)
         reference = tvm.ir.load_json(request.reference_json)
         build = self._compile_unscheduled if request.unscheduled else self._compile
@@ -191,9 +212,11 @@ class Worker:
         )
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run a module once on given arrays."""
-        executable = self._compile(tvm.ir.load_json(request.module_json))
-        return self._results(executable, self._on_device(arrays), request.function)
+        """Run a module once on given arrays; the last one is kept, for other arrays."""
+        if self.last_run is None or self.last_run[0] != request.module_json:
+            self.last_run = None  # its memory serves the next
+            self.last_run = request.module_json, self._compile(tvm.ir.load_json(request.module_json))
+        return self._results(self.last_run[1], self._on_device(arrays), request.function)
 
     def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
         if reference_json is None:
@@ -209,7 +232,7 @@ class Worker:
     def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-        """Return what a module and its reference make of the same inputs, finite numbers where some do."""
+        """Return the results of a module and its reference on the same inputs, finite ones where possible."""
         specs = input_specs(module)
         for interval in INTERVALS:
             inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
@@ -248,7 +271,7 @@ class Worker:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]
 
 
-def serve(connection: socket.socket) -> None:
+def serve(connection: Connection) -> None:
     """Answer requests until the other side closes the connection."""
     start = receive_request(connection)
     assert isinstance(start, Start), "the first message is Start"
@@ -262,13 +285,13 @@ def serve(connection: socket.socket) -> None:
     while True:
         try:
             request = receive_request(connection)
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         _answer(worker, request, connection)
 
 
-def _answer(worker: Worker, request: Request, connection: socket.socket) -> None:
-    arrays = [_receive_array(connection, info) for info in request.arrays] if isinstance(request, Run) else []
+def _answer(worker: Worker, request: Request, connection: Connection) -> None:
+    arrays = receive_arrays(connection, request.arrays) if isinstance(request, Run) else ()
     try:
         if isinstance(request, Run):
             _send_results(connection, worker.run(request, arrays))
@@ -300,14 +323,9 @@ def _failure(error: Exception) -> Failed:
     return Failed(Status.UNSUPPORTED if unsupported else Status.ERROR, text)
 
 
-def _send_results(connection: socket.socket, results: Sequence[np.ndarray]) -> None:
+def _send_results(connection: Connection, results: Sequence[np.ndarray]) -> None:
     send(connection, Ran(tuple(ArrayInfo(array.shape, str(array.dtype)) for array in results)))
-    for array in results:
-        send_bytes(connection, np.ascontiguousarray(array).tobytes())
-
-
-def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
-    return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
+    send_arrays(connection, results)
 
 
 def _limit_memory(limit_bytes: int | None) -> None:
@@ -317,7 +335,7 @@ def _limit_memory(limit_bytes: int | None) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """End this process once its parent is gone, even amid a program that hangs."""
+    """End this process once its parent has exited, even while a program hangs."""
     while os.getppid() == parent:
         time.sleep(_WATCH_PERIOD_S)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -325,5 +343,5 @@ def _die_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
-    with socket.socket(fileno=int(sys.argv[1])) as end:
+    with Connection(int(sys.argv[1])) as end:
         serve(end)

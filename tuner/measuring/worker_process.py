@@ -1,8 +1,8 @@
 """The parent's side of the measuring worker: requests, time-outs, and restarts after crashes.
 
-A worker costs some three seconds to start, so it starts with the first question and then stays. Whatever
+Starting a worker takes some three seconds, so the first request starts it and later ones reuse it. Whatever
 ends it (a crash, a hang, the kernel short of memory) becomes a failed reply that says so, and the next
-question starts a fresh one. Checked in tests/tuner/measuring/test_worker_process.py.
+request starts a fresh one. Checked in tests/tuner/measuring/test_worker_process.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from types import TracebackType
 
 import numpy as np
@@ -24,7 +26,6 @@ from records import Status
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.measuring.messages import (
-    ArrayInfo,
     Done,
     Failed,
     Ran,
@@ -32,10 +33,10 @@ from tuner.measuring.messages import (
     Request,
     Run,
     Start,
-    receive_bytes,
+    receive_arrays,
     receive_reply,
     send,
-    send_bytes,
+    send_arrays,
 )
 from tuner.targets.target import Target
 
@@ -72,7 +73,7 @@ class WorkerProcess:
         self._target = target
         self._backends = tuple(backend.reference for backend in backends)
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: socket.socket | None = None
+        self._connection: Connection | None = None
         self.num_starts = 0
 
     def __enter__(self) -> WorkerProcess:
@@ -107,7 +108,7 @@ class WorkerProcess:
         return reply if isinstance(reply, Failed) else results
 
     def interrupt(self) -> None:
-        """Kill the worker from another thread: whoever waits for its answer is told that it died."""
+        """Kill the worker from another thread: the thread that waits for its reply gets a failure."""
         process = self._process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -127,26 +128,27 @@ class WorkerProcess:
         self, request: Request, timeout_s: float, arrays: Sequence[np.ndarray]
     ) -> tuple[Reply, tuple[np.ndarray, ...]]:
         connection = self._started()
+        what = type(request).__name__.lower()
+        deadline = _Deadline(timeout_s, self.interrupt)
         try:
-            connection.settimeout(timeout_s)
-            send(connection, request)
-            for array in arrays:
-                send_bytes(connection, np.ascontiguousarray(array).tobytes())
-            reply = receive_reply(connection)
-            infos = reply.arrays if isinstance(reply, Ran) else ()
-            return reply, tuple(_receive_array(connection, info) for info in infos)
-        except TimeoutError:
-            self.close()
-            what = type(request).__name__.lower()
-            return Failed(Status.TIMEOUT, f"{what} did not end within {timeout_s:g} s, so it was killed"), ()
+            with deadline:
+                send(connection, request)
+                send_arrays(connection, arrays)
+                reply = receive_reply(connection)
+                results = receive_arrays(connection, reply.arrays if isinstance(reply, Ran) else ())
         except (EOFError, OSError):
-            return Failed(Status.ERROR, self._epitaph(type(request).__name__.lower())), ()
+            if not deadline.is_over:
+                return Failed(Status.ERROR, self._reap(what)), ()
         except BaseException:
             # Interrupted between question and answer: the next answer would be taken for this one's.
             self.close()
             raise
+        if not deadline.is_over:
+            return reply, results
+        self.close()
+        return Failed(Status.TIMEOUT, f"{what} did not end within {timeout_s:g} s, so it was killed"), ()
 
-    def _started(self) -> socket.socket:
+    def _started(self) -> Connection:
         if self._connection is not None:
             return self._connection
         ours, theirs = socket.socketpair()
@@ -162,7 +164,7 @@ class WorkerProcess:
                 start_new_session=True,  # Ctrl-C is ours to handle
                 env=self._worker_environment(),
             )
-        self._connection = ours
+        self._connection = Connection(ours.detach())
         self.num_starts += 1
         start = Start(
             target=self._target,
@@ -174,15 +176,15 @@ class WorkerProcess:
             message = reply.message if isinstance(reply, Failed) else repr(reply)
             self.close()
             raise TunerError(f"the measuring process did not start ({message}); see `tessel doctor`")
-        return ours
+        return self._connection
 
     def _worker_environment(self) -> dict[str, str]:
         threads = dict.fromkeys(THREAD_VARIABLES, str(self._target.num_threads))
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         return {**os.environ, **threads, **_WAITING, "PYTHONPATH": path}
 
-    def _epitaph(self, what: str) -> str:
-        """Bury the worker and say what it died of."""
+    def _reap(self, what: str) -> str:
+        """Reap the worker and describe how it exited."""
         assert self._process is not None, "only a started worker dies"
         try:
             status = self._process.wait(timeout=5)
@@ -198,5 +200,25 @@ class WorkerProcess:
         return f"the process ended with status {status} during {what}"
 
 
-def _receive_array(connection: socket.socket, info: ArrayInfo) -> np.ndarray:
-    return np.frombuffer(receive_bytes(connection), dtype=info.dtype).reshape(info.shape)
+class _Deadline:
+    """Calls a function, from a thread of its own, unless the block that it guards ends in time.
+
+    It covers all of an exchange: sending, waiting and receiving, whatever the other side does or leaves.
+    """
+
+    def __init__(self, timeout_s: float, on_expiry: Callable[[], None]) -> None:
+        self.is_over = False
+        self._on_expiry = on_expiry
+        self._timer = threading.Timer(timeout_s, self._expire)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+    def _expire(self) -> None:
+        self.is_over = True
+        self._on_expiry()

@@ -1,7 +1,7 @@
 """Alternatives for a part: the cheapest cover by each other backend, in as many parts as that takes.
 
 A backend that cannot run all of a part does what it can, and the chosen one, in smaller parts, does the rest.
-This answers "why this backend here" in reports, and gives the second level of the search its choices. Checked
+This answers "why this backend here" in reports, and gives the graph-level search its choices. Checked
 in tests/tuner/partition/test_alternatives.py.
 """
 

@@ -1,7 +1,7 @@
 """Graph-level search: evolve partitions by their measured end-to-end latency.
 
 The first level adds up parts, and so cannot see what parts do to each other: caches that stay warm, copies
-that the memory plan saves, calls that cost more in a crowd. The second level starts from its answer and
+that the memory plan saves, calls that cost more in a crowd. The graph-level search starts from its answer and
 measures whole programs. A *gene* stands for one distinct sub-graph of the first level's partition,
 everywhere that it occurs, and says which of its ways to run it is used: 0 the first level's, 1 the next
 best backend's, and so on. An *individual* is one gene value a sub-graph.

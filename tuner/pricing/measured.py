@@ -17,7 +17,8 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.structure import Structure
 from tuner.lowering.outline import extract_function, extract_module
 from tuner.lowering.workload_of import workload_of
-from tuner.measuring.measurer import Measurer, MeasureRequest
+from tuner.measuring.measurer import Measurer
+from tuner.measuring.request import MeasureRequest
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid
 from tuner.plan import Figure

@@ -2,9 +2,7 @@
 
 The whole backward of a stage is one call of autograd. Split, the input half stops at the nodes where weights
 come in and keeps the gradients there, and the weight half goes on from them, so that neither does the other's
-work. Gradients are added up a stage at a time and not in `.grad`: a tied weight that two stages of one
-process share has a part from each. Checked in
-tests/tuner/programs/test_autograd_stage.py.
+work. Gradients are added up in `StepResults`. Checked in tests/tuner/programs/test_autograd_stage.py.
 
 Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024, section 2), for the two halves;
 torch.distributed.pipelining, whose functions find the nodes where they part.
@@ -21,8 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from tuner.plan import TensorInfo
-
-Tensors = dict[str, torch.Tensor]
+from tuner.programs.step_results import StepResults, Tensors, total_gradient
 
 LOSS = "loss"
 
@@ -104,16 +101,12 @@ class AutogradStage:
             name: weight for name, weight in stage.module.named_parameters() if weight.requires_grad
         }
         self._kept: dict[int, _Kept] = {}
-        self._gradients: Tensors = {}
-        self._losses: dict[int, float] = {}
-        self._num_micro_batches = 0
+        self._results = StepResults()
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
         self._kept.clear()
-        self._gradients = {}
-        self._losses = {}
-        self._num_micro_batches = num_micro_batches
+        self._results.start(num_micro_batches)
 
     def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Run one action; return what other stages wait for."""
@@ -130,16 +123,15 @@ class AutogradStage:
 
     def gradients(self) -> Tensors:
         """Return each weight's gradient, the mean over the step's micro-batches."""
+        found = self._results.mean_gradients()
         return {
-            name: self._gradients[name] / self._num_micro_batches
-            if name in self._gradients
-            else torch.zeros_like(weight)
+            name: found[name] if name in found else torch.zeros_like(weight)
             for name, weight in self._weights.items()
         }
 
     def losses(self) -> dict[int, float]:
         """Return the loss of each micro-batch; empty but for the last stage."""
-        return dict(self._losses)
+        return dict(self._results.losses)
 
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
         leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
@@ -150,7 +142,7 @@ class AutogradStage:
             known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
             if self._loss is not None:
                 known[LOSS] = self._loss(micro_batch, known)
-                self._losses[micro_batch] = float(known[LOSS].detach())
+                self._results.losses[micro_batch] = float(known[LOSS].detach())
         if not roots:
             return {info.name: known[info.name] for info in self._stage.sent}
         own = {info.name for info in self._stage.outputs} | {LOSS}
@@ -211,13 +203,7 @@ class AutogradStage:
         )
 
     def _add(self, found: Sequence[torch.Tensor | None]) -> None:
-        for name, gradient in zip(self._weights, found, strict=True):
-            if gradient is None:
-                continue
-            if name in self._gradients:
-                self._gradients[name] += gradient
-            else:
-                self._gradients[name] = gradient.clone()
+        self._results.add(zip(self._weights, found, strict=True))
 
     def _returned(
         self, kept: _Kept, found: Sequence[torch.Tensor | None], given: Mapping[str, torch.Tensor]
@@ -226,8 +212,8 @@ class AutogradStage:
         returned = {}
         for (name, leaf), own in zip(kept.leaves.items(), found, strict=True):
             further = given.get(name) if name in self._stage.relayed else None
-            parts = [part for part in (own, further) if part is not None]
-            returned[name] = sum(parts[1:], parts[0]) if parts else torch.zeros_like(leaf)
+            total = total_gradient(own, further)
+            returned[name] = torch.zeros_like(leaf) if total is None else total
         return returned
 
 

@@ -1,27 +1,22 @@
 """A plan's stages as programs for the pipeline engine: compiled by TVM, with torch tensors at the interface.
 
 Each function of a stage is partitioned exactly as the plan says (its sub-graphs and their backends, by
-fingerprint), lowered and built; nothing is searched or measured again. The joint backward and the two halves
-of a split one are programs of their own, so a split schedule does no work twice. Tensors cross by DLPack
-without a copy. Weights are the model's, or drawn from a seed, alike in every process. Stages of a plan for a
-GPU run on torch's current one, in the stream that TVM and torch share by default. Checked in
-tests/tuner/programs/test_compiled_stages.py; on a GPU it was not run yet.
+fingerprint), lowered and built; nothing is searched or measured again. Weights are the model's, or drawn from
+a seed, alike in every process. Stages of a plan for a GPU run on torch's current one, in the stream that TVM
+and torch share by default. Checked in tests/tuner/programs/test_compiled_stages.py; on a GPU it was not run
+yet.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-import tvm
-from torch.utils.dlpack import from_dlpack
-from tvm import relax
 
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
@@ -37,8 +32,9 @@ from tuner.lowering.workload_of import workload_of
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
-from tuner.plan import Figure, ModelPlan, TensorInfo
-from tuner.programs.autograd_stage import StageAction, Tensors
+from tuner.plan import Figure, ModelPlan
+from tuner.programs.compiled_stage import CompiledStage, Machine
+from tuner.programs.step_results import Tensors
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
 from tuner.targets.resolution import resolve_target
@@ -160,135 +156,6 @@ def _aligned(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).clone()
 
 
-class Machine:
-    """A compiled function that takes and returns torch tensors by name."""
-
-    def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
-        self._machine = relax.VirtualMachine(executable, _device(target))
-        self._inputs = [info.name for info in function.inputs]
-        self._outputs = [info.name for info in function.outputs]
-
-    def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
-        """Run on the inputs among the known tensors; return every output by name."""
-        arguments = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
-        results = self._machine["main"](*arguments)
-        return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
-
-
-class CompiledStage:
-    """One stage, ready to run; satisfies the engine's `StageProgram`.
-
-    Args:
-        stage: what it is.
-        machines: its compiled functions by `forward`, `backward`, `backward_input`, `backward_weight`.
-        weights: its weights by name.
-        inputs: gives the user's inputs of a micro-batch.
-        sent_gradients: names of the received tensors whose gradients go back.
-        received_gradients: names of the sent tensors whose gradients come back.
-    """
-
-    def __init__(
-        self,
-        stage: Stage,
-        *,
-        machines: Mapping[str, Machine],
-        weights: Tensors,
-        inputs: Callable[[int], Tensors],
-        sent_gradients: Sequence[str],
-        received_gradients: Sequence[str],
-    ) -> None:
-        self._stage = stage
-        self._machines = machines
-        self._weights = weights
-        self._inputs = inputs
-        self.received = stage.received
-        self.sent = stage.sent
-        self.sent_gradients = _chosen(stage.received, sent_gradients)
-        self.received_gradients = _chosen(stage.sent, received_gradients)
-        self._kept: dict[int, Tensors] = {}
-        self._gradients: Tensors = {}
-        self._losses: dict[int, float] = {}
-        self._num_micro_batches = 0
-
-    def start_step(self, num_micro_batches: int) -> None:
-        """Forget what the step before left."""
-        self._kept.clear()
-        self._gradients = {}
-        self._losses = {}
-        self._num_micro_batches = num_micro_batches
-
-    def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
-        """Run one action; return what other stages wait for.
-
-        Raises:
-            TunerError: the stage has no such function.
-        """
-        match action.kind:
-            case "F":
-                return self._forward(action.micro_batch, given)
-            case "B":
-                return self._backward("backward", action.micro_batch, given, is_last=True)
-            case "I":
-                return self._backward("backward_input", action.micro_batch, given, is_last=False)
-            case _:
-                return self._backward("backward_weight", action.micro_batch, given, is_last=True)
-
-    def gradients(self) -> Tensors:
-        """Return each weight's gradient, the mean over the step's micro-batches."""
-        return {name: total / self._num_micro_batches for name, total in self._gradients.items()}
-
-    def losses(self) -> dict[int, float]:
-        """Return the loss of each micro-batch; empty but for the last stage."""
-        return dict(self._losses)
-
-    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
-        known = {**self._inputs(micro_batch), **given}
-        made = self._machines["forward"]({**known, **self._weights})
-        if not self._stage.sent:
-            for info in self._stage.outputs:
-                if not info.shape:
-                    self._losses[micro_batch] = float(made[info.name])
-        known |= made
-        if "backward" in self._machines:
-            keep = {info.name for info in self._stage.saved}
-            self._kept[micro_batch] = {name: value for name, value in known.items() if name in keep}
-        return {info.name: known[info.name] for info in self._stage.sent}
-
-    def _backward(
-        self, function: str, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_last: bool
-    ) -> Tensors:
-        known = self._kept.pop(micro_batch)
-        known |= {gradient_name(name): value for name, value in given.items()}
-        if function not in self._machines and function == "backward_input":
-            self._kept[micro_batch] = known  # Nothing waits for this stage: its weight half does all.
-            return {}
-        if function not in self._machines:
-            function = "backward"
-        made = self._machines[function]({**known, **self._weights})
-        if not is_last:
-            self._kept[micro_batch] = known | made
-        self._add(made)
-        if function == "backward_weight":
-            return {}
-        return {info.name: self._returned(info.name, made, given) for info in self.sent_gradients}
-
-    def _add(self, made: Tensors) -> None:
-        for name in self._stage.parameters:
-            gradient = made.get(gradient_name(name))
-            if gradient is None:
-                continue
-            if name in self._gradients:
-                self._gradients[name] += gradient
-            else:
-                self._gradients[name] = gradient.clone()
-
-    def _returned(self, name: str, made: Tensors, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a received tensor's gradient: of its use here, of its use further on, or both."""
-        parts = [made.get(gradient_name(name)), given.get(name) if name in self._stage.relayed else None]
-        found = [part for part in parts if part is not None]
-        return found[0] if len(found) == 1 else found[0] + found[1]
-
-
 def reference_step(
     spec: ProgramSpec, num_micro_batches: int
 ) -> tuple[dict[int, float], dict[str, np.ndarray]]:
@@ -371,11 +238,6 @@ def _architecture(target_json: str) -> str:
     return str(json.loads(target_json).get("arch", "unknown")).rstrip("a")
 
 
-def _device(target: Target) -> Any:
-    """Return TVM's handle of the device that this process computes on."""
-    return tvm.cuda(torch.cuda.current_device()) if target.kind == "cuda" else tvm.cpu()
-
-
 def _on_device(tensors: Tensors, target: Target) -> Tensors:
     return {name: tensor.to(target.kind) for name, tensor in tensors.items()}
 
@@ -424,11 +286,6 @@ def _returned_gradients(stages: Sequence[Stage]) -> list[tuple[str, ...]]:
             if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in later)
         )
     return returned
-
-
-def _chosen(infos: Sequence[TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
-    wanted = set(names)
-    return tuple(info for info in infos if info.name in wanted)
 
 
 def _compile(

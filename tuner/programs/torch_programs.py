@@ -21,9 +21,10 @@ from torch.utils import _pytree as pytree
 
 from tuner.errors import TunerError
 from tuner.frontend import MODELS, require_trust
-from tuner.frontend.torch_program import build_torch_module
+from tuner.frontend.torch.program import build_torch_module
 from tuner.plan import ModelPlan
-from tuner.programs.autograd_stage import AutogradStage, Tensors
+from tuner.programs.autograd_stage import AutogradStage
+from tuner.programs.step_results import Tensors
 from tuner.stages.torch_stages import TorchPipeline, split_module
 
 

@@ -5,9 +5,9 @@ does not compute is exactly what a forward must save. They are one program; whic
 backward, the input-gradient half or the weight-gradient half is a question of what is asked for (see
 `tuner.stages.build`).
 
-Each operator's gradient comes from `tuner.stages.gradients`, or from TVM where none stands there. Checked
-against finite differences in tests/tuner/stages/test_gradients.py and against the uncut model in
-tests/tuner/stages/test_build.py.
+Each operator's gradient comes from `tuner.stages.gradients.operator_gradients`, or from TVM where none stands
+there. Checked against finite differences in tests/tuner/stages/gradients/test_operator_gradients.py and
+against the uncut model in tests/tuner/stages/test_build.py.
 
 Source: Griewank and Walther, "Evaluating Derivatives", 2nd ed., section 3.2 (reverse mode); TVM's
 `relax.transform.Gradient` does the same inside one function, but repeats the forward in it and knows one
@@ -23,7 +23,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tuner.stages.gradients import gradient_of
+from tuner.stages.gradients.operator_gradients import gradient_of
 from tuner.stages.program import (
     Binding,
     Expr,

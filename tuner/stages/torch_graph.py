@@ -17,8 +17,8 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tuner.errors import TunerError
-from tuner.frontend.torch_program import quiet_export
-from tuner.frontend.torch_training import find_own_backwards
+from tuner.frontend.torch.program import quiet_export
+from tuner.frontend.torch.training import find_own_backwards
 
 _STATE = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 """Kinds of inputs of an exported program that are tensors of the module."""

@@ -106,7 +106,7 @@ def ensure_probed(
     again = take()
     store.append_many(again)
     for sentence in probe_contradictions(store, target=target, environment=environment):
-        logger.warning("of the device, %s; predictions start from the kernels instead", sentence)
+        logger.warning("the device's probes are too slow: %s; predictions start from the kernels", sentence)
     return missing + len(again)
 
 

@@ -6,7 +6,7 @@ Checked in tests/tuner/tuning/test_tune.py.
 from __future__ import annotations
 
 from tuner.errors import TunerError
-from tuner.measuring.measurer import MeasureRequest
+from tuner.measuring.request import MeasureRequest
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
 from tuner.pricing.measured import price_of

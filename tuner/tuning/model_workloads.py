@@ -1,7 +1,7 @@
 """The workloads of a model, for look-ups in the records without measuring anything.
 
 The workloads are those of the partition search: the model's function as a whole, and every sub-graph that
-some backend could run, a repeated one once. Checked in tests/scripts/test_records_command.py.
+some backend could run, a repeated one once. Checked in tests/scripts/commands/test_records.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Partition an entire model: the mix of backends measured end to end against each single backend.
 
+    price      each candidate partition, measured alone or predicted           price_function
+    propose    whole programs, each measured once (`tuner.tuning.strategies`)  propose
+    race       the fastest of them, measured again in turn                     choose
+    check      the winner's results; a wrong part is left out, and again       check_whole
+
 What is measured is the model's `main`: the outputs, or for training the loss. The sum of parts stands beside
 the measured latency, because launches and caches make the two differ; so the mix is the winner of a race
-between whole programs: the search's first answer, coarser ones, answers that leave backends out, each single
-backend, and what an evolutionary search finds from there. Results are checked against the program that the
-model was imported from, or else against the unpartitioned model on random inputs. Checked in
-tests/tuner/tuning/test_tune.py.
+between whole programs. Results are checked against the program that the model was imported from, or else
+against the unpartitioned model on random inputs. Checked in tests/tuner/tuning/test_tune.py.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from tuner.tuning.partitioned_function import (
     with_runner_ups,
 )
 from tuner.tuning.session import Session
-from tuner.tuning.strategies import propose, refinements_of
+from tuner.tuning.strategies.propose import propose, refinements_of
 from tuner.tuning.wrong_parts import WrongPart, leave_out
 
 
@@ -88,20 +91,20 @@ class PartitionedModel:
 
 
 def partition_model(
-    model: Model, session: Session, *, second_level: int = 0, coarser: bool = False
+    model: Model, session: Session, *, graph_level_search: int = 0, coarser: bool = False
 ) -> PartitionedModel:
     """Choose who runs which part of a model's function, and measure the choice end to end.
 
     The sum of parts leaves out what parts do to each other, so several whole programs are measured: the
     search's partition, coarser ones, those without some of the backends, each single backend, and what the
-    second level finds. The fastest of them, every single backend among them, race in turn
+    graph-level search finds. The fastest of them, every single backend among them, race in turn
     (`tuner.measuring.race`). The winner's results are compared with the unpartitioned model's; a part that
     makes them wrong is left out, with a warning and a record, and the choice is made again.
 
     Args:
         model: what is partitioned.
         session: what measures.
-        second_level: whole programs that an evolutionary search may measure, from the first answer on.
+        graph_level_search: whole programs that an evolutionary search may measure, from the first answer on.
         coarser: whether fewer and larger parts are measured too, which pay off where crossing a boundary
             costs more than isolated parts show: partitions found with higher launch penalties, the first
             answer with neighbouring parts of one backend merged (`tuner.partition.coalesce`), and partitions
@@ -116,7 +119,7 @@ def partition_model(
     all_priced = price_function(
         session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
     )
-    refinements = refinements_of(second_level=second_level, coarser=coarser)
+    refinements = refinements_of(graph_level_search=graph_level_search, coarser=coarser)
     wrong: list[WrongPart] = []
     while True:
         priced = leave_out(all_priced, wrong)

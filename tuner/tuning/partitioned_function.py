@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from records import Workload
+from records.backend_names import kept_name
 from tuner.graph import DataflowGraph, NodeSet
 from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.lowering.backend_specs import gather_specs
@@ -179,7 +180,7 @@ def of_partition(priced: PricedFunction, partition: Partition) -> PartitionedFun
 
 
 def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> PartitionedFunction:
-    """Return a partition of given parts, as the second level finds it: cheapest end to end, not by sum.
+    """Return a partition of given parts, as the graph-level search finds it: cheapest end to end, not by sum.
 
     Its parts have no runner-ups: `with_runner_ups` finds them for the one that is chosen.
 
@@ -286,7 +287,7 @@ def _prefer(
 
 def _fingerprint(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> str:
     parts = sorted(
-        f"{candidate.sub_graph.inside.bits:x}:{candidate.backend}:{candidate.sub_graph.label}"
+        f"{candidate.sub_graph.inside.bits:x}:{kept_name(candidate.backend)}:{candidate.sub_graph.label}"
         for candidate in chosen
     )
     return hashlib.blake2b(f"{len(graph)};{';'.join(parts)}".encode(), digest_size=8).hexdigest()

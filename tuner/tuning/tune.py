@@ -29,14 +29,14 @@ class TuningSettings:
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.
-        second_level: whole programs that the second level of the partition search may measure.
+        graph_level_search: whole programs that the graph-level search may measure.
     """
 
     num_stages: int
     cuts: Sequence[str] | None = None
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
-    second_level: int = 0
+    graph_level_search: int = 0
 
 
 def tune_model(
@@ -59,7 +59,7 @@ def tune_model(
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
-    whole = partition_model(model, session, second_level=settings.second_level)
+    whole = partition_model(model, session, graph_level_search=settings.graph_level_search)
     measured = measure_stages(
         model,
         session,

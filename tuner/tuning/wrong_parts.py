@@ -17,8 +17,9 @@ from tuner.backends.protocol import settings_for
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.outline import extract_function, extract_module, order_partitions, outline_partitions
-from tuner.measuring.measurer import Measurer, MeasureRequest
+from tuner.measuring.measurer import Measurer
 from tuner.measuring.messages import WRONG_NUMBERS
+from tuner.measuring.request import MeasureRequest
 from tuner.numerical_error import Deviation
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid

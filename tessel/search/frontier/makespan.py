@@ -26,6 +26,7 @@ from tessel.search.frontier.open_ranges import Frontier
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams
+from tessel.search.model.instance import build_instance
 
 MAX_SHARE = 0.25
 """Part of the budget left that one point may take at first, so that a hard one does not hide the others."""
@@ -120,6 +121,7 @@ class _Searches:
     budget: SearchBudget
     found: list[Schedule] = field(default_factory=list)
     turns: Counter[int] = field(default_factory=Counter)
+    least: dict[int, int] = field(default_factory=dict)
 
     def search(self, limit: int | None, *, turn: int = 0) -> Schedule:
         """Search one limit, from the best schedule that fits it."""
@@ -191,7 +193,7 @@ class _Searches:
     def _bound_under(self, limit: int) -> int:
         """What was proven under a limit holds under every lower one."""
         proven = (each.lower_bound for each in self.found if each.memory is None or each.memory[0] >= limit)
-        own = makespan_lower_bound(
-            self.placement, micro_batches=self.micro_batches, memory=(limit,) * self.placement.devices
-        )
-        return max(own, *proven)
+        if limit not in self.least:
+            limited = build_instance(self.placement, micro_batches=self.micro_batches, memory=limit)
+            self.least[limit] = makespan_lower_bound(limited)
+        return max(self.least[limit], *proven)

@@ -20,6 +20,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 
+SEARCH = PACKAGE.parent
+"""The rooms that hold compiled functions."""
+
 LONGEST_COMPILING_S = 300
 """Seconds after which a process that was to compile is taken for dead."""
 
@@ -34,7 +37,7 @@ def is_compiled() -> bool:
 
 def stamp_path() -> Path:
     """Return the file that says so; its name holds what machine code depends on."""
-    sources = (path.stat() for path in sorted(PACKAGE.glob("*.py")) if b"@compiled" in path.read_bytes())
+    sources = (path.stat() for path in sorted(SEARCH.rglob("*.py")) if b"@compiled" in path.read_bytes())
     parts = (
         *((stat.st_mtime_ns, stat.st_size) for stat in sources),
         (sys.version, version("numba"), platform.machine(), _processor()),
@@ -59,7 +62,7 @@ def compile_in_background() -> None:
     claim.touch()
     subprocess.Popen(
         _COMPILE_ALL,
-        cwd=PACKAGE.parent.parent,
+        cwd=SEARCH.parent.parent,
         env={name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

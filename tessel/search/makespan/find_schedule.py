@@ -1,10 +1,11 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
-        → repetends with warm-up and cool-down
-        → tabu search and tighter bounds in turn, until proven or the budget is used up → schedule
+        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, CP-SAT in
+          turn, until proven or the budget is used up → schedule
 
-Every phase offers schedules to one incumbent, so the answer only gets better with work, and an interrupt
+Every phase offers schedules to one incumbent, and what comes next depends on the work done so far, never on
+the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt
 returns the best so far. Under a limit no phase can dead-lock (`tessel.search.makespan.list_scheduling`). The
 budget is looked at between rounds of fixed size, each charged for its work, so equal work gives equal
 answers. What the model leaves out is what placements leave out: contention between transfers. Checked in
@@ -21,14 +22,15 @@ import numpy as np
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
+from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.initial_schedules import offer_rules
+from tessel.search.makespan.initial_schedules import offer_list_schedules, offer_rules, offer_serial
 from tessel.search.makespan.iterated_local_search import NearbySearch
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
-from tessel.search.makespan.params import MakespanParams
+from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.prover import Prover
 from tessel.search.makespan.repeating_part import schedule_of
-from tessel.search.makespan.warmup_cooldown import offer_ramps
+from tessel.search.makespan.warmup_cooldown import RepetendSearch
 from tessel.search.model.instance import Instance, IntArray, build_instance
 
 logger = logging.getLogger(__name__)
@@ -64,8 +66,8 @@ def find_schedule(
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device or one for all; None for none.
         budget: what may be spent, who is told of each shorter schedule, and the clock; `DEFAULT_WORK` units
-            of work if left out. A schedule comes back however little it is; rules that would take more than
-            is left are left out.
+            of work if left out. A schedule comes back however little it is, and so do the hand-written
+            rules, which take time linear in the tasks.
         time_limit_s: in place of a budget: seconds for everything, > 0, without a limit on work, so that the
             answer depends on how fast the machine is. What is under way when they are over takes some
             hundredths of a second to stop.
@@ -83,7 +85,7 @@ def find_schedule(
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
     best = Incumbent(
         instance=instance,
-        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=instance.memory),
+        lower_bound=makespan_lower_bound(instance),
         budget=_budget_of_search(budget, instance),
         params=params or MakespanParams(),
         on_better=budget.report,
@@ -92,8 +94,9 @@ def find_schedule(
     try:
         if start_from is not None:
             best.offer(_starts_of(start_from, instance), start_from.found_by)
+        offer_serial(best)
         offer_rules(best)
-        offer_ramps(best)
+        offer_list_schedules(best)
         _improve(best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
@@ -131,13 +134,17 @@ def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
 
 
 def _improve(best: Incumbent, *, seed: int) -> None:
-    """Search near the best and other good schedules and raise the bound, a round each in turn."""
-    prover = Prover.of(best)
+    """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
+    repetends, prover = RepetendSearch.of(best), Prover.of(best)
+    model = ConstraintSearch.of(best, seed=seed)
+    repetends.run()
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
-    while not best.is_over:
+    while not best.is_over and Phase.TABU_SEARCH not in best.params.left_out:
         nearby.search_round()
+        repetends.run()
         prover.run()
+        model.run()
 
 
 def _schedule_of(best: Incumbent) -> Schedule:
@@ -147,5 +154,5 @@ def _schedule_of(best: Incumbent) -> Schedule:
         found.start,
         lower_bound=best.lower_bound,
         search_seconds=best.budget.elapsed_s,
-        found_by=found.found_by,
+        found_by=f"{found.found_by}{best.proof}",
     )

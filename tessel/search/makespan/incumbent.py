@@ -61,6 +61,7 @@ class Incumbent:
         on_better: told makespan, bound and method of each better schedule.
         best: the best schedule.
         elites: different good schedules, shortest first.
+        proof: what is added to the method where another solver has proven the bound.
     """
 
     instance: Instance
@@ -70,6 +71,7 @@ class Incumbent:
     on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
     best: FoundSchedule = field(default_factory=FoundSchedule)
     elites: list[Elite] = field(default_factory=list)
+    proof: str = ""
 
     @property
     def makespan(self) -> int:

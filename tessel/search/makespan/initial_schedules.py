@@ -1,66 +1,75 @@
 """Quick first schedules: one micro-batch after the other, hand-written rules, and urgencies.
 
+The first one always exists, and the rules come next, before any limit is looked at: they take time linear in
+the tasks, and the answer is never to be longer than one of them that fits.
+
 An urgency is the priority α·m·T - tail(b): the longest way to the end first, with the micro-batches T steps
 of the busiest device apart. α = 0 runs all forwards first, α = 1 keeps a steady rhythm, and a large α
 finishes what was begun. Each is tried idle-free and with idling, and with every choice fixed to each of its
-options. Checked in tests/tessel/search/makespan/test_find_schedule.py.
+options. Checked in tests/tessel/search/makespan/test_initial_schedules.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tessel.errors import ScheduleError
-from tessel.handwritten import HANDWRITTEN, Rule
-from tessel.handwritten.rule import find_excess
+from tessel.handwritten import HANDWRITTEN, Rule, StreamRule
 from tessel.handwritten.strongest import MAX_TASKS
-from tessel.orders import Task
-from tessel.placement import Placement
-from tessel.search.makespan.device_orders import earliest_starts, keeps_limits, orders_of_devices
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.list_scheduling import NEVER, list_schedule
+from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
+from tessel.search.makespan.option_flips import start_in_sequence
+from tessel.search.makespan.params import Phase
+from tessel.search.makespan.rule_schedules import rule_schedules
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
-MAX_TASKS_UNASKED = MAX_TASKS
-"""Tasks of a schedule up to which a rule just runs, in some tenths of a second at most."""
+OPERATIONS_A_TASK = 2_000
+"""Charged for each task of a rule."""
 
-OPERATIONS_A_TASK = 5_000
-"""Charged for each task of a rule that is written down as instructions."""
+OPERATIONS_A_TASK_ARRANGED = 100_000
+"""Charged for each task of a rule whose instructions take more than linear time to write."""
 
-OPERATIONS_A_SIMULATED_TASK = 20_000
-"""Charged for each task of a rule that is simulated: where it has a placement that is no chain."""
 
-RUNS_UNDER_LIMIT = 3
-"""Simulations of a rule that lowers its own limits until it fits."""
+def offer_serial(best: Incumbent) -> None:
+    """Offer a schedule that always exists: one micro-batch after the other, where that keeps the limits."""
+    best.offer(_first_schedule(best.instance), "serial")
 
 
 def offer_rules(best: Incumbent) -> None:
-    """PricedCandidate one schedule that always exists, then the hand-written ones that fit, then the
-    urgencies."""
-    instance = best.instance
-    best.offer(_one_after_the_other(instance.arrays), "serial")
-    for rule in _affordable(best):
-        if best.budget.is_interrupted:
+    """Offer the hand-written rules that fit, however small the budget; large ones only as published."""
+    if Phase.HANDWRITTEN in best.params.left_out:
+        return
+    num_tasks = best.instance.num_tasks
+    is_large = num_tasks > MAX_TASKS
+    for rule in HANDWRITTEN:
+        if best.budget.is_interrupted or best.makespan <= best.lower_bound:
             return
-        for start in _starts_of(rule, instance):
+        operations = num_tasks * (OPERATIONS_A_TASK if _is_linear(rule) else OPERATIONS_A_TASK_ARRANGED)
+        if is_large and not _is_linear(rule) and not best.budget.covers(operations):
+            continue
+        is_any = False
+        for start in rule_schedules(rule, best.instance, variants=not is_large):
             best.offer(start, rule.name)
-    stride = _busiest_work(instance.placement)
+            is_any = True
+        best.budget.charge(operations if is_any else num_tasks)
+
+
+def offer_list_schedules(best: Incumbent) -> None:
+    """Offer the schedules of all urgencies, as far as the budget allows."""
+    instance = best.instance
+    stride = max(1, int(instance.least_work().max()))
     for options in _option_presets(instance.arrays):
         for rhythm in best.params.rhythms:
             for is_active in (False, True):
-                if best.is_over:
+                if best.is_over or Phase.LIST_SCHEDULING in best.params.left_out:
                     return
                 _offer_urgency(best, options, stride=round(rhythm * stride), is_active=is_active)
 
 
-def _busiest_work(placement: Placement) -> int:
-    """Return the steps that one micro-batch keeps the busiest device at work, at least 1."""
-    return max(1, *(placement.work(device) for device in range(placement.devices)))
+def _is_linear(rule: Rule) -> bool:
+    return not isinstance(rule, StreamRule) or rule.is_linear
 
 
 def _option_presets(arrays: InstanceArrays) -> Iterator[IntArray]:
@@ -131,10 +140,24 @@ def _touches(arrays: InstanceArrays, devices: Sequence[int], num_choices: int) -
 def _offer_urgency(best: Incumbent, options: IntArray, *, stride: int, is_active: bool) -> None:
     arrays = best.instance.arrays
     rhythm = np.arange(arrays.micro_batches, dtype=np.int64)[:, None] * stride
-    priority = (rhythm - arrays.tail[None, :]).reshape(-1)
-    start = np.empty(len(priority), dtype=np.int64)
-    if list_schedule(arrays, priority, options.copy(), is_active, start, best.budget) >= 0:
+    dispatch = by_priority(arrays, (rhythm - arrays.tail[None, :]).reshape(-1))
+    start = np.empty(len(dispatch.priority), dtype=np.int64)
+    listing = list_schedule(arrays, dispatch, options.copy(), start, best.budget, is_active=is_active)
+    if listing is not None:
         best.offer(start, "list scheduling")
+
+
+def _first_schedule(instance: Instance) -> IntArray:
+    """The tasks in the order by which the instance is known to have a schedule."""
+    arrays = instance.arrays
+    if instance.first_tasks is None:
+        return _one_after_the_other(arrays)
+    sequence = np.array([m * arrays.num_blocks + block for block, m in instance.first_tasks], dtype=np.int64)
+    options = np.repeat(arrays.default_option[:, None], arrays.micro_batches, axis=1)
+    start = np.full(instance.num_tasks, -1, dtype=np.int64)
+    is_valid = start_in_sequence(arrays, sequence, options, start)
+    assert is_valid  # it was found as an order that keeps the limits
+    return start
 
 
 def _one_after_the_other(arrays: InstanceArrays) -> IntArray:
@@ -167,50 +190,3 @@ def _start_of_one(arrays: InstanceArrays) -> IntArray:
         for device in devices:
             free[device] = earliest + int(arrays.span[block])
     return start
-
-
-def _affordable(best: Incumbent) -> Iterator[Rule]:
-    """Yield the rules and charge for each; of a large schedule the quickest first, as the budget allows."""
-    num_tasks = best.instance.num_tasks
-    is_large = num_tasks > MAX_TASKS_UNASKED
-    rules = sorted(HANDWRITTEN, key=lambda rule: rule.needs_limit) if is_large else HANDWRITTEN
-    for rule in rules:
-        operations = num_tasks * OPERATIONS_A_TASK
-        if rule.needs_limit:
-            operations = num_tasks * OPERATIONS_A_SIMULATED_TASK * RUNS_UNDER_LIMIT
-        if is_large and not best.budget.covers(operations):
-            continue
-        yield rule
-        best.budget.charge(operations)
-
-
-def _starts_of(rule: Rule, instance: Instance) -> Iterator[IntArray]:
-    """Yield the starts by task of every way to follow a rule that fits; none where it does not apply."""
-    arrays = instance.arrays
-    ways = rule.every_orders(instance.placement, micro_batches=instance.micro_batches, memory=instance.memory)
-    if instance.num_tasks > MAX_TASKS:
-        ways = itertools.islice(ways, 1)
-    with contextlib.suppress(ScheduleError):
-        for by_device in ways:
-            orders = orders_of_devices(arrays, [_task_numbers(arrays, tasks) for tasks in by_device])
-            if orders is None:
-                continue
-            start = earliest_starts(arrays, orders)
-            if keeps_limits(arrays, orders) or _fits_at_once(instance, start):
-                yield start
-
-
-def _task_numbers(arrays: InstanceArrays, tasks: Sequence[Task]) -> IntArray:
-    numbers = np.array(tasks, dtype=np.int64).reshape(-1, 2)
-    found: IntArray = numbers[:, 1] * arrays.num_blocks + numbers[:, 0]
-    return found
-
-
-def _fits_at_once(instance: Instance, start: IntArray) -> bool:
-    """Return whether the limits are kept if blocks of span 0 add and free in one step."""
-    placement, memory = instance.placement, instance.memory
-    if memory is None or all(block.span > 0 for block in placement.blocks if block.memory):
-        return False
-    size = len(placement.blocks)
-    starts = {(task % size, task // size): int(start[task]) for task in np.flatnonzero(start >= 0).tolist()}
-    return find_excess(placement, starts, memory) is None

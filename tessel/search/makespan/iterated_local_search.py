@@ -17,6 +17,7 @@ from tessel.search.makespan.device_orders import Orders, orders_of
 from tessel.search.makespan.incumbent import Elite, Incumbent
 from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.makespan.option_flips import flip_options
+from tessel.search.makespan.params import Phase
 from tessel.search.makespan.tabu_search import search_neighbourhood
 
 ROUND_TASKS = 1_000_000
@@ -104,8 +105,11 @@ class NearbySearch:
         patience = min(params.min_patience + 4 * len(start), params.max_patience)
         if elite.visits > 0:
             self.state = next_state(self.state)
-            kicks = 2 + below(self.state, params.max_kicks)
-            has_choices = len(self.best.instance.arrays.default_option) > 0
+            kicks = 0 if Phase.KICKS in params.left_out else 2 + below(self.state, params.max_kicks)
+            has_choices = (
+                len(self.best.instance.arrays.default_option) > 0
+                and Phase.OPTION_FLIPS not in params.left_out
+            )
             if below(next_state(self.state), 16) < params.flips_in_16 and has_choices:
                 flipped, self.state = flip_options(self.best.instance.arrays, start, self.state)
                 if flipped is not None:

@@ -17,138 +17,143 @@ Checked in tests/tessel/search/makespan/test_lower_bounds.py against exhaustive 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tessel.placement import Block, Placement
-from tessel.search.model.distances import (
-    least_distances_from,
-    least_distances_from_start,
-    least_distances_to_end,
-)
+from tessel.search.model.instance import Instance
+from tessel.search.model.precedence import UNREACHABLE, least_distances_from
 
 MAX_COMBINATIONS = 256
 """Combinations of options on one device that are looked at; the memory bound is left out beyond."""
 
 
-def makespan_lower_bound(
-    placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
-) -> int:
-    """Return a makespan that no schedule under the limits can beat.
-
-    Args:
-        placement: blocks of one micro-batch.
-        micro_batches: how many are run, >= 1.
-        memory: limit in units, one a device; None for none.
-    """
-    heads = least_distances_from_start(placement)
-    tails = least_distances_to_end(placement)
-    bounds = [_path_bound(placement, heads, tails)]
-    for device in range(placement.devices):
-        bounds.append(_work_bound(placement, device, heads, tails, micro_batches))
-        if memory is not None:
-            bounds.append(_memory_bound(placement, device, heads, tails, micro_batches, memory[device]))
+def makespan_lower_bound(instance: Instance) -> int:
+    """Return a makespan that no schedule of the instance can beat; O(blocks on a device squared) for each."""
+    arrays = instance.arrays
+    blocks = _Blocks(
+        span=arrays.span.tolist(),
+        memory=arrays.memory.tolist(),
+        head=arrays.head.tolist(),
+        tail=arrays.tail.tolist(),
+        choice=arrays.choice.tolist(),
+        option=arrays.option.tolist(),
+        num_options=instance.precedence.num_options.tolist(),
+    )
+    bounds = [_path_bound(blocks)]
+    for device in range(arrays.num_devices):
+        here = arrays.on[arrays.on_start[device] : arrays.on_start[device + 1]].tolist()
+        bounds.append(_work_bound(blocks, here, instance.micro_batches))
+        if instance.memory is not None:
+            bounds.append(_memory_bound(instance, blocks, here, instance.memory[device]))
     return max(bounds)
 
 
-def _path_bound(placement: Placement, heads: Sequence[int], tails: Sequence[int]) -> int:
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Numbers by block, and the number of options by choice."""
+
+    span: Sequence[int]
+    memory: Sequence[int]
+    head: Sequence[int]
+    tail: Sequence[int]
+    choice: Sequence[int]
+    option: Sequence[int]
+    num_options: Sequence[int]
+
+    def by_option(self, members: Iterable[int]) -> Mapping[int, list[list[int]]]:
+        """Return, for each choice with one of these blocks, the blocks of each option among them."""
+        found: dict[int, list[list[int]]] = {}
+        for block in members:
+            choice = self.choice[block]
+            if choice >= 0:
+                rows = found.setdefault(choice, [[] for _ in range(self.num_options[choice])])
+                rows[self.option[block]].append(block)
+        return found
+
+
+def _path_bound(blocks: _Blocks) -> int:
     """A micro-batch runs every block outside choices, and one option of each choice."""
-    through = [head + tail for head, tail in zip(heads, tails, strict=True)]
-    index = placement.index_by_name
-    optional = {name for choice in placement.choices for option in choice.options for name in option}
-    fixed = [through[index[block.name]] for block in placement.blocks if block.name not in optional]
+    through = [head + tail for head, tail in zip(blocks.head, blocks.tail, strict=True)]
+    fixed = [steps for steps, choice in zip(through, blocks.choice, strict=True) if choice < 0]
     chosen = [
-        min(max(through[index[name]] for name in option) for option in choice.options)
-        for choice in placement.choices
+        min(max(through[block] for block in option) for option in options)
+        for options in blocks.by_option(range(len(through))).values()
     ]
     return max(fixed + chosen)
 
 
-def _work_bound(
-    placement: Placement, device: int, heads: Sequence[int], tails: Sequence[int], micro_batches: int
-) -> int:
+def _work_bound(blocks: _Blocks, here: Sequence[int], micro_batches: int) -> int:
     """The best pair of thresholds for head and tail; O(blocks²) on the device."""
-    index = placement.index_by_name
-    here = [block for block in placement.blocks if device in block.devices]
-    head = {block.name: heads[index[block.name]] for block in here}
-    tail = {block.name: tails[index[block.name]] - block.span for block in here}
+    after = {block: blocks.tail[block] - blocks.span[block] for block in here}
     best = 0
-    for least_head in sorted(set(head.values())):
-        for least_tail in sorted(set(tail.values())):
-            inside = {
-                block.name: block
-                for block in here
-                if head[block.name] >= least_head and tail[block.name] >= least_tail
-            }
-            work = _least_work(placement, inside)
+    for least_head in sorted({blocks.head[block] for block in here}):
+        for least_tail in sorted(set(after.values())):
+            inside = [
+                block for block in here if blocks.head[block] >= least_head and after[block] >= least_tail
+            ]
+            work = _least_work(blocks, inside)
             if work:
                 best = max(best, least_head + micro_batches * work + least_tail)
     return best
 
 
-def _least_work(placement: Placement, inside: dict[str, Block]) -> int:
+def _least_work(blocks: _Blocks, inside: Sequence[int]) -> int:
     """Steps that one micro-batch spends in these blocks at least."""
-    optional = {name for choice in placement.choices for option in choice.options for name in option}
-    fixed = sum(block.span for name, block in inside.items() if name not in optional)
+    fixed = sum(blocks.span[block] for block in inside if blocks.choice[block] < 0)
     return fixed + sum(
-        min(sum(inside[name].span for name in option if name in inside) for option in choice.options)
-        for choice in placement.choices
+        min(sum(blocks.span[block] for block in option) for option in options)
+        for options in blocks.by_option(inside).values()
     )
 
 
-def _memory_bound(
-    placement: Placement,
-    device: int,
-    heads: Sequence[int],
-    tails: Sequence[int],
-    micro_batches: int,
-    limit: int,
-) -> int:
+def _memory_bound(instance: Instance, blocks: _Blocks, on_device: Sequence[int], limit: int) -> int:
     """Unit-steps of all micro-batches over the limit, and the time before the first and after the last."""
-    here = [block for block in placement.blocks if device in block.devices and block.memory]
-    names = {block.name for block in here}
-    choices = [
-        [[name for name in option if name in names] for option in choice.options]
-        for choice in placement.choices
-        if any(name in names for option in choice.options for name in option)
-    ]
-    optional = {name for options in choices for option in options for name in option}
+    here = [block for block in on_device if blocks.memory[block]]
+    choices = blocks.by_option(here).values()
     combinations = list(itertools.islice(itertools.product(*choices), MAX_COMBINATIONS + 1))
-    if len(combinations) > MAX_COMBINATIONS or limit <= 0:
+    if len(combinations) > MAX_COMBINATIONS or limit <= 0 or not here:
         return 0
-    least = None
     # where an adding block takes no time, it may start when a freeing one does
-    is_lived_out = all(block.span > 0 for block in here if block.memory > 0)
+    is_lived_out = all(blocks.span[block] > 0 for block in here if blocks.memory[block] > 0)
+    least = None
+    distance: dict[int, Sequence[int]] = {}
     for chosen in combinations:
         kept = set(itertools.chain.from_iterable(chosen))
-        run = [block for block in here if block.name not in optional or block.name in kept]
-        lived = _least_unit_steps(placement, run)
+        run = [block for block in here if blocks.choice[block] < 0 or block in kept]
+        lived = _least_unit_steps(instance, blocks, run, distance)
         if lived and is_lived_out:
-            lived += sum(-block.memory * block.span for block in run if block.memory < 0)
+            frees = (block for block in run if blocks.memory[block] < 0)
+            lived += sum(-blocks.memory[block] * blocks.span[block] for block in frees)
         least = lived if least is None else min(least, lived)
     if not least:
         return 0
-    index = placement.index_by_name
-    before = min(heads[index[block.name]] for block in here if block.memory > 0)
-    after = min(tails[index[block.name]] - block.span * is_lived_out for block in here if block.memory < 0)
-    return before + -(-micro_batches * least // limit) + after
+    before = min(blocks.head[block] for block in here if blocks.memory[block] > 0)
+    after = min(
+        blocks.tail[block] - blocks.span[block] * is_lived_out for block in here if blocks.memory[block] < 0
+    )
+    return before + -(-instance.micro_batches * least // limit) + after
 
 
-def _least_unit_steps(placement: Placement, blocks: Sequence[Block]) -> int:
+def _least_unit_steps(
+    instance: Instance, blocks: _Blocks, run: Sequence[int], distance: dict[int, Sequence[int]]
+) -> int:
     """Return what one micro-batch's memory takes up at least, or 0 where that cannot be said.
 
     The unit-steps are the starts of the frees minus the starts of the adds, weighted by their units. Any way
     of matching frees to adds that must come before them proves a bound; the farthest pairs are matched first.
     """
-    adds = {block.name: block.memory for block in blocks if block.memory > 0}
-    frees = {block.name: -block.memory for block in blocks if block.memory < 0}
+    adds = {block: blocks.memory[block] for block in run if blocks.memory[block] > 0}
+    frees = {block: -blocks.memory[block] for block in run if blocks.memory[block] < 0}
     if sum(adds.values()) != sum(frees.values()):
         return 0
-    distance = {source: least_distances_from(placement, source) for source in adds}
+    for source in adds:
+        if source not in distance:
+            distance[source] = least_distances_from(instance.precedence, source).tolist()
     pairs = sorted(
         (-distance[source][target], source, target)
         for source in adds
         for target in frees
-        if target in distance[source]
+        if distance[source][target] > UNREACHABLE
     )
     total = 0
     for steps, source, target in pairs:

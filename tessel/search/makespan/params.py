@@ -1,6 +1,8 @@
 """How the search for whole schedules divides its work, with the reason for each default.
 
-Any values give valid schedules: they decide only what a budget is spent on. What is not here is either part
+Any values give valid schedules: they decide only what a budget is spent on. None of them is a part of the
+whole budget: what comes next depends on the work done so far alone, so that a search with a higher limit
+does all that one with a lower limit does, and then goes on. What is not here is either part
 of the model (bounds, charges for work) or has never been seen to matter.
 Checked in tests/tessel/search/test_params.py.
 """
@@ -8,6 +10,20 @@ Checked in tests/tessel/search/test_params.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What a search for whole schedules consists of, beside one schedule that always exists."""
+
+    HANDWRITTEN = "hand-written rules"
+    LIST_SCHEDULING = "list scheduling"
+    REPETENDS = "repetends with ramps"
+    TABU_SEARCH = "tabu search"
+    KICKS = "random moves"
+    OPTION_FLIPS = "option flips"
+    DECISION_DIAGRAMS = "decision diagrams"
+    CP_SAT = "CP-SAT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +36,9 @@ class MakespanParams:
             device's work, >= 0; the usual winners first.
         repetend_copies: copies of each block in the repetends that are cut to whole schedules, >= 1: one
             repeats soonest, several use a tight limit better.
-        repetend_share: part of the budget left for each of those, above 0, at most 1; they are a start, and
-            the rest of the search goes on.
+        first_repetend_work: units of work for each of those at first, above 0: it is enough for most.
+        repetend_share: where it is not, they are searched again with four times as much when that is at most
+            this part of the work done, above 0, at most 1.
         max_kicks: most random moves at the start of a later visit to an elite, >= 1.
         min_patience: moves without an improvement after which a visit ends, >= 1; each task adds four.
         max_patience: most such moves, >= `min_patience`.
@@ -34,13 +51,16 @@ class MakespanParams:
         bound_share: part of the work that goes into lower bounds, 0 to 1; the rest goes into schedules.
         bound_share_while_stuck: part more of the work since the best schedule was found, 0 to 1: it may well
             be optimal.
-        first_bound_share: part of the whole budget that the first bounds may take ahead of that, 0 to 1.
+        first_bound_work: units of work that the first bounds may take ahead of that, >= 0.
+        left_out: phases that are not run: what each is worth is measured by leaving it out
+            (`python -m benchmarks.search_ablation`).
     """
 
     num_elites: int = 10
     rhythms: tuple[float, ...] = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
     repetend_copies: tuple[int, ...] = (1, 3)
-    repetend_share: float = 0.1
+    first_repetend_work: float = 0.05
+    repetend_share: float = 0.2
     max_kicks: int = 16
     min_patience: int = 200
     max_patience: int = 2_000
@@ -48,13 +68,19 @@ class MakespanParams:
     flips_in_16: int = 13
     bound_share: float = 0.15
     bound_share_while_stuck: float = 0.3
-    first_bound_share: float = 0.05
+    first_bound_work: float = 0.03
+    left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("num_elites", "max_kicks", "min_patience", "max_patience", "flip_patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, and the search needs one; give 1 or more")
-        for name in ("bound_share", "bound_share_while_stuck", "first_bound_share"):
+        if not self.first_repetend_work > 0 or not self.first_bound_work >= 0:
+            raise ValueError(
+                f"first_repetend_work is {self.first_repetend_work} and first_bound_work "
+                f"{self.first_bound_work}, which is too little; give more than 0, and 0 or more"
+            )
+        for name in ("bound_share", "bound_share_while_stuck"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, which is no share; give 0 to 1")
         if not 0 < self.repetend_share <= 1:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.model.problem import Problem, make_problem
+from tessel.search.makespan.params import Phase
+from tessel.search.model.problem import Problem
 
 OPERATIONS_A_DIAGRAM = 1_000_000
 """Charged for the first layer's arrays."""
@@ -49,9 +51,9 @@ class Prover:
     def of(cls, best: Incumbent) -> Prover:
         """Return a prover that has not begun."""
         instance = best.instance
-        has_choices = bool(instance.placement.choices)
-        problem = None if has_choices else make_problem(instance.placement, memory=instance.memory)
-        return cls(problem, best, best.params.first_bound_share * best.budget.operations_left)
+        has_choices = bool(instance.placement.choices) or Phase.DECISION_DIAGRAMS in best.params.left_out
+        problem = None if has_choices else instance.problem()
+        return cls(problem, best, best.params.first_bound_work * OPERATIONS_A_UNIT)
 
     def run(self) -> None:
         """Go on as long as there is something to do and the share of the work is not used up."""

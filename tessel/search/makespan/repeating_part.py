@@ -11,16 +11,19 @@ validation.
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
-
 import numpy as np
 
 from tessel.schedule.schedule import Repetend, Schedule
-from tessel.search.model.instance import Instance, InstanceArrays, IntArray
+from tessel.search.model.instance import Instance, IntArray
 
 MAX_COPIES = 8
 """Most micro-batches in a period that are looked for."""
+
+SAMPLED_BLOCKS = 8
+"""Blocks that are looked at before all are, about."""
+
+SAMPLED_DISTANCES = 20_000
+"""Distances between copies that are counted, about."""
 
 
 def find_repeating_part(instance: Instance, start: IntArray) -> Repetend | None:
@@ -30,13 +33,17 @@ def find_repeating_part(instance: Instance, start: IntArray) -> Repetend | None:
         instance: what was scheduled.
         start: start by task, -1 where a task is not run.
     """
-    placement = instance.placement
     table = start.reshape(instance.micro_batches, instance.num_blocks)
+    # What repeats does so for every block: a few columns, from first to last, tell most often that none does.
+    choice = instance.arrays.choice
+    stride = max(1, instance.num_blocks // SAMPLED_BLOCKS)
     for copies in range(1, min(MAX_COPIES, (instance.micro_batches - 1) // 2) + 1):
         for period in _periods(table, copies):
-            window = _longest_window(table, copies, period)
-            if window is not None and _is_complete(instance.arrays, table, window[0], copies, period):
-                least = copies * max(placement.work(device) for device in range(placement.devices))
+            if _window(table[:, ::stride], choice[::stride], copies, period) is None:
+                continue
+            window = _window(table, choice, copies, period)
+            if window is not None:
+                least = copies * int(instance.least_work().max())
                 return Repetend(
                     period=period,
                     micro_batches=copies,
@@ -60,13 +67,12 @@ def schedule_of(
         search_seconds: seconds it took to find.
         found_by: the method that found it.
     """
-    starts = {
-        (task % instance.num_blocks, task // instance.num_blocks): int(start[task])
-        for task in map(int, np.flatnonzero(start >= 0))
-    }
-    return Schedule.of(
+    micro_batch, block = np.nonzero(start.reshape(instance.micro_batches, instance.num_blocks) >= 0)
+    return Schedule.of_tasks(
         instance.placement,
-        starts,
+        block,
+        micro_batch,
+        start[start >= 0],
         micro_batches=instance.micro_batches,
         memory=instance.memory,
         lower_bound=lower_bound,
@@ -78,10 +84,19 @@ def schedule_of(
 
 def _periods(table: IntArray, copies: int) -> list[int]:
     """The distances between the copies of a block that occur most often, at most two."""
-    is_run = (table[copies:] >= 0) & (table[:-copies] >= 0)
-    distances = (table[copies:] - table[:-copies])[is_run]
-    counted = Counter(int(distance) for distance in distances if distance > 0)
-    return [period for period, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:2]]
+    stride = 1 + table.size // SAMPLED_DISTANCES
+    earlier, later = table[:-copies].ravel()[::stride], table[copies:].ravel()[::stride]
+    distances = (later - earlier)[(later >= 0) & (earlier >= 0)]
+    found, counts = np.unique(distances[distances > 0], return_counts=True)
+    return [int(each) for each in found[np.lexsort((found, -counts))][:2]]
+
+
+def _window(table: IntArray, choice: IntArray, copies: int, period: int) -> tuple[int, int] | None:
+    """The longest window in which these blocks repeat, if every one of them does."""
+    window = _longest_window(table, copies, period)
+    if window is None or not _is_complete(table, choice, window[0], copies, period):
+        return None
+    return window
 
 
 def _longest_window(table: IntArray, copies: int, period: int) -> tuple[int, int] | None:
@@ -94,15 +109,16 @@ def _longest_window(table: IntArray, copies: int, period: int) -> tuple[int, int
     # A task without a later match starts before the window or in its last period; one without an earlier
     # match starts in its first period or after it. Shifted by a period, both cut the same stretch of time.
     cuts = np.concatenate([table[is_run & ~later], table[is_run & ~earlier] - period])
-    ends = sorted({int(cut) for cut in cuts if cut >= 0} | {-1})
-    last = int(table.max())
-    # `low` and `high` are starts without a match: the window begins after one, a period before the next.
-    low, high = max(pairwise([*ends, max(last, ends[-1])]), key=lambda pair: (pair[1] - pair[0], -pair[0]))
-    start, end = low + 1, high + period
+    ends = np.sort(np.append(cuts[cuts >= 0], -1))
+    ends = np.append(ends, max(int(table.max()), int(ends[-1])))
+    # The widest gap between two starts without a match, the first of several: the window begins after the
+    # one, a period before the other.
+    widest = int(np.diff(ends).argmax())
+    start, end = int(ends[widest]) + 1, int(ends[widest + 1]) + period
     return (start, end) if end - start >= 2 * period else None
 
 
-def _is_complete(arrays: InstanceArrays, table: IntArray, begin: int, copies: int, period: int) -> bool:
+def _is_complete(table: IntArray, choice: IntArray, begin: int, copies: int, period: int) -> bool:
     """Whether each block outside choices starts as often as there are copies in the first period."""
     counts = ((table >= begin) & (table < begin + period)).sum(axis=0)
-    return bool((counts[arrays.choice < 0] == copies).all())
+    return bool((counts[choice < 0] == copies).all())

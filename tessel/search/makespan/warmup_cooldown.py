@@ -15,17 +15,21 @@ independent validation.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
 from tessel.errors import ScheduleError
 from tessel.schedule.schedule import Schedule
-from tessel.search.makespan.device_orders import earliest_starts, orders_of
+from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
+from tessel.search.makespan.device_orders import Orders, earliest_starts, keeps_limits, orders_of
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.params import Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.model.instance import Instance, IntArray, build_instance
-from tessel.search.repetend.find_repetend import find_repetend
+from tessel.search.repetend.find_repetend import find_repetend_of
+from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.repetend_result import RepetendResult
 
 MANY_BLOCKS = 64
@@ -35,29 +39,60 @@ LEAST_OPERATIONS_A_BLOCK = 1_000_000
 """Operations a block that its search then takes: it looks at the budget too rarely to be cut off."""
 
 
-def offer_ramps(best: Incumbent) -> None:
-    """PricedCandidate the schedules that repetends give when they are cut.
+@dataclass(slots=True)
+class RepetendSearch:
+    """Searches for the repetends that are cut to whole schedules, each longer than the one before.
 
-    Args:
+    Attributes:
         best: where to offer; its budget is charged.
+        work: units of work of each search of the next round.
+        is_done: whether more work finds nothing new.
     """
-    instance = best.instance
-    for copies in best.params.repetend_copies:
-        if best.is_over or copies > instance.micro_batches:
+
+    best: Incumbent
+    work: float
+    is_done: bool
+
+    @classmethod
+    def of(cls, best: Incumbent) -> RepetendSearch:
+        """Return searches that have not begun."""
+        return cls(best, best.params.first_repetend_work, Phase.REPETENDS in best.params.left_out)
+
+    def run(self) -> None:
+        """Search a round and offer what it gives, when it is time for one."""
+        best, params = self.best, self.best.params
+        is_first = self.work == params.first_repetend_work
+        is_due = self.work * OPERATIONS_A_UNIT <= params.repetend_share * best.budget.operations
+        if self.is_done or best.is_over or not (is_first or is_due):
             return
-        budget = best.budget.part(best.params.repetend_share)
+        self.is_done = True
+        for copies in params.repetend_copies:
+            if best.is_over or copies > best.instance.micro_batches:
+                break
+            budget = best.budget.part_of_work(self.work)
+            if self._is_worth_it(copies, budget):
+                break
+            self.is_done &= budget.is_proven
+        self.work *= 4
+
+    def _is_worth_it(self, copies: int, budget: SearchBudget) -> bool:
+        """Offer the repetend of so many copies; return whether no other can be better."""
+        instance = self.best.instance
         least = LEAST_OPERATIONS_A_BLOCK * instance.num_blocks
         if instance.num_blocks > MANY_BLOCKS and not budget.covers(least):
-            return
+            return False
         try:
-            repetend = find_repetend(
-                instance.placement, memory=instance.memory, max_copies=copies, budget=budget
-            )
-        except ScheduleError:  # none was found within the share
-            return
-        best.offer(cut_repetend(instance, repetend), "repetend with ramps")
-        if repetend.rate_optimal:
-            return
+            repetend = find_repetend_of(instance, max_copies=copies, budget=budget, params=RepetendParams())
+        except ScheduleError:  # none was found within the work
+            return False
+        # With a higher limit another one would be found in its place.
+        if not budget.is_proven and budget.is_cut_by_whole:
+            return False
+        orders = _cut_orders(instance, repetend)
+        # A repetend whose micro-batches free more than they add may keep its limits only in the long run.
+        if not _frees_more_than_it_adds(instance, repetend) or keeps_limits(instance.arrays, orders):
+            self.best.offer(earliest_starts(instance.arrays, orders), "repetend with ramps")
+        return repetend.rate_optimal
 
 
 def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule:
@@ -70,13 +105,12 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
         micro_batches: how many are run, >= 1.
     """
     began = time.monotonic()
-    placement, memory = repetend.placement, repetend.memory
-    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    instance = build_instance(repetend.placement, micro_batches=micro_batches, memory=repetend.memory)
     start = cut_repetend(instance, repetend)
     return schedule_of(
         instance,
         start,
-        lower_bound=makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory),
+        lower_bound=makespan_lower_bound(instance),
         search_seconds=repetend.search_seconds + time.monotonic() - began,
         found_by="repetend with ramps",
     )
@@ -89,9 +123,22 @@ def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
         instance: what is scheduled.
         repetend: found under the instance's limits, for the same placement.
     """
+    return earliest_starts(instance.arrays, _cut_orders(instance, repetend))
+
+
+def _frees_more_than_it_adds(instance: Instance, repetend: RepetendResult) -> bool:
+    net = [0] * instance.arrays.num_devices
+    for block in (instance.placement.blocks[index] for index in repetend.block_indices):
+        for device in block.devices:
+            net[device] += block.memory
+    return min(net) < 0
+
+
+def _cut_orders(instance: Instance, repetend: RepetendResult) -> Orders:
+    """The orders of all devices in which the repetend runs the instance's micro-batches."""
     start = np.full((instance.micro_batches, instance.num_blocks), -1, dtype=np.int64)
     blocks = np.array(repetend.block_indices)
     for micro_batch in range(instance.micro_batches):
         lap, copy = divmod(micro_batch, repetend.copies)
         start[micro_batch, blocks] = np.array(repetend.starts[copy]) + lap * repetend.period
-    return earliest_starts(instance.arrays, orders_of(instance.arrays, start.reshape(-1)))
+    return orders_of(instance.arrays, start.reshape(-1))

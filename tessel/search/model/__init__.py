@@ -1,2 +1,2 @@
-"""The search problem: a placement and its limits as arrays, distances, memory needs, and the search
+"""The search problem: a placement and its limits as arrays, longest paths, memory needs, and the search
 budget."""

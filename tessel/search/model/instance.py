@@ -7,33 +7,33 @@ many micro-batches each block has started. Task `m·B + b` is block b of micro-b
 Under a memory limit a partial schedule can be a dead end. `serial_order` is an order of one micro-batch's
 blocks that keeps the limits by itself; as long as the unfinished micro-batches can be finished one after the
 other, oldest first, in that order, nothing is stuck (`tessel.search.makespan.list_scheduling`, after
-Dijkstra's banker). Checked in tests/tessel/search/model/test_instance.py.
+Dijkstra's banker). An instance that exists has a schedule (`tessel.search.model.feasible_order`). Checked in
+tests/tessel/search/model/test_instance.py.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
-from tessel.errors import InfeasibleError
 from tessel.placement import Placement
-from tessel.search.model.distances import least_distances_from_start, least_distances_to_end
-from tessel.search.model.memory_need import ample_rooms, explain_infeasible
-from tessel.search.model.problem import memory_limits
+from tessel.search.model.feasible_order import FeasibleOrder, find_feasible_order
+from tessel.search.model.memory_need import ample_rooms
+from tessel.search.model.precedence import (
+    IntArray,
+    Precedence,
+    as_array,
+    flat_rows,
+    least_heads,
+    least_tails,
+    precedence_of,
+)
+from tessel.search.model.problem import Problem, make_problem, memory_limits
 
-IntArray = npt.NDArray[np.int64]
-
-MAX_ORDER_STATES = 200_000
-"""Sets of blocks looked at in search of a serial order, for one combination of options."""
-
-MAX_OPTION_COMBINATIONS = 256
-"""Combinations of options tried in search of a serial order."""
+__all__ = ["Instance", "InstanceArrays", "IntArray", "build_instance"]
 
 
 class InstanceArrays(NamedTuple):
@@ -49,6 +49,8 @@ class InstanceArrays(NamedTuple):
         memory: units by block.
         device_start: rows of `device` by block.
         device: devices that a block holds.
+        on_start: rows of `on` by device.
+        on: blocks that hold a device, in the serial order.
         before_start: rows of `before` and `before_delay` by block.
         before: blocks that come before a block.
         before_delay: least steps from the start of the earlier block to the start of the later one.
@@ -57,6 +59,8 @@ class InstanceArrays(NamedTuple):
         after_delay: as `before_delay`.
         choice: choice that a block belongs to, or -1.
         option: option of that choice, or -1.
+        member_start: rows of `member` by choice.
+        member: blocks of all options of a choice.
         default_option: by choice, the option that `serial_order` keeps the limits with.
         limit: units by device; `UNLIMITED` where there is none.
         ample: room by device with which every open micro-batch can be finished, whatever the others hold.
@@ -72,6 +76,8 @@ class InstanceArrays(NamedTuple):
     memory: IntArray
     device_start: IntArray
     device: IntArray
+    on_start: IntArray
+    on: IntArray
     before_start: IntArray
     before: IntArray
     before_delay: IntArray
@@ -80,6 +86,8 @@ class InstanceArrays(NamedTuple):
     after_delay: IntArray
     choice: IntArray
     option: IntArray
+    member_start: IntArray
+    member: IntArray
     default_option: IntArray
     limit: IntArray
     ample: IntArray
@@ -96,13 +104,18 @@ class Instance:
         placement: blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device; None for none.
+        precedence: edges between the blocks, choices and all.
         arrays: all of that as arrays.
+        first_tasks: (block, micro-batch) in an order that keeps the limits, where one micro-batch after the
+            other does not; else None.
     """
 
     placement: Placement
     micro_batches: int
     memory: tuple[int, ...] | None
+    precedence: Precedence
     arrays: InstanceArrays
+    first_tasks: tuple[tuple[int, int], ...] | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -113,6 +126,25 @@ class Instance:
     def num_tasks(self) -> int:
         """Blocks of all micro-batches, all options counted."""
         return self.arrays.num_blocks * self.micro_batches
+
+    def least_work(self) -> IntArray:
+        """Return, by device, the steps that a micro-batch keeps it busy, its cheapest options taken."""
+        arrays = self.arrays
+        held = np.diff(arrays.device_start)
+        span, choice, option = (np.repeat(each, held) for each in (arrays.span, arrays.choice, arrays.option))
+        work = np.zeros(arrays.num_devices, dtype=np.int64)
+        np.add.at(work, arrays.device[choice < 0], span[choice < 0])
+        num_options = self.precedence.num_options
+        for index in range(len(num_options)):
+            by_option = np.zeros((num_options[index], arrays.num_devices), dtype=np.int64)
+            here = choice == index
+            np.add.at(by_option, (option[here], arrays.device[here]), span[here])
+            work += by_option.min(axis=0)
+        return work
+
+    def problem(self) -> Problem:
+        """Return the blocks and limits with each choice at its first option."""
+        return make_problem(self.placement, memory=self.memory)
 
 
 def build_instance(
@@ -134,156 +166,62 @@ def build_instance(
         raise ValueError(f"{micro_batches} micro-batches were asked for; a schedule has at least 1")
     if isinstance(memory, int):
         memory = (memory,) * placement.devices
+    precedence = precedence_of(placement)
+    order = find_feasible_order(placement, precedence, micro_batches=micro_batches, limits=limits)
     return Instance(
         placement=placement,
         micro_batches=micro_batches,
         memory=None if memory is None else tuple(memory),
-        arrays=_arrays_of(placement, micro_batches, limits),
+        precedence=precedence,
+        arrays=_arrays_of(placement, precedence, micro_batches, limits, order),
+        first_tasks=order.tasks,
     )
 
 
-def _arrays_of(placement: Placement, micro_batches: int, limit: Sequence[int]) -> InstanceArrays:
+def _arrays_of(
+    placement: Placement,
+    precedence: Precedence,
+    micro_batches: int,
+    limit: Sequence[int],
+    order: FeasibleOrder,
+) -> InstanceArrays:
     blocks = placement.blocks
-    choice, option = _choice_by_block(placement)
-    before, after = _neighbours(placement)
-    serial_order, options = _serial_order(placement, micro_batches, limit)
-    device_start, device = _flat([list(block.devices) for block in blocks])
-    before_start, before_block = _flat([[source for source, _ in row] for row in before])
-    after_start, after_block = _flat([[target for target, _ in row] for row in after])
+    device_start, device = flat_rows([block.devices for block in blocks])
+    on: list[list[int]] = [[] for _ in range(placement.devices)]
+    for block in order.blocks:
+        for held in blocks[block].devices:
+            on[held].append(block)
+    on_start, on_block = flat_rows(on)
+    member_start, member = flat_rows(
+        [
+            [placement.index_by_name[name] for option in choice.options for name in option]
+            for choice in placement.choices
+        ]
+    )
     return InstanceArrays(
         num_devices=placement.devices,
         num_blocks=len(blocks),
         micro_batches=micro_batches,
-        span=_array([block.span for block in blocks]),
-        memory=_array([block.memory for block in blocks]),
+        span=precedence.span,
+        memory=as_array([block.memory for block in blocks]),
         device_start=device_start,
         device=device,
-        before_start=before_start,
-        before=before_block,
-        before_delay=_flat([[delay for _, delay in row] for row in before])[1],
-        after_start=after_start,
-        after=after_block,
-        after_delay=_flat([[delay for _, delay in row] for row in after])[1],
-        choice=_array(choice),
-        option=_array(option),
-        default_option=_array(options),
-        limit=_array(limit),
-        ample=_array(ample_rooms(placement)),
-        head=_array(least_distances_from_start(placement)),
-        tail=_array(least_distances_to_end(placement)),
-        serial_order=_array(serial_order),
+        on_start=on_start,
+        on=on_block,
+        before_start=precedence.before_start,
+        before=precedence.before,
+        before_delay=precedence.before_delay,
+        after_start=precedence.after_start,
+        after=precedence.after,
+        after_delay=precedence.after_delay,
+        choice=precedence.choice,
+        option=precedence.option,
+        member_start=member_start,
+        member=member,
+        default_option=as_array(order.options),
+        limit=as_array(limit),
+        ample=as_array(ample_rooms(placement)),
+        head=least_heads(precedence),
+        tail=least_tails(precedence),
+        serial_order=as_array(order.blocks),
     )
-
-
-def _array(numbers: Sequence[int]) -> IntArray:
-    return np.array(numbers, dtype=np.int64)
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
-    ends = itertools.accumulate((len(row) for row in rows), initial=0)
-    return _array(list(ends)), _array([number for row in rows for number in row])
-
-
-def _choice_by_block(placement: Placement) -> tuple[list[int], list[int]]:
-    choice, option = [-1] * len(placement.blocks), [-1] * len(placement.blocks)
-    for choice_index, known in enumerate(placement.choices):
-        for option_index, names in enumerate(known.options):
-            for name in names:
-                choice[placement.index_by_name[name]] = choice_index
-                option[placement.index_by_name[name]] = option_index
-    return choice, option
-
-
-def _neighbours(placement: Placement) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
-    """Blocks before and after each block, with the delay from start to start; parallel edges are merged."""
-    index = placement.index_by_name
-    before: list[list[tuple[int, int]]] = [[] for _ in placement.blocks]
-    after: list[list[tuple[int, int]]] = [[] for _ in placement.blocks]
-    for source, target, lag in placement.graph.edges(data="lag"):
-        delay = placement.block(source).span + lag
-        before[index[target]].append((index[source], delay))
-        after[index[source]].append((index[target], delay))
-    return before, after
-
-
-def _serial_order(
-    placement: Placement, micro_batches: int, limit: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Return an order of all blocks, and an option for each choice, that keep the limits one by one."""
-    sizes = (range(len(choice.options)) for choice in placement.choices)
-    for options in itertools.islice(itertools.product(*sizes), MAX_OPTION_COMBINATIONS):
-        memory = _memory_with(placement, options)
-        room = _room_for_last(placement, memory, micro_batches, limit)
-        order = _order_within(placement, memory, room)
-        if order is not None:
-            return order, list(options)
-    raise InfeasibleError(explain_infeasible(placement, micro_batches=micro_batches, memory=limit))
-
-
-def _memory_with(placement: Placement, options: Sequence[int]) -> list[int]:
-    """Memory by block, 0 for blocks that these options leave out."""
-    choice, option = _choice_by_block(placement)
-    return [
-        block.memory if choice[index] < 0 or options[choice[index]] == option[index] else 0
-        for index, block in enumerate(placement.blocks)
-    ]
-
-
-def _room_for_last(
-    placement: Placement, memory: Sequence[int], micro_batches: int, limit: Sequence[int]
-) -> list[int]:
-    """Room for one micro-batch when those before it are finished, which may have left something behind."""
-    left = [0] * placement.devices
-    for amount, block in zip(memory, placement.blocks, strict=True):
-        for device in block.devices:
-            left[device] += amount
-    return [bound - max(0, (micro_batches - 1) * each) for bound, each in zip(limit, left, strict=True)]
-
-
-def _order_within(placement: Placement, memory: Sequence[int], room: Sequence[int]) -> list[int] | None:
-    """Return a topological order whose running sums of memory stay within the room; depth first."""
-    blocks = placement.blocks
-    rank = {
-        name: rank
-        for rank, name in enumerate(
-            nx.lexicographical_topological_sort(placement.graph, key=placement.index_by_name.__getitem__)
-        )
-    }
-    before = [0] * len(blocks)
-    for source, target in placement.graph.edges:
-        before[placement.index_by_name[target]] |= 1 << placement.index_by_name[source]
-    # Blocks that free come first, then those that add least; ties in topological order.
-    preference = sorted(
-        range(len(blocks)), key=lambda index: (max(memory[index], -1), rank[blocks[index].name])
-    )
-    failed: set[int] = set()
-    order: list[int] = []
-    done = 0
-    free = list(room)
-    pending = [iter(preference)]
-    while len(order) < len(blocks):
-        index = next(
-            (
-                index
-                for index in pending[-1]
-                if not done >> index & 1
-                and before[index] & ~done == 0
-                and done | 1 << index not in failed
-                and all(free[device] >= memory[index] for device in blocks[index].devices)
-            ),
-            None,
-        )
-        if index is not None:
-            change, direction = index, 1
-            order.append(index)
-            pending.append(iter(preference))
-        else:
-            failed.add(done)
-            if not order or len(failed) > MAX_ORDER_STATES:
-                return None
-            pending.pop()
-            change, direction = order.pop(), -1
-        done ^= 1 << change
-        for device in blocks[change].devices:
-            free[device] -= direction * memory[change]
-    return order

@@ -13,7 +13,7 @@ Source: Picard, "Maximal closure of a graph and applications to combinatorial pr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
@@ -25,6 +25,9 @@ NEVER_AMPLE = 1 << 61
 
 MAX_COMBINATIONS = 64
 """Combinations of options looked at; beyond, the sentence names the limits without a number."""
+
+MAX_COUNTS = 1 << 16
+"""Counts of blocks started by several micro-batches up to which their least peak is computed."""
 
 MAX_BLOCKS_ORDERED = 16
 """Blocks with memory on a device up to which every order is tried (2^16 sets, some 0.1 s)."""
@@ -54,8 +57,33 @@ def ample_rooms(placement: Placement) -> tuple[int, ...]:
     return tuple(_ample_room(placement, device, known) for device in range(placement.devices))
 
 
-def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequence[int]) -> str:
-    """Return the sentence for limits under which no schedule exists: device, need, limit, what to do."""
+def micro_batches_may_help_each_other(placement: Placement) -> bool:
+    """Return whether several micro-batches may fit where each alone, after the others, does not.
+
+    They may where one leaves something behind at its end, or may have freed more than it has added so far.
+    """
+    combinations = list(itertools.islice(_problems(placement), MAX_COMBINATIONS + 1))
+    if len(combinations) > MAX_COMBINATIONS:
+        return True
+    return any(
+        problem.net_memory[device] != 0 or _most_freed_by_one(problem, device) > 0
+        for problem in combinations
+        for device in range(problem.num_devices)
+    )
+
+
+def explain_infeasible(
+    placement: Placement, *, micro_batches: int, memory: Sequence[int], is_proven: bool
+) -> str:
+    """Return the sentence for limits under which no schedule exists: device, need, limit, what to do.
+
+    Args:
+        placement: the blocks of one micro-batch.
+        micro_batches: how many are run.
+        memory: limit by device.
+        is_proven: whether every order was tried; otherwise the sentence does not claim that none exists,
+            unless one device alone proves it.
+    """
     needs = _needs(placement, micro_batches)
     for device, (need, limit) in enumerate(zip(needs, memory, strict=True)):
         if need > limit:
@@ -64,9 +92,15 @@ def explain_infeasible(placement: Placement, *, micro_batches: int, memory: Sequ
                 f"its limit is {limit}; raise the limit, recompute, or spread the blocks over more devices"
             )
     device = min(range(placement.devices), key=lambda device: memory[device] - needs[device])
+    tightest = f"needs at least {needs[device]} units, its limit is {memory[device]}"
+    if not is_proven:
+        return (
+            f"no order of the blocks was found that keeps the limits of all devices (device {device} is "
+            f"tightest: it {tightest}), and not every order was tried; raise the limits"
+        )
     return (
         f"no order of the blocks keeps the limits of all devices at once (device {device} is tightest: it "
-        f"needs at least {needs[device]} units, its limit is {memory[device]}); raise the limits"
+        f"{tightest}); raise the limits"
     )
 
 
@@ -75,11 +109,8 @@ def _holders(problem: Problem, device: int) -> list[int]:
 
 
 def _before(problem: Problem, held: Sequence[int]) -> list[int]:
-    """For each of these blocks the set, as bits, of those that come before it on some way."""
-    found = [0] * problem.num_blocks
-    for block in problem.order:
-        for target, _ in problem.successors[block]:
-            found[target] |= found[block] | 1 << block
+    """For each of these blocks the set, as bits, of those among them that come before it on some way."""
+    found = problem.ancestors
     return [sum(1 << item for item, other in enumerate(held) if found[block] >> other & 1) for block in held]
 
 
@@ -172,25 +203,68 @@ def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], 
 
 
 def _count(micro_batches: int) -> str:
-    return "one micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches, one after the other"
+    return "one micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
+
+
+def _problems(placement: Placement) -> Iterator[Problem]:
+    sizes = (range(len(choice.options)) for choice in placement.choices)
+    names = [choice.name for choice in placement.choices]
+    for options in itertools.product(*sizes):
+        yield make_problem(placement, memory=None, option_indices=dict(zip(names, options, strict=True)))
 
 
 def _needs(placement: Placement, micro_batches: int) -> list[int]:
-    """Least need by device over the combinations of options."""
-    sizes = (range(len(choice.options)) for choice in placement.choices)
-    names = [choice.name for choice in placement.choices]
-    combinations = itertools.islice(itertools.product(*sizes), MAX_COMBINATIONS)
-    problems = [
-        make_problem(placement, memory=None, option_indices=dict(zip(names, options, strict=True)))
-        for options in combinations
-    ]
-    return [
-        min(_need_of(problem, device, micro_batches) for problem in problems)
-        for device in range(placement.devices)
-    ]
+    """What each device needs at least, whatever options the micro-batches take; 0 where that is open."""
+    problems = list(itertools.islice(_problems(placement), MAX_COMBINATIONS + 1))
+    if len(problems) > MAX_COMBINATIONS:
+        return [0] * placement.devices
+    return [_need_of(problems, device, micro_batches) for device in range(placement.devices)]
 
 
-def _need_of(problem: Problem, device: int, micro_batches: int) -> int:
-    """Finished micro-batches may leave something behind; the last one needs its room beside it."""
-    left = max(0, int(problem.net_memory[device]))
-    return least_memory(problem, device) + left * (micro_batches - 1)
+def _need_of(problems: Sequence[Problem], device: int, micro_batches: int) -> int:
+    """The least peak of all micro-batches, exactly where no options are mixed and the counts are few.
+
+    Otherwise two bounds: what is left at the end, and the peak of one less what the others may have freed.
+    """
+    if any(problems[0].spans[block] == 0 for block in _holders(problems[0], device)):
+        return 0
+    if len(problems) == 1:
+        exact = _least_peak_of_all(problems[0], device, micro_batches)
+        if exact is not None:
+            return exact
+    left = min(int(problem.net_memory[device]) for problem in problems)
+    alone = min(least_memory(problem, device) for problem in problems)
+    freed = max(_most_freed_by_one(problem, device) for problem in problems)
+    return max(0, micro_batches * left, alone - (micro_batches - 1) * freed)
+
+
+def _most_freed_by_one(problem: Problem, device: int) -> int:
+    """How far below nothing one micro-batch may bring what the device holds."""
+    held = _holders(problem, device)
+    memory = [int(problem.memory[block]) for block in held]
+    return _most_freed(memory, _before(problem, held), range(len(held)))
+
+
+def _least_peak_of_all(problem: Problem, device: int, micro_batches: int) -> int | None:
+    """Return the least peak over all orders of the device's tasks, or None where there are too many."""
+    held = _holders(problem, device)
+    if (micro_batches + 1) ** len(held) > MAX_COUNTS:
+        return None
+    memory = [int(problem.memory[block]) for block in held]
+    before = _before(problem, held)
+    sources = [[other for other in range(len(held)) if row >> other & 1] for row in before]
+    peak: dict[tuple[int, ...], int] = {(0,) * len(held): 0}
+    for _ in range(len(held) * micro_batches):
+        reached: dict[tuple[int, ...], int] = {}
+        for counts, known in peak.items():
+            level = sum(count * units for count, units in zip(counts, memory, strict=True))
+            for item, units in enumerate(memory):
+                if counts[item] == micro_batches or any(
+                    counts[source] <= counts[item] for source in sources[item]
+                ):
+                    continue
+                moved = (*counts[:item], counts[item] + 1, *counts[item + 1 :])
+                found = max(known, level + units)
+                reached[moved] = min(reached.get(moved, found), found)
+        peak = reached
+    return min(peak.values())

@@ -15,21 +15,26 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from tessel.placement import Placement
+from tessel.search.model.precedence import (
+    UNREACHABLE,
+    IntArray,
+    Precedence,
+    least_heads,
+    least_tails,
+    longest_paths,
+    make_precedence,
+)
 
-IntArray = npt.NDArray[np.int64]
+__all__ = ["UNLIMITED", "UNREACHABLE", "IntArray", "Problem", "make_problem", "memory_limits", "options"]
 
 UNLIMITED = 2**60
 """Stands for "as much memory as one likes"; sums of it with any real level still fit 64 bits."""
-
-
-UNREACHABLE = -(2**60)
-"""Stands in `Problem.paths` for "no path"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,56 +102,55 @@ class Problem:
         )
 
     @cached_property
+    def precedence(self) -> Precedence:
+        """The edges and what follows from them, in the form in which longest paths are computed."""
+        none = [-1] * self.num_blocks
+        edges = zip(self.sources.tolist(), self.targets.tolist(), self.lags.tolist(), strict=True)
+        return make_precedence(self.spans.tolist(), edges, none, none, ())
+
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """A topological order of the blocks; of those free to come next, the first in the placement."""
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(self.num_blocks))
-        graph.add_edges_from(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
-        return tuple(nx.lexicographical_topological_sort(graph))
+        return tuple(self.precedence.order.tolist())
 
     @cached_property
     def successors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each block, (target, steps from the block's start to the target's) of its edges."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self.num_blocks)]
-        for source, target, lag in self._edges():
-            found[source].append((target, int(self.spans[source]) + lag))
-        return tuple(map(tuple, found))
+        found = self.precedence
+        return _rows(found.after_start, found.after, found.after_delay)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each block, (source, steps from the source's start to the block's) of its edges."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self.num_blocks)]
-        for source, target, lag in self._edges():
-            found[target].append((source, int(self.spans[source]) + lag))
-        return tuple(map(tuple, found))
+        found = self.precedence
+        return _rows(found.before_start, found.before, found.before_delay)
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """For each block the set, as bits, of those that come before it on some way."""
+        found = [0] * self.num_blocks
+        for block in self.order:
+            for target, _ in self.successors[block]:
+                found[target] |= found[block] | 1 << block
+        return tuple(found)
 
     @cached_property
     def heads(self) -> IntArray:
         """Shape (num_blocks,): earliest start of each block when only edges count."""
-        starts = np.zeros(self.num_blocks, dtype=np.int64)
-        for block in self.order:
-            for target, steps in self.successors[block]:
-                starts[target] = max(starts[target], starts[block] + steps)
-        return starts
+        return least_heads(self.precedence)
 
     @cached_property
     def tails(self) -> IntArray:
         """Shape (num_blocks,): least steps from a block's start to the end of its micro-batch."""
-        left = self.spans.copy()
-        for block in reversed(self.order):
-            for target, steps in self.successors[block]:
-                left[block] = max(left[block], steps + left[target])
-        return left
+        return least_tails(self.precedence)
 
     @cached_property
     def paths(self) -> IntArray:
         """Shape (num_blocks, num_blocks): least steps from start to start; `UNREACHABLE` if not tied."""
         paths = np.full((self.num_blocks, self.num_blocks), UNREACHABLE, dtype=np.int64)
-        for block in reversed(self.order):
-            paths[block, block] = 0
-            for target, steps in self.successors[block]:
-                reached = paths[target] > UNREACHABLE
-                paths[block, reached] = np.maximum(paths[block, reached], steps + paths[target, reached])
+        np.fill_diagonal(paths, 0)
+        for row in paths:
+            longest_paths(self.precedence, False, row)
         return paths
 
     @property
@@ -155,9 +159,6 @@ class Problem:
         if (self.limits >= UNLIMITED).all():
             return None
         return tuple(self.limits.tolist())
-
-    def _edges(self) -> Iterator[tuple[int, int, int]]:
-        return zip(self.sources.tolist(), self.targets.tolist(), self.lags.tolist(), strict=True)
 
 
 def make_problem(
@@ -225,6 +226,11 @@ def options(placement: Placement) -> Iterator[dict[str, int]]:
     counts = [range(len(choice.options)) for choice in placement.choices]
     for indices in itertools.product(*counts):
         yield dict(zip(names, indices, strict=True))
+
+
+def _rows(starts: IntArray, blocks: IntArray, delays: IntArray) -> tuple[tuple[tuple[int, int], ...], ...]:
+    pairs = list(zip(blocks.tolist(), delays.tolist(), strict=True))
+    return tuple(tuple(pairs[begin:end]) for begin, end in pairwise(starts.tolist()))
 
 
 def _integers(values: Iterator[int]) -> IntArray:

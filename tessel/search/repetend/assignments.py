@@ -19,8 +19,9 @@ import numpy as np
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Choice, Placement
-from tessel.search.model.distances import least_distances_from
-from tessel.search.model.problem import UNREACHABLE, IntArray, Problem, make_problem, options
+from tessel.search.model.instance import Instance
+from tessel.search.model.precedence import UNREACHABLE, least_distances_from
+from tessel.search.model.problem import IntArray, Problem, make_problem, options
 from tessel.search.repetend.infeasibility import limit_violation
 from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.period_bounds import device_bounds, memory_bound
@@ -43,15 +44,13 @@ class Assignments:
     is_complete: bool
 
 
-def list_assignments(
-    placement: Placement, *, memory: Sequence[int] | int | None, params: RepetendParams
-) -> Assignments:
-    """Return the assignments under these limits.
+def list_assignments(instance: Instance, params: RepetendParams) -> Assignments:
+    """Return the assignments of an instance, however many micro-batches it has.
 
     Raises:
         InfeasibleError: every assignment breaks the limit of some device.
-        ValueError: the number of limits is not the number of devices.
     """
+    placement, memory = instance.placement, instance.memory
     is_complete = math.prod(len(choice.options) for choice in placement.choices) <= params.max_assignments
     indices = options(placement) if is_complete else _likely_options(placement)
     listed = [make_problem(placement, memory=memory, option_indices=taken) for taken in indices]
@@ -65,7 +64,7 @@ def list_assignments(
         bound = max(map(min, zip(*by_device, strict=True)))
     else:
         bound = max(
-            relaxed_bound(placement, device, memory=memory, max_combinations=params.max_local_assignments)
+            relaxed_bound(instance, device, max_combinations=params.max_local_assignments)
             for device in range(placement.devices)
         )
     return Assignments(
@@ -76,22 +75,21 @@ def list_assignments(
     )
 
 
-def relaxed_bound(
-    placement: Placement, device: int, *, memory: Sequence[int] | int | None, max_combinations: int
-) -> Fraction:
+def relaxed_bound(instance: Instance, device: int, *, max_combinations: int) -> Fraction:
     """Return the bound that a device imposes whatever options are taken elsewhere.
 
     The choices with a block on the device are tried in every combination, up to `max_combinations`; between
     its blocks lie the least steps that any options leave. Otherwise its least work is the bound.
     """
+    placement = instance.placement
     local = [choice for choice in placement.choices if _is_on(placement, device, choice)]
     if math.prod(len(choice.options) for choice in local) > max_combinations:
         return Fraction(placement.work(device))
     bounds = []
     for taken in product(*(range(len(choice.options)) for choice in local)):
         indices = {choice.name: index for choice, index in zip(local, taken, strict=True)}
-        problem = make_problem(placement, memory=memory, option_indices=indices)
-        by_memory = memory_bound(problem, device, _least_paths(problem, device))
+        problem = make_problem(placement, memory=instance.memory, option_indices=indices)
+        by_memory = memory_bound(problem, device, _least_paths(instance, problem, device))
         bounds.append(max(Fraction(int(problem.work[device])), by_memory))
     return min(bounds)
 
@@ -100,18 +98,13 @@ def _is_on(placement: Placement, device: int, choice: Choice) -> bool:
     return any(device in placement.block(name).devices for option in choice.options for name in option)
 
 
-def _least_paths(problem: Problem, device: int) -> IntArray:
+def _least_paths(instance: Instance, problem: Problem, device: int) -> IntArray:
     """Return the steps between blocks with memory on the device that every combination leaves."""
-    blocks = problem.placement.blocks
-    here = {index: block for block, index in enumerate(problem.block_indices)}
-    index_by_name = problem.placement.index_by_name
+    kept = list(problem.block_indices)
     paths = np.full((problem.num_blocks, problem.num_blocks), UNREACHABLE, dtype=np.int64)
     for u in problem.blocks_by_device[device]:
         if problem.memory[u] > 0:
-            reached = least_distances_from(problem.placement, blocks[problem.block_indices[u]].name)
-            for name, steps in reached.items():
-                if index_by_name[name] in here:
-                    paths[u, here[index_by_name[name]]] = steps
+            paths[u] = least_distances_from(instance.precedence, kept[u])[kept]
     return paths
 
 

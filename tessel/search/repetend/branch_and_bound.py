@@ -39,8 +39,8 @@ FIRST_DEPTH = 4
 MAX_STACK_BYTES = 2**30
 """The search gives up (and says so: `is_stuck`) rather than hold more."""
 
-OPERATIONS_A_STEP = 2
-"""Charged for an elementary step."""
+OPERATIONS_A_WORK_UNIT = 2
+"""Charged for a unit of the work that the search counts."""
 
 OPERATIONS_A_BEGIN = 100_000
 """Charged for a search that begins; its first longest paths come on top."""
@@ -75,16 +75,16 @@ class OrderSearch:
     _weight: IntArray | None = None
     _depth: int = -1
 
-    def run(self, max_steps: int) -> Feasibility:
-        """Search on for about that many elementary steps, and return what is known then."""
+    def run(self, max_work: int) -> Feasibility:
+        """Continue within about this work budget, and return what is known then."""
         if self.answer is not Feasibility.UNKNOWN or self.is_stuck:
             return self.answer
         if self._distance is None:
             self._begin()
-        while self.answer is Feasibility.UNKNOWN and max_steps > 0 and not self.is_stuck:
-            left = self._continue(max_steps)
-            self.operations += (max_steps - left) * OPERATIONS_A_STEP
-            max_steps = left
+        while self.answer is Feasibility.UNKNOWN and max_work > 0 and not self.is_stuck:
+            left = self._continue(max_work)
+            self.operations += (max_work - left) * OPERATIONS_A_WORK_UNIT
+            max_work = left
         return self.answer
 
     def _begin(self) -> None:
@@ -122,7 +122,7 @@ class OrderSearch:
         block = self.cyclic.problem.order[0]
         return add_arc(self._distance[0], block, size + block, -(-self.period // copies)) > 0
 
-    def _continue(self, max_steps: int) -> int:
+    def _continue(self, max_work: int) -> int:
         cyclic = self.cyclic
         if (
             self._distance is None
@@ -134,7 +134,7 @@ class OrderSearch:
             raise AssertionError("the search has begun")
         status, self._depth, left, starts = search(
             self._depth,
-            max_steps,
+            max_work,
             self.period,
             self._distance,
             self._lowest,
@@ -175,7 +175,7 @@ class OrderSearch:
         self._branch = np.concatenate([self._branch, np.full_like(self._branch, -1)])
 
 
-_OUT_OF_STEPS, _FOUND, _EXHAUSTED, _FULL = range(4)
+_OUT_OF_WORK, _FOUND, _EXHAUSTED, _FULL = range(4)
 
 
 @compiled
@@ -224,7 +224,7 @@ def first_ranges(
 @compiled
 def search(
     depth: int,
-    max_steps: int,
+    max_work: int,
     period: int,
     distance: IntArray,
     lowest: IntArray,
@@ -244,12 +244,12 @@ def search(
     life_nodes: IntArray,
     life_units: IntArray,
 ) -> tuple[int, int, int, IntArray]:
-    """Run depth first from `depth` (-1: from the root) for about `max_steps` steps.
+    """Run depth first from `depth` (-1: from the root) for about `max_work` units of work.
 
     The rows of the stacks up to `depth` are propagated states; `branch` holds the pair split at each.
 
     Returns:
-        How it ended, the depth it stopped at, the steps left, and the starts where some were found.
+        How it ended, the depth it stopped at, the work left, and the starts where some were found.
     """
     nodes = len(spans)
     starts = np.zeros(nodes, dtype=np.int64)
@@ -261,11 +261,11 @@ def search(
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
             lifetime_start, life_room, life_nodes, life_units,
         )  # fmt: skip
-        max_steps -= used
+        max_work -= used
     while True:
         if not is_consistent:
             if depth == 0:
-                return _EXHAUSTED, depth, max_steps, starts
+                return _EXHAUSTED, depth, max_work, starts
             depth -= 1
             highest[depth, branch[depth]] -= 1
             is_consistent, used = propagate(
@@ -273,17 +273,17 @@ def search(
                 spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
                 lifetime_start, life_room, life_nodes, life_units,
             )  # fmt: skip
-            max_steps -= used
+            max_work -= used
             continue
         if earliest_fits(
             period, distance[depth], starts,
             spans, pairs, is_low, row_start, row_limits, term_pair, term_sign, term_memory,
         ):  # fmt: skip
-            return _FOUND, depth, max_steps, starts
-        if max_steps <= 0:
-            return _OUT_OF_STEPS, depth, max_steps, starts
+            return _FOUND, depth, max_work, starts
+        if max_work <= 0:
+            return _OUT_OF_WORK, depth, max_work, starts
         if depth + 1 == len(branch):
-            return _FULL, depth, max_steps, starts
+            return _FULL, depth, max_work, starts
         split = select_branching_pair(lowest[depth], highest[depth], weight)
         if split < 0:
             # Only blocks of span 0 that are each before the next in a circle, thus all together, get here.
@@ -300,7 +300,7 @@ def search(
             spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
             lifetime_start, life_room, life_nodes, life_units,
         )  # fmt: skip
-        max_steps -= used + nodes * nodes
+        max_work -= used + nodes * nodes
 
 
 @compiled
@@ -335,44 +335,44 @@ def propagate(
     life_nodes: IntArray,
     life_units: IntArray,
 ) -> tuple[bool, int]:
-    """Narrow distances and ranges until nothing changes; return whether something is left, and steps used."""
-    steps = 0
+    """Narrow distances and ranges until nothing changes; return whether something is left, and work used."""
+    work = 0
     changed = True
     while changed:
         changed = False
         for pair in range(len(pairs)):
             u, v = pairs[pair, 0], pairs[pair, 1]
-            steps += 1
+            work += 1
             high = min(highest[pair], (period - spans[v] - distance[u, v]) // period)
             low = max(lowest[pair], -((-spans[u] - distance[v, u]) // period))
             highest[pair] = high
             lowest[pair] = low
             if low > high:
                 weight[pair] += 1
-                return False, steps
+                return False, work
             if spans[u] - high * period > distance[u, v]:
                 changed = True
                 used = add_arc(distance, u, v, spans[u] - high * period)
                 if used == 0:
                     weight[pair] += 1
-                    return False, steps
-                steps += used
+                    return False, work
+                work += used
             if spans[v] - (1 - low) * period > distance[v, u]:
                 changed = True
                 used = add_arc(distance, v, u, spans[v] - (1 - low) * period)
                 if used == 0:
                     weight[pair] += 1
-                    return False, steps
-                steps += used
+                    return False, work
+                work += used
         for row in range(len(row_limits)):
-            steps += row_start[row + 1] - row_start[row]
+            work += row_start[row + 1] - row_start[row]
             slack = row_limits[row]
             for term in range(row_start[row], row_start[row + 1]):
                 slack -= least_term(term_sign[term], term_memory[term], lowest, highest, term_pair[term])
             if slack < 0:
                 for term in range(row_start[row], row_start[row + 1]):
                     weight[term_pair[term]] += 1
-                return False, steps
+                return False, work
             for term in range(row_start[row], row_start[row + 1]):
                 pair = term_pair[term]
                 room = slack // abs(term_memory[term])
@@ -393,10 +393,10 @@ def propagate(
                 life_units,
             )
             if used == 0:
-                return False, steps
-            steps += abs(used)
+                return False, work
+            work += abs(used)
             changed = changed or used < 0
-    return True, steps
+    return True, work
 
 
 @compiled
@@ -406,14 +406,14 @@ def bound_lifetimes(
     """Let no life last longer than what the shortest of the others leave of a device's room.
 
     Returns:
-        The steps used, negative where a distance has changed, or 0 where there is no room.
+        The work used, negative where a distance has changed, or 0 where there is no room.
     """
     slack = room
     for term in range(begin, end):
         slack -= units[term] * distance[nodes[term, 0], nodes[term, 1]]
     if slack < 0:
         return 0
-    steps = 1 + end - begin
+    work = 1 + end - begin
     changed = False
     for term in range(begin, end):
         source, target = nodes[term, 0], nodes[term, 1]
@@ -423,9 +423,9 @@ def bound_lifetimes(
             used = add_arc(distance, target, source, -longest)
             if used == 0:
                 return 0
-            steps += used
+            work += used
             changed = True
-    return -steps if changed else steps
+    return -work if changed else work
 
 
 @compiled
@@ -438,19 +438,19 @@ def least_term(sign: int, memory: int, lowest: IntArray, highest: IntArray, pair
 
 @compiled
 def add_arc(distance: IntArray, u: int, v: int, length: int) -> int:
-    """Tighten all distances by an arc; return the steps used, or 0 where it closes a positive cycle."""
+    """Tighten all distances by an arc; return the work used, or 0 where it closes a positive cycle."""
     nodes = len(distance)
     if length + distance[v, u] > 0:
         return 0
-    steps = nodes
+    work = nodes
     for i in range(nodes):
         via = distance[i, u] + length
         if via > distance[i, v]:
-            steps += nodes
+            work += nodes
             for j in range(nodes):
                 if via + distance[v, j] > distance[i, j]:
                     distance[i, j] = via + distance[v, j]
-    return steps
+    return work
 
 
 @compiled

@@ -24,6 +24,7 @@ from fractions import Fraction
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.budget import SearchBudget
+from tessel.search.model.instance import Instance, build_instance
 from tessel.search.model.problem import IntArray, Problem
 from tessel.search.repetend.assignments import Assignments, list_assignments
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
@@ -74,9 +75,30 @@ def find_repetend(
     """
     if max_copies < 1:
         raise ValueError(f"max_copies is {max_copies}; a repetend has at least one copy of each block")
-    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
-    params = params or RepetendParams()
-    assignments = list_assignments(placement, memory=memory, params=params)
+    return find_repetend_of(
+        build_instance(placement, micro_batches=1, memory=memory),
+        max_copies=max_copies,
+        budget=SearchBudget.of(budget, time_limit_s=time_limit_s),
+        params=params or RepetendParams(),
+    )
+
+
+def find_repetend_of(
+    instance: Instance, *, max_copies: int, budget: SearchBudget, params: RepetendParams
+) -> RepetendResult:
+    """Return what `find_repetend` does for an instance's placement and limits.
+
+    Args:
+        instance: what repeats; its number of micro-batches does not matter.
+        max_copies: most micro-batches in one period, >= 1.
+        budget: what may be spent.
+        params: how it is divided.
+
+    Raises:
+        InfeasibleError: no period is long enough for the limits.
+        ScheduleError: the budget was used up before any repetend was found.
+    """
+    assignments = list_assignments(instance, params)
     budget.charge(OPERATIONS_AN_ASSIGNMENT * len(assignments.problems))
     run = _Run(budget=budget, part=budget, max_copies=max_copies, params=params)
     budget.answer = lambda: None if run.best is None else _result(assignments, run.best, run)

@@ -17,7 +17,7 @@ from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 
 MAX_WORK = 50_000_000
-"""Elementary steps spent on explaining one device's need."""
+"""Units of work spent on explaining one device's need."""
 
 
 def limit_violation(problem: Problem) -> str | None:

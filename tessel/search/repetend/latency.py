@@ -19,7 +19,7 @@ from tessel.search.budget import SearchBudget
 from tessel.search.model.problem import IntArray, Problem
 from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.cyclic_problem import CyclicProblem, make_cyclic_problem
-from tessel.search.repetend.params import RepetendParams
+from tessel.search.repetend.params import RepetendParams, RepetendPhase
 from tessel.search.repetend.steady_state_memory import keeps_memory
 
 
@@ -39,7 +39,7 @@ def shorten_latency(
         int64, of the same shape, the earliest 0.
     """
     copies = len(starts)
-    if starts.size > params.max_latency_blocks:
+    if starts.size > params.max_latency_blocks or RepetendPhase.LATENCY in params.left_out:
         return starts
     least, shortest = int((problem.heads + problem.tails).max()), latency(problem, starts)
     if least == shortest:

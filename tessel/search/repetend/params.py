@@ -7,6 +7,15 @@ Checked in tests/tessel/search/test_params.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
+
+
+class RepetendPhase(StrEnum):
+    """What a search for repetends consists of that can be left out, beside the orders of branch and bound."""
+
+    NESTED_CHAINS = "nested-chain DP"
+    CROSSING_CHAINS = "crossing-chain DP"
+    LATENCY = "shorter latency"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,8 @@ class RepetendParams:
         latency_try_work: elementary operations of one try at less latency, >= 1: some 0.3 ms; the cube of the
             number of blocks comes on top.
         max_latency_blocks: blocks of a period above which the latency is left as it is, >= 0.
+        left_out: phases that are not run: what each is worth is measured by leaving it out
+            (`python -m benchmarks.search_ablation`).
     """
 
     copies_share: float = 0.5
@@ -38,13 +49,14 @@ class RepetendParams:
     max_blocks_ordered_first: int = 64
     latency_try_work: int = 300_000
     max_latency_blocks: int = 160
+    left_out: frozenset[RepetendPhase] = frozenset()
 
     def __post_init__(self) -> None:
         if not 0 < self.copies_share <= 1:
             raise ValueError(
                 f"copies_share is {self.copies_share}, which is no share; give a number above 0, at most 1"
             )
-        for field in fields(self)[1:]:
+        for field in fields(self)[1:-1]:
             least = 0 if "_blocks" in field.name else 1
             if getattr(self, field.name) < least:
                 raise ValueError(

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from tessel.search.budget import SearchBudget
 from tessel.search.model.problem import IntArray
 from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
-from tessel.search.repetend.chain_structure import (
+from tessel.search.repetend.chain_dp.chain_structure import (
     CrossingChains,
     NestedChain,
     find_crossing_chains,
     find_nested_chain,
 )
-from tessel.search.repetend.crossing_chain_dp import CrossingSearch
+from tessel.search.repetend.chain_dp.crossing_chain_dp import CrossingSearch
+from tessel.search.repetend.chain_dp.nested_chain_dp import NestedChainSearch
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 from tessel.search.repetend.cyclic_starts import tightest
-from tessel.search.repetend.nested_chain_dp import NestedChainSearch
-from tessel.search.repetend.params import RepetendParams
+from tessel.search.repetend.params import RepetendParams, RepetendPhase
 
 OPERATIONS_A_TIGHTENING = 20
 """Charged for each node of each arc when orders are shortened to their own least period."""
@@ -138,7 +138,7 @@ class PeriodSearch:
         if not isinstance(search, OrderSearch):
             return search
         if not self._is_structure_known:
-            self._structure, self._is_structure_known = _find_structure(self.cyclic), True
+            self._structure, self._is_structure_known = self._find_structure(), True
         other: NestedChainSearch | CrossingSearch
         if isinstance(self._structure, NestedChain):
             other = NestedChainSearch(self.cyclic, self._structure, period)
@@ -155,6 +155,9 @@ class PeriodSearch:
     def _is_stuck(self) -> bool:
         return all(period in self._tries and self._tries[period].is_stuck for period in self._candidates())
 
-
-def _find_structure(cyclic: CyclicProblem) -> NestedChain | CrossingChains | None:
-    return find_nested_chain(cyclic) or find_crossing_chains(cyclic)
+    def _find_structure(self) -> NestedChain | CrossingChains | None:
+        left_out = self.params.left_out
+        nested = None if RepetendPhase.NESTED_CHAINS in left_out else find_nested_chain(self.cyclic)
+        if nested is not None or RepetendPhase.CROSSING_CHAINS in left_out:
+            return nested
+        return find_crossing_chains(self.cyclic)

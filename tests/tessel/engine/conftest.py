@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from shared_modules import PYTHONPATH
 
 from tessel.engine.actions import RankActions, actions_of, rank_by_stage
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
-from tessel.engine.launch import launch
+from tessel.engine.ranks.launch import launch
 from tessel.schedule import Schedule
 
 Ran = tuple[tuple[RankResult, ...], dict[str, dict[str, np.ndarray]]]
@@ -20,7 +21,7 @@ Ran = tuple[tuple[RankResult, ...], dict[str, dict[str, np.ndarray]]]
 @pytest.fixture
 def run_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Return a function that runs schedules of one placement on real ranks."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from shared_modules import PYTHONPATH
 
 pytest.importorskip("torch")
 
@@ -17,8 +17,8 @@ from random_schedules import draw_schedule
 from tessel.comparison import compare_schedules
 from tessel.engine import EngineError
 from tessel.engine.job import Event
-from tessel.engine.overheads import Calibration, Overheads
 from tessel.engine.run import Reference, RunReport, makespan_ms, run_plan, run_schedule
+from tessel.engine.synthetic.overheads import Calibration, Overheads
 from tessel.placement import Placement
 from tessel.plan import Plan
 from tessel.shapes import make_shape
@@ -74,7 +74,7 @@ def summed_reference(num_stages: int, num_micro_batches: int) -> Reference:
 
 
 def run(plan: Plan, num_stages: int, *, truth: Reference, monkeypatch: pytest.MonkeyPatch) -> RunReport:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     return run_plan(
         plan,
         provider="pipeline_programs:provide",
@@ -100,7 +100,7 @@ def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     report = run_schedule(
         make_plan(make_shape("vshape", 2), 2).schedule,
         step_us=None,
@@ -109,7 +109,9 @@ def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch
         reference=None,
         repeats=1,
         timeout_s=240,
-        overheads=Calibration((1.0,), (Overheads(action_us=1e9, gap_us=0.0, hop_us=1000.0, meeting_us=1e9),)),
+        overheads=Calibration(
+            (1.0,), (Overheads(action_us=1e9, gap_us=0.0, hop_us=1000.0, collective_us=1e9),)
+        ),
     )
     assert (report.max_gradient_error, report.loss_error) == (None, None)
     for figures in report.figures.values():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessel.handwritten import HANDWRITTEN, StreamRule
-from tessel.handwritten.stages import read_pipeline
+from tessel.handwritten.construction.stages import read_pipeline
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward
 from tessel.placement import Placement
 from tessel.shapes import interleaved, vshape, zbv

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_schedules import draw_schedule as random_schedule
 
-from tessel.picture import RealSlice, bars_of, memory_curves, trace_document
+from tessel.picture import MeasuredSlice, bars_of, memory_curves, trace_document
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
@@ -120,8 +120,9 @@ def test_counters_are_the_memory_of_each_device() -> None:
 
 def test_what_really_ran_is_a_process_of_its_own_below() -> None:
     schedule = schedule_of(PLACEMENTS["vshape"], 2, 0)
-    real = [RealSlice(0, "0F0", 0.0, 5.0), RealSlice(1, "1F0", 6.5, 4.0), RealSlice(0, "0B0", 20.0, 9.0)]
-    events = events_of(schedule, real=real, name="net")
+    slices = [(0, "0F0", 0.0, 5.0), (1, "1F0", 6.5, 4.0), (0, "0B0", 20.0, 9.0)]
+    measured = [MeasuredSlice(*each) for each in slices]
+    events = events_of(schedule, measured=measured, name="net")
 
     check_rules(events)
     names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}

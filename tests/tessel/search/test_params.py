@@ -6,6 +6,7 @@ import pytest
 
 from tessel.search import (
     MakespanParams,
+    Phase,
     Progress,
     RepetendParams,
     SearchBudget,
@@ -29,7 +30,8 @@ from tessel.validation import check_schedule
         ({"max_patience": 100}, "less than min_patience, 200"),
         ({"flips_in_16": 17}, "flips_in_16 is 17"),
         ({"bound_share": 1.5}, "bound_share is 1.5"),
-        ({"first_bound_share": float("nan")}, "first_bound_share is nan"),
+        ({"first_bound_work": float("nan")}, "first_bound_work nan"),
+        ({"first_repetend_work": 0.0}, "first_repetend_work is 0.0"),
     ],
 )
 def test_wrong_makespan_params_are_refused(wrong: dict[str, float], message: str) -> None:
@@ -55,6 +57,7 @@ def test_wrong_repetend_params_are_refused(wrong: dict[str, float], message: str
     ("params", "left_out"),
     [
         (MakespanParams(rhythms=()), "list scheduling"),
+        (MakespanParams(left_out=frozenset({Phase.REPETENDS})), "repetend with ramps"),
         (MakespanParams(repetend_copies=()), "repetend with ramps"),
     ],
 )
@@ -76,7 +79,8 @@ def test_what_is_left_out_finds_nothing_and_the_schedule_stays_valid(
 def test_the_fewest_of_everything_still_gives_a_valid_schedule() -> None:
     params = MakespanParams(
         num_elites=1, rhythms=(), repetend_copies=(), max_kicks=1, min_patience=1, max_patience=1,
-        flip_patience=1, flips_in_16=16, bound_share=0.0, bound_share_while_stuck=0.0, first_bound_share=0.0,
+        flip_patience=1, flips_in_16=16, bound_share=0.0, bound_share_while_stuck=0.0, first_bound_work=0.0,
+        left_out=frozenset(Phase),
     )  # fmt: skip
     placement = zbv(3, split_backward=True)
     check_schedule(

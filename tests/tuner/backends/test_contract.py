@@ -9,8 +9,8 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import Body, function_module, part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import Body, function_module, part_of, partition_module
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backend_names, make_backend
 from tuner.graph.dataflow import DataflowGraph

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from tests.partition_samples import Body, kernels_of, part_of, partition_module
+from tests.samples.partition_samples import Body, kernels_of, part_of, partition_module
 from tuner.backends.registry import backend_names, make_backend
 from tuner.targets.target import Target
 
@@ -22,11 +22,11 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("2", "7ffe00ec13d83974"),
-    "blas": ("2", "564fedaf0557b65f"),
-    "products": ("1", "4a962e272bbd4bb9"),
-    "attention": ("1", "67c7b0356e240db1"),
-    "channels_last": ("1", "7ea4359513a350f5"),
+    "tvm": ("3", "c49765d3c47c46d8"),
+    "blas": ("3", "1d8763ffc7d098d6"),
+    "packed_matmul": ("2", "9d07677e4c78a851"),
+    "attention": ("2", "f5ebacf99ce2880b"),
+    "nhwc": ("2", "e400d39b6f034bdf"),
 }
 """The version of each backend's kernels, and the digest of the kernels that it has for `PROGRAMS`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import relax
 
-from tests.partition_samples import Body, function_module
+from tests.samples.partition_samples import Body, function_module
 from tuner.backends.library_call import (
     Attention,
     Call,

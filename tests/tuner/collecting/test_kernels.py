@@ -13,7 +13,7 @@ from cost_model import load_dataset, train_kernel_model
 from cost_model.dataset import network_groups
 from cost_model.stage_model import load_stages
 from records import open_store
-from tests.known_speed import keep_made_up_speed
+from tests.samples.known_speed import keep_made_up_speed
 from tuner.collecting.kernels import CollectionSettings, _round_robin, collect
 from tuner.collecting.stages import collect_stages
 from tuner.pricing.protocol import Pricing

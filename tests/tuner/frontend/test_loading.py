@@ -50,13 +50,13 @@ def test_batch_below_one_is_refused(batch: int) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "extra", "importer"),
-    [("model.onnx", "onnx", "onnx_file"), ("model.pt2", "torch", "torch_program")],
+    [("model.onnx", "onnx", "onnx.file"), ("model.pt2", "torch", "torch.program")],
 )
 def test_missing_extra_is_named_with_how_to_install_it(
     spec: str, extra: str, importer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, extra, None)  # what makes its import fail
-    for module in (importer, "onnx_graph", "torch_importer"):
+    for module in (importer, "onnx.graph", "torch.importer"):
         monkeypatch.delitem(sys.modules, f"tuner.frontend.{module}", raising=False)
     with pytest.raises(TunerError, match=rf"'{extra}', which is not installed.*tessel-tuner\[{extra}\]"):
         load_model(spec)

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="needs the extra `language`")
 
 from kernel_spaces import space_of
 
-from benchmarks.trials_in_process import builder_and_runner
+from benchmarks.trials.in_process import builder_and_runner
 from tuner.language.evaluation import (
     PROPOSERS,
     Measuring,

@@ -70,6 +70,7 @@ def test_a_later_network_takes_the_place_of_the_one_before(folder: Path) -> None
         (b'"vocabulary_version": 1', b'"vocabulary_version": 2', "has vocabulary_version 2"),
         (b'"num_texts"', b'"num_words"', "is not a language model's manifest"),
         (b'"num_threads": 1', b'"num_threads": 2', "was trained for .* with 2 threads"),
+        (b'"weights": "w', b'"weights": "\\u0000w', "not as its digest does"),
         (b'"width": 16', b'"width": 32', "weights of another shape"),
         (b'"heads": 2', b'"heads": 3', "are no network"),
         (b"}", b"", "is not a language model's manifest"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm.s_tir import meta_schedule
 
-from tests.language_texts import read_decisions
+from tests.oracles.language_texts import read_decisions
 from tuner.backends.metaschedule.backend import tuning_target
 from tuner.language.choices import LocationChoice, TileChoice
 from tuner.language.kernels import kernel_module, parse_kernel

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.language_texts import read_decisions
+from tests.oracles.language_texts import read_decisions
 from tuner.language.choices import Choice, LocationChoice, OptionChoice, TileChoice
 from tuner.language.text import (
     Argument,

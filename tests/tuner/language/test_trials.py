@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernel_spaces import cpu, space_of
 
-from benchmarks.trials_in_process import builder_and_runner
+from benchmarks.trials.in_process import builder_and_runner
 from records import Environment, open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule

@@ -9,8 +9,8 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import function_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module
 from tuner.backends.registry import make_backend
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import NodeSet

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tests.partition_samples import function_module, kernels_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module, kernels_of, partition_module
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.lowering.lower import build_module, build_planned, build_reference, lower_module

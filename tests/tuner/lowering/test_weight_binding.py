@@ -10,8 +10,8 @@ import tvm
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import Body, function_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import Body, function_module
 from tuner.backends.protocol import PackingBackend, settings_for
 from tuner.backends.registry import available_backends, make_backend
 from tuner.graph.dataflow import DataflowGraph
@@ -122,7 +122,7 @@ def test_two_programs_keep_weights_of_their_own(program: str, target: Target) ->
         np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
         for result, first in zip(again, (one, two), strict=True):
             np.testing.assert_array_equal(result, first)
-    assert {"matmul": "blas", "window": "channels_last"}[program] in ran
+    assert {"matmul": "blas", "window": "nhwc"}[program] in ran
 
 
 def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) -> None:

@@ -15,13 +15,14 @@ import pytest
 from tvm import relax
 
 from records import Match, Measurement, RecordStore, Status, open_store
-from tests.partition_samples import function_module, part_of, partition_module
+from tests.samples.partition_samples import function_module, part_of, partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.lowering.workload_of import workload_of
-from tuner.measuring.measurer import Limits, MeasureProgress, Measurer, MeasureRequest
+from tuner.measuring.measurer import MeasureProgress, Measurer
 from tuner.measuring.messages import Timing
+from tuner.measuring.request import Limits, MeasureRequest
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
+import msgspec
 import numpy as np
 import pytest
 from tvm import relax
 
 from records import Status
-from tests.partition_samples import partition_module
+from tests.samples.partition_samples import partition_module
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
 from tuner.measuring.inputs import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.measuring.messages import (
+    ArrayInfo,
     Build,
     Done,
     Failed,
     Time,
     Timed,
     Timing,
-    receive_bytes,
+    receive_arrays,
     receive_reply,
     receive_request,
     send,
-    send_bytes,
+    send_arrays,
 )
 from tuner.measuring.sampling import Sample, take_samples
 
@@ -84,6 +89,14 @@ def test_inputs_lie_in_their_interval() -> None:
     assert values.max() <= 1.0
 
 
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    """Two ends as the tuner makes them: of a socket pair, which carries both ways."""
+    here, there = (Connection(end.detach()) for end in socket.socketpair())
+    with here, there:
+        yield here, there
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -91,35 +104,45 @@ def test_inputs_lie_in_their_interval() -> None:
         Time(key=1, seed=2, timing=Timing()),
     ],
 )
-def test_requests_survive_the_wire(message: Build | Time) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        send(here, message)
-        assert receive_request(there) == message
+def test_requests_survive_the_wire(message: Build | Time, ends: tuple[Connection, Connection]) -> None:
+    send(ends[0], message)
+    assert receive_request(ends[1]) == message
 
 
 @pytest.mark.parametrize(
     "message",
     [Done(0.5), Timed(samples_us=(1.0, 2.0), peak_memory_bytes=None), Failed(Status.TIMEOUT, "too slow")],
 )
-def test_replies_survive_the_wire(message: Done | Timed | Failed) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        send(here, message)
-        assert receive_reply(there) == message
+def test_replies_survive_the_wire(
+    message: Done | Timed | Failed, ends: tuple[Connection, Connection]
+) -> None:
+    send(ends[1], message)
+    assert receive_reply(ends[0]) == message
 
 
-def test_a_frame_comes_whole_or_as_the_end() -> None:
-    here, there = socket.socketpair()
-    with there:
-        with here:
-            send_bytes(here, b"abc")
-            send_bytes(here, b"")
-            here.sendall(b"\x00\x00")
-        assert receive_bytes(there) == b"abc"
-        assert receive_bytes(there) == b""
-        with pytest.raises(EOFError):
-            receive_bytes(there)
+def test_arrays_of_any_shape_survive_the_wire(ends: tuple[Connection, Connection]) -> None:
+    arrays = [np.float16(2.5).reshape(()), np.arange(6).reshape(2, 3).T, np.zeros((0, 4), bool)]
+    send_arrays(ends[0], arrays)
+    found = receive_arrays(ends[1], [ArrayInfo(array.shape, str(array.dtype)) for array in arrays])
+    for array, other in zip(arrays, found, strict=True):
+        assert (other.dtype, other.shape) == (array.dtype, array.shape)
+        assert np.array_equal(array, other)
+
+
+def test_an_end_between_messages_or_amid_one_is_told(ends: tuple[Connection, Connection]) -> None:
+    here, there = ends
+    os.write(here.fileno(), b"\x00\x00\x00\x09part")
+    here.close()
+    with pytest.raises(OSError, match="end of file"):
+        receive_reply(there)
+    with pytest.raises(EOFError):
+        receive_reply(there)
+
+
+def test_what_is_pickled_is_refused(ends: tuple[Connection, Connection]) -> None:
+    ends[0].send(Done())
+    with pytest.raises(msgspec.DecodeError):
+        receive_reply(ends[1])
 
 
 def test_variances_are_drawn_positive_and_weights_of_a_model_small() -> None:

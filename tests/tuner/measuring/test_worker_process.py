@@ -1,15 +1,16 @@
-"""A worker that dies or hangs is buried, and the next request has a new one."""
+"""A worker that dies or hangs is reaped, and the next request has a new one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import psutil
 import pytest
 
 from records import Status
 from tuner.backends.registry import backends_for
-from tuner.measuring.messages import Build, Failed
+from tuner.measuring.messages import ArrayInfo, Build, Failed, Run
 from tuner.measuring.worker_process import WorkerProcess
 from tuner.targets.resolution import resolve_target
 
@@ -42,10 +43,27 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     for child in children:
         child.kill()
     psutil.wait_procs(children, timeout=5)
-    buried = worker.ask(request, 60)
-    assert isinstance(buried, Failed)
+    killed = worker.ask(request, 60)
+    assert isinstance(killed, Failed)
+    assert killed.status is Status.ERROR
     reply = worker.ask(request, 60)
     assert isinstance(reply, Failed)
     assert worker.num_starts == starts + 1
     worker.close()
     assert not worker.alive
+
+
+@pytest.mark.parametrize("num_bytes", [0, 2**24], ids=["that waits", "that does not read"])
+def test_a_worker_that_hangs_is_killed_in_time(worker: WorkerProcess, num_bytes: int) -> None:
+    """A stopped worker reads nothing: what a socket buffers is sent, more blocks the sender too."""
+    worker.ask(Build(key=3, module_json="not a module", check=False, seed=0), 60)
+    for child in psutil.Process().children():
+        child.suspend()
+    array = np.zeros(num_bytes, np.uint8)
+    request = Run(module_json="", function="main", arrays=(ArrayInfo(array.shape, "uint8"),))
+    failed = worker.run(request, [array], timeout_s=0.2)
+    assert isinstance(failed, Failed)
+    assert failed.status is Status.TIMEOUT
+    assert failed.message == "run did not end within 0.2 s, so it was killed"
+    assert not worker.alive
+    assert not psutil.Process().children()

@@ -7,7 +7,7 @@ from dataflow_samples import graph_of, graphs, sub_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mock_pricer import MockPricer
+from tests.harness.mock_pricer import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.lowering.outline import order_partitions
 from tuner.partition.candidate import FREE, CandidatePartition

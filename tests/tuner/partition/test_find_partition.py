@@ -8,7 +8,7 @@ from dataflow_samples import graph_of, graphs, sub_graph, transformer_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mock_pricer import MockPricer
+from tests.harness.mock_pricer import MockPricer
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.lowering.outline import order_partitions

@@ -4,7 +4,7 @@ import pytest
 from dataflow_samples import graph_of, graphs, transformer_block
 from hypothesis import given, settings
 
-from tests.mock_pricer import MockPricer
+from tests.harness.mock_pricer import MockPricer
 from tuner.graph import DataflowGraph, PatternKind
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.partition_spec import PartitionSpec

@@ -14,9 +14,9 @@ from kernel_physics import many_records, measured
 from tvm import relax
 
 from cost_model import load_dataset, train_kernel_model
-from tests.dataflow_samples import graph_of
-from tests.known_speed import keep_made_up_speed
-from tests.partition_samples import function_module
+from tests.samples.dataflow_samples import graph_of
+from tests.samples.known_speed import keep_made_up_speed
+from tests.samples.partition_samples import function_module
 from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.partition.candidate import CandidatePartition

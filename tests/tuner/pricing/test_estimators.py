@@ -5,7 +5,7 @@ from dataflow_samples import graph_of, relax_module, sub_graph
 from tvm import relax
 
 from records.workload import Workload
-from tests.mock_pricer import MockPricer
+from tests.harness.mock_pricer import MockPricer
 from tuner.graph import DataflowGraph
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.price import Invalid, Unknown

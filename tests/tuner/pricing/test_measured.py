@@ -9,7 +9,7 @@ import pytest
 from tvm import relax
 
 from records import open_store
-from tests.partition_samples import function_module
+from tests.samples.partition_samples import function_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
@@ -17,8 +17,9 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 from tuner.measuring.launch_penalty import measure_launch_penalty
-from tuner.measuring.measurer import Limits, Measurer
+from tuner.measuring.measurer import Measurer
 from tuner.measuring.messages import Timing
+from tuner.measuring.request import Limits
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.price import Invalid
 from tuner.plan import Figure

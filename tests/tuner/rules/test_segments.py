@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import relax
 
-from tests.partition_samples import function_module
+from tests.samples.partition_samples import function_module
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import NodeSet
 from tuner.rules.segments import ContiguousSubgraphs

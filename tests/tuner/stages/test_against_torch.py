@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - only where torch is installed
 
 from tuner.frontend.loss import with_loss  # noqa: E402 - as above
-from tuner.frontend.torch_program import import_module  # noqa: E402 - it imports torch
+from tuner.frontend.torch.program import import_module  # noqa: E402 - it imports torch
 from tuner.stages import (  # noqa: E402 - as above
     build_stages,
     choose_cuts,

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402 - only where torch is installed
 
 from tuner.errors import TunerError, UnknownNameError  # noqa: E402 - it imports torch
 from tuner.frontend.loss import with_loss  # noqa: E402 - as above
-from tuner.frontend.torch_program import import_module  # noqa: E402 - as above
+from tuner.frontend.torch.program import import_module  # noqa: E402 - as above
 from tuner.plan import TiedParameter  # noqa: E402 - as above
 from tuner.stages import build_stages, cut_after, cut_pipeline_stage  # noqa: E402 - as above
 from tuner.stages.torch_stages import split_module  # noqa: E402 - as above

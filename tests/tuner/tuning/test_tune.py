@@ -156,7 +156,7 @@ def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
 def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
     with start_session(
         "cpu",
-        SessionSettings(backend_names=("tvm", "channels_last"), num_threads=1),
+        SessionSettings(backend_names=("tvm", "nhwc"), num_threads=1),
         records_url=records_url,
     ) as session:
         found = partition_model(load_model("mlp", training=True), session)

@@ -36,7 +36,7 @@ class Attention(CpuKernels):
     """Runs attention of several heads, with what cuts rows into heads and puts them together."""
 
     name = "attention"
-    kernels_version = 1
+    kernels_version = 2
     reference = "attention"
 
     def rule(self, target: Target) -> Rule:

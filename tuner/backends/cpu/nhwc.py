@@ -1,12 +1,12 @@
 """Contiguous sub-graphs of convolutional networks in channels-last layout, as untuned TVM kernels.
 
-A partition becomes kernels on NHWC tensors; data is turned where it enters and leaves. 3 x 3 convolutions
-with stride 1 go by Winograd's method, others of one group by direct kernels, and those with a group for each
-channel by depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A
-direct convolution, a depthwise one of its result and a pixelwise one are one kernel, which goes row by row.
-What goes into one kernel is decided in `tuner.backends.cpu.convolution_chains`, what becomes of the operators
-between them in `tuner.backends.cpu.nhwc_writer`. Weights are packed once where they never change.
-Checked in tests/tuner/backends/cpu/test_nhwc.py.
+A partition becomes kernels on NHWC tensors; data is transposed on entry and on exit. 3 x 3 convolutions with
+stride 1 use Winograd's method, others of one group direct kernels, and those with a group for each channel
+depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A direct
+convolution, a depthwise one of its result and a pixelwise one are one kernel, which works row by row. What
+goes into one kernel is decided in `tuner.backends.cpu.convolution_chains`, what becomes of the operators
+between them in `tuner.backends.cpu.nhwc_writer`. Weights are packed once where they never change. Checked in
+tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.targets.target import Target
 
 
-class ChannelsLast(CpuKernels):
+class Nhwc(CpuKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
-    name = "channels_last"
-    kernels_version = 1
-    reference = "channels_last"
+    name = "nhwc"
+    kernels_version = 2
+    reference = "nhwc"
     packs_weights = True
     takes_contiguous_subgraphs = True
 

@@ -1,10 +1,10 @@
 """Rewrite a contiguous sub-graph of a convolutional network in channels-last layout, as kernel calls.
 
-Data is turned where it enters and leaves. Batch normalisation becomes one product and one sum. These,
-concatenations, activations and average pools wait until somebody reads their results: a pixelwise convolution
-does them as it reads (`tuner.backends.cpu.kernels.fused_concat_input`), for others they are written to
-memory. Operators with axes of their own that are not listed here get their data as it was. Checked in
-tests/tuner/backends/cpu/test_nhwc.py.
+Data is transposed on entry and on exit. Batch normalisation becomes one product and one sum. These,
+concatenations, activations and average pools are deferred until their results are read: a pixelwise
+convolution applies them as it reads (`tuner.backends.cpu.kernels.fused_concat_input`), for others they are
+written to memory. Operators with axes of their own that are not listed here get their data as it was. Checked
+in tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def with_channels_last(function: RelaxFunction, target: Target) -> IRModule:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Data with channels last that is not in memory as it is: a kernel makes it, or makes it as it reads it.
+    """Channels-last data that is not materialised: a kernel of its own writes it, or its reader computes it.
 
     Attributes:
         parts: tensors with channels last whose channels are joined.

@@ -32,12 +32,12 @@ from tuner.targets.target import Target
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
 
-class Products(CpuKernels):
+class PackedMatmul(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
-    name = "products"
-    kernels_version = 1
-    reference = "products"
+    name = "packed_matmul"
+    kernels_version = 2
+    reference = "packed_matmul"
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:

@@ -3,7 +3,7 @@
 A partition is fused as the `tvm` backend fuses it; each kernel is then looked up in the database, and tuned
 for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
 the `tvm` backend's schedule. Databases are kept apart by target and number of threads, because TVM's look-up
-heeds neither. Trials are kept in the records too where those are named; there, schedules may be ordered by a
+ignores both. Trials are kept in the records too where those are named; there, schedules may be ordered by a
 cost model that learnt from the trials of all kernels, in place of TVM's own. Checked in
 tests/tuner/backends/metaschedule/test_backend.py and test_schedule_cost_model.py.
 """

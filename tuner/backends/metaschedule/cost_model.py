@@ -2,10 +2,9 @@
 
 TVM's own model knows the kernel at hand alone, and answers at random until a hundred of its trials are
 measured. This one orders schedules from the first trial on where the records hold trials of any kernels, and
-is trained again with each batch of the current kernel's. Of candidates that are alike, all but the best get
-less than they are worth alone, because TVM measures those with the highest scores together. Where the records
-hold too few trials, it answers at random as TVM's does. Checked in
-tests/tuner/backends/metaschedule/test_cost_model.py.
+is trained again with each batch of the current kernel's. Among similar candidates, all but the best are
+discounted, because TVM measures the highest scores as one batch. Where the records hold too few trials, it
+answers at random as TVM's does. Checked in tests/tuner/backends/metaschedule/test_cost_model.py.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tvm.s_tir.schedule import Trace
 
 from cost_model.schedule_model import Trials
 from records import Environment, Measurement, RecordStore, Status, Tensor, Workload, open_store
-from records.metaschedule import BACKEND, Trial, describe_trial, trial_of
+from records.files.metaschedule import BACKEND, Trial, describe_trial, trial_of
 from tuner.graph.relax_types import IRModule
 from tuner.targets.target import Target
 

@@ -15,7 +15,7 @@ from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
-SCHEDULES_VERSION = 2
+SCHEDULES_VERSION = 3
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8

@@ -23,11 +23,11 @@ from tuner.graph.relax_types import PrimFunc
 Expression: TypeAlias = Any
 """A TIR expression of float32."""
 
-_LARGEST_EXPONENT = 88.0
-"""Near the logarithm of the largest float32, 3.4e38: a larger argument gives this one's result."""
+_LARGEST_EXPONENT = 89.0
+"""Above the logarithm of the largest float32, 3.4e38: its power is infinite, as are those of all above."""
 
-_SMALLEST_EXPONENT = -87.0
-"""Near the logarithm of the smallest normal float32, 1.2e-38: a smaller argument gives this one's result."""
+_SMALLEST_EXPONENT = -87.6
+"""Below the logarithm of the smallest normal float32, 1.2e-38: its power is 0, as are those of all below."""
 
 _LN2_HIGH = 0.693359375
 """ln 2 in ten bits, so that multiples of it are exact; `_LN2_LOW` is the rest."""
@@ -70,8 +70,22 @@ _TANH_BELOW = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04,
 
 
 def vectorise_math(kernel: PrimFunc) -> PrimFunc:
-    """Return the kernel with exp, erf and tanh of float32 as arithmetic."""
-    return tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
+    """Return the kernel with exp, erf and tanh of float32 as arithmetic, and clamps that pass NaN on."""
+    kernel = tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
+    for kind in (tirx.Max, tirx.Min):
+        kernel = tvm_ffi.structural_map(kernel, (kind, _number_first))
+    return kernel
+
+
+def _number_first(extremum: Any) -> Any:
+    """Return `max(0, x)` for `max(x, 0)`: compiled to `0 > x ? 0 : x` it is NaN where x is, at no cost."""
+    if "float" in str(extremum.ty.dtype) and _is_number(extremum.b) and not _is_number(extremum.a):
+        return type(extremum)(extremum.b, extremum.a)
+    return extremum
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, tirx.FloatImm | tirx.IntImm)
 
 
 def _replace(call: Any) -> Any:
@@ -81,8 +95,8 @@ def _replace(call: Any) -> Any:
 
 
 def exponential(value: Any) -> Expression:
-    """Return e to the power of a variable."""
-    clamped = tirx.max(tirx.min(value, _float(_LARGEST_EXPONENT)), _float(_SMALLEST_EXPONENT))
+    """Return e to the power of a variable: infinite above the largest number, 0 below 1.7e-38, NaN of NaN."""
+    clamped = _clamped(value, _SMALLEST_EXPONENT, _LARGEST_EXPONENT)
     power = tirx.floor(clamped * _float(1.0 / math.log(2.0)) + _float(0.5))
     return _bound(power, lambda power: _bound(_reduced(clamped, power), lambda rest: _scaled(rest, power)))
 
@@ -101,7 +115,7 @@ def _odd_fraction(
     value: Expression, bound: float, above: tuple[float, ...], below: tuple[float, ...]
 ) -> Expression:
     """Return x · above(x²) / below(x²) for x within a bound, and the bound's value beyond it."""
-    near = tirx.max(tirx.min(value, _float(bound)), _float(-bound))
+    near = _clamped(value, -bound, bound)
 
     def fraction(near: Expression) -> Expression:
         return _bound(
@@ -116,10 +130,18 @@ def _reduced(value: Expression, power: Expression) -> Expression:
 
 
 def _scaled(rest: Expression, power: Expression) -> Expression:
-    """Return e^rest · 2^power; the power becomes the exponent bits of a float."""
-    polynomial = _polynomial(rest, tuple(1.0 / math.factorial(degree) for degree in range(8)))
-    exponent_bits = (power.astype("int32") + tirx.const(127, "int32")) << tirx.const(23, "int32")
+    """Return 2 e^rest · 2^(power - 1); the power less one becomes the exponent bits of a float.
+
+    Less one, since 2^128 is no float32 though e^88.5 is; the bits of 2^-127 are those of 0.
+    """
+    polynomial = _polynomial(rest, tuple(2.0 / math.factorial(degree) for degree in range(8)))
+    exponent_bits = (power.astype("int32") + tirx.const(126, "int32")) << tirx.const(23, "int32")
     return polynomial * tirx.reinterpret("float32", exponent_bits)
+
+
+def _clamped(value: Expression, least: float, most: float) -> Expression:
+    """Return a value within bounds, and NaN of NaN: TVM compiles `max(a, b)` to `a > b ? a : b`."""
+    return tirx.max(_float(least), tirx.min(_float(most), value))
 
 
 def _polynomial(value: Expression, coefficients: tuple[float, ...]) -> Expression:

@@ -12,7 +12,7 @@ from tessel.search import MakespanPoint, find_makespan_frontier, find_schedule
 from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape, zbv
 from tessel.validation import check_schedule
-from tests.schedule_samples import Case, least_makespan, tiny_cases
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
 
 
 def check_points(points: list[MakespanPoint], micro_batches: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tessel.search.jit import cache as cold_start
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def python(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -34,13 +34,21 @@ def test_a_stamp_says_that_all_is_compiled(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_changed_source_is_cold_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "hot.py"
+    source = tmp_path / "makespan" / "hot.py"
+    source.parent.mkdir()
     source.write_text("@compiled")
-    monkeypatch.setattr(cold_start, "PACKAGE", tmp_path)
+    monkeypatch.setattr(cold_start, "PACKAGE", tmp_path / "jit")
+    monkeypatch.setattr(cold_start, "SEARCH", tmp_path)
+    (tmp_path / "jit").mkdir()
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     cold_start.leave_stamp()
     source.write_text("@compiled  # changed")
     assert not cold_start.is_compiled()
+
+
+def test_every_room_of_the_search_counts() -> None:
+    assert (cold_start.SEARCH / "makespan" / "tabu_search.py").exists()
+    assert (cold_start.SEARCH.parent.parent / "tessel" / "search" / "compile_all.py").exists()
 
 
 def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +85,7 @@ def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: P
     assert python("-m", "tessel.search.jit.cache", folder=tmp_path).returncode == 0
     hot = {
         f"{path.stem}.{name}"
-        for path in cold_start.PACKAGE.glob("*.py")
+        for path in cold_start.SEARCH.rglob("*.py")
         for name in re.findall(r"@compiled(?:_leaf)?\ndef (\w+)", path.read_text())
     }
     kept = {path.name.rpartition("-")[0] for path in tmp_path.rglob("*.nbi")}

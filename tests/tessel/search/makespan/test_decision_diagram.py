@@ -13,11 +13,12 @@ from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.model.instance import build_instance
 from tessel.search.model.problem import make_problem
 from tessel.shapes import make_shape, vshape, zbv
 from tessel.validation import check_schedule
-from tests.makespan_oracle import least_makespan_by_cpsat
-from tests.schedule_samples import Case, least_makespan, tiny_cases
+from tests.oracles.makespan_oracle import least_makespan_by_cpsat
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
 
 FAR = 1 << 40
 
@@ -141,7 +142,7 @@ def test_the_zero_bubble_v_is_proven_least() -> None:
     )
     case = (placement, 8, (16,) * 4)
     assert max(bounds_of_devices(case)) == 531
-    assert makespan_lower_bound(placement, micro_batches=8, memory=(16,) * 4) == 516
+    assert makespan_lower_bound(build_instance(placement, micro_batches=8, memory=16)) == 516
 
 
 def bounds_of_devices(case: Case) -> list[int]:

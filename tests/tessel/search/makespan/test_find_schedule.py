@@ -14,7 +14,7 @@ from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.progress import Progress
 from tessel.shapes import SHAPES, make_shape, vshape, zbv
 from tessel.validation import check_schedule
-from tests.schedule_samples import Case, least_makespan, tiny_cases
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,6 +124,51 @@ def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
         return find_schedule(placement, micro_batches=6, memory=8, seed=seed, budget=budget)
 
     assert schedule_of(3).starts == schedule_of(3).starts
+
+
+@pytest.mark.parametrize(
+    ("placement", "micro_batches", "memory"),
+    [
+        (make_shape("nnshape", 4), 12, 5),
+        (vshape(3, choose_backward=True, backward_input_span=2, forward_span=2), 6, 2),
+        (zbv(3, split_backward=True, forward_span=3, lag=1), 7, 5),
+    ],
+)
+def test_a_higher_limit_does_all_that_a_lower_one_does_and_goes_on(
+    placement: Placement, micro_batches: int, memory: int
+) -> None:
+    known: list[tuple[int, int, str]] = []
+    for work in (0.02, 0.1, 0.3, 0.6):
+        told: list[Progress] = []
+        budget = SearchBudget(work, on_progress=told.append)
+        found = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=budget)
+        steps = [(each.makespan, each.lower_bound, each.found_by) for each in told]
+        assert steps[: len(known)] == known
+        assert found.makespan == steps[-1][0]
+        known = steps
+
+
+def test_micro_batches_that_free_more_than_they_add_help_each_other() -> None:
+    # X0 X1 A0 Z0 A1 Z1 holds -2 -4 2 -3 3 -2 units; one micro-batch alone would hold 4.
+    placement = Placement(
+        devices=1,
+        blocks=tuple(
+            Block(name=name, devices=(0,), memory=memory) for name, memory in (("x", -2), ("a", 6), ("z", -5))
+        ),
+        edges=(Edge("x", "a"), Edge("a", "z")),
+    )
+    found = find_schedule(placement, micro_batches=2, memory=3, budget=SearchBudget(0.1))
+    check_schedule(found)
+    assert (found.makespan, found.optimal) == (6, True)
+    with pytest.raises(InfeasibleError, match="device 0 needs at least 3 units for 2 micro-batches"):
+        find_schedule(placement, micro_batches=2, memory=2, budget=SearchBudget(0.1))
+
+
+def test_a_shape_made_in_python_frees_what_it_adds() -> None:
+    placement = zbv(4, split_backward=True, forward_memory=2)
+    assert sum(block.memory for block in placement.blocks) == 0
+    found = find_schedule(placement, micro_batches=64, memory=16, budget=SearchBudget(0.05))
+    check_schedule(found)
 
 
 def test_wrong_arguments_are_refused() -> None:

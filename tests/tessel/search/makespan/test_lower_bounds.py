@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from msgspec import structs
 
+from tessel.errors import InfeasibleError
+from tessel.placement import Placement
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.model.instance import build_instance
 from tessel.shapes import vshape
-from tests.schedule_samples import Case, least_makespan, tiny_cases
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
+
+
+def bound_of(placement: Placement, micro_batches: int, memory: tuple[int, ...] | None = None) -> int:
+    try:
+        instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    except InfeasibleError:
+        reject()
+    return makespan_lower_bound(instance)
 
 
 @settings(max_examples=60, deadline=None)
@@ -16,16 +27,16 @@ def test_bound_is_never_above_the_least_makespan(case: Case) -> None:
     placement, micro_batches, memory = case
     truth = least_makespan(placement, micro_batches, memory)
     if truth is not None:
-        assert makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory) <= truth
+        assert bound_of(placement, micro_batches, memory) <= truth
 
 
 @settings(max_examples=30, deadline=None)
 @given(case=tiny_cases())
 def test_bound_only_rises_with_micro_batches_and_with_less_memory(case: Case) -> None:
     placement, micro_batches, memory = case
-    bound = makespan_lower_bound(placement, micro_batches=micro_batches, memory=memory)
-    assert makespan_lower_bound(placement, micro_batches=micro_batches) <= bound
-    assert makespan_lower_bound(placement, micro_batches=micro_batches + 1, memory=memory) >= bound
+    bound = bound_of(placement, micro_batches, memory)
+    assert bound_of(placement, micro_batches) <= bound
+    assert bound_of(placement, micro_batches + 1, memory) >= bound
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,15 +52,13 @@ def test_bound_is_unchanged_by_relabelling_devices(case: Case) -> None:
         ),
     )
     limits = None if memory is None else memory[::-1]
-    assert makespan_lower_bound(mirrored, micro_batches=micro_batches, memory=limits) == makespan_lower_bound(
-        placement, micro_batches=micro_batches, memory=memory
-    )
+    assert bound_of(mirrored, micro_batches, limits) == bound_of(placement, micro_batches, memory)
 
 
 def test_bounds_by_hand() -> None:
     # Work: three forwards before the last device's eight times four steps, three backwards of three behind.
-    assert makespan_lower_bound(vshape(4), micro_batches=8) == 3 + 8 * 4 + 3 * 3
+    assert bound_of(vshape(4), 8) == 3 + 8 * 4 + 3 * 3
     # Memory: device 0 holds a unit from a forward's start to its backward's end, 4 + 4 x 3, one at a time.
-    assert makespan_lower_bound(vshape(4), micro_batches=8, memory=(1, 4, 4, 4)) == 8 * 16
+    assert bound_of(vshape(4), 8, (1, 4, 4, 4)) == 8 * 16
     # Path: a single micro-batch goes all the way down and up.
-    assert makespan_lower_bound(vshape(4), micro_batches=1) == 4 * (1 + 3)
+    assert bound_of(vshape(4), 1) == 4 * (1 + 3)

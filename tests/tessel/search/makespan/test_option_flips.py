@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.search.makespan.incumbent import options_of
-from tessel.search.makespan.list_scheduling import list_schedule
+from tessel.search.makespan.list_scheduling import by_priority, list_schedule
 from tessel.search.makespan.option_flips import flip_options, start_in_sequence, with_options
 from tessel.search.model.instance import IntArray, build_instance
 from tessel.shapes import make_shape
 from tessel.validation import check_schedule
-from tests.schedule_samples import as_schedule
+from tests.samples.schedule_samples import as_schedule
 
 
 @settings(max_examples=60, deadline=None)
@@ -28,7 +28,8 @@ def test_schedule_with_flipped_options_is_valid(*, shape: str, limit: int, optio
     arrays = build_instance(placement, micro_batches=4, memory=memory).arrays
     start = np.empty(arrays.num_blocks * 4, dtype=np.int64)
     options = np.full((len(placement.choices), 4), option, dtype=np.int64)
-    list_schedule(arrays, np.random.default_rng(seed).integers(0, 99, len(start)), options, True, start)
+    dispatch = by_priority(arrays, np.random.default_rng(seed).integers(0, 99, len(start)))
+    list_schedule(arrays, dispatch, options, start, is_active=True)
     flipped, state = flip_options(arrays, start, seed)
     assert state != seed
     if flipped is not None:
@@ -40,7 +41,7 @@ def test_all_split_becomes_all_joint_and_back() -> None:
     arrays = build_instance(placement, micro_batches=2, memory=None).arrays
     split: IntArray = np.ones((2, 2), dtype=np.int64)
     start = np.empty(arrays.num_blocks * 2, dtype=np.int64)
-    list_schedule(arrays, np.arange(len(start)), split.copy(), True, start)
+    list_schedule(arrays, by_priority(arrays, np.arange(len(start))), split.copy(), start, is_active=True)
     joint = with_options(arrays, start, np.zeros((2, 2), dtype=np.int64))
     assert joint is not None
     assert (options_of(arrays, joint) == 0).all()

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.search.makespan.device_orders import earliest_starts, orders_of
-from tessel.search.makespan.list_scheduling import NEVER, list_schedule
+from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
 from tessel.search.makespan.tabu_search import search_neighbourhood
 from tessel.search.model.instance import build_instance
 from tessel.shapes import make_shape, zbv
 from tessel.validation import check_schedule
-from tests.schedule_samples import as_schedule
+from tests.samples.schedule_samples import as_schedule
 
 
 @settings(max_examples=60, deadline=None)
@@ -35,7 +35,9 @@ def test_wherever_the_search_stands_the_schedule_is_valid(
     start = np.empty(arrays.num_blocks * 5, dtype=np.int64)
     options = np.empty((0, 5), dtype=np.int64)
     priority = np.random.default_rng(seed).integers(0, 1000, len(start))
-    before = list_schedule(arrays, priority, options, True, start)
+    listing = list_schedule(arrays, by_priority(arrays, priority), options, start, is_active=True)
+    assert listing is not None
+    before = listing.makespan[0]
     orders = orders_of(arrays, start)
     makespan, _, _ = search_neighbourhood(arrays, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
     best = as_schedule(placement, arrays, orders.best, memory)

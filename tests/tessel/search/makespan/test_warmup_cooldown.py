@@ -13,7 +13,7 @@ from tessel.search.model.instance import build_instance
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import kshape, mshape, nnshape, vshape, xshape
 from tessel.validation import check_schedule
-from tests.schedule_samples import as_schedule
+from tests.samples.schedule_samples import as_schedule
 
 
 @pytest.mark.parametrize(

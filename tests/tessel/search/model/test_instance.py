@@ -6,14 +6,16 @@ import itertools
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Edge, Placement
+from tessel.search.model import feasible_order, memory_need
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import NEVER_AMPLE, ample_rooms, least_memory
 from tessel.search.model.problem import make_problem
 from tessel.shapes import vshape, zbv
-from tests.schedule_samples import Case, tiny_cases
+from tests.samples.schedule_samples import Case, tiny_cases
 
 
 def peaks_of_orders(placement: Placement, device: int) -> list[int]:
@@ -100,3 +102,57 @@ def test_ample_room_is_what_a_micro_batch_adds_if_it_gives_it_back() -> None:
     assert ample_rooms(zbv(3)) == (2, 2, 2)
     assert ample_rooms(zbv(3, choose_backward=True, forward_memory=3, backward_memory=-3)) == (6, 6, 6)
     assert ample_rooms(vshape(2, backward_memory=0)) == (NEVER_AMPLE, NEVER_AMPLE)
+
+
+def least_limit(placement: Placement, micro_batches: int) -> int:
+    """The least peak of one device over all orders of all tasks."""
+    tasks = [(block, m) for block in placement.blocks for m in range(micro_batches)]
+    best = None
+    for order in itertools.permutations(tasks):
+        rank = {(block.name, m): place for place, (block, m) in enumerate(order)}
+        if all(rank[e.source, m] < rank[e.target, m] for e in placement.edges for m in range(micro_batches)):
+            peak = max(itertools.accumulate((block.memory for block, _ in order), initial=0))
+            best = peak if best is None else min(best, peak)
+    assert best is not None
+    return best
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    memory=st.lists(st.integers(-6, 6), min_size=2, max_size=3),
+    edges=st.sets(st.sampled_from([(0, 1), (0, 2), (1, 2)])),
+)
+def test_limits_are_refused_exactly_where_no_order_of_all_tasks_keeps_them(
+    memory: list[int], edges: set[tuple[int, int]]
+) -> None:
+    placement = Placement(
+        devices=1,
+        blocks=tuple(Block(name=f"b{i}", devices=(0,), memory=units) for i, units in enumerate(memory)),
+        edges=tuple(Edge(f"b{a}", f"b{b}") for a, b in edges if b < len(memory)),
+    )
+    needed = least_limit(placement, 2)
+    instance = build_instance(placement, micro_batches=2, memory=(needed,))
+    if instance.first_tasks is not None:
+        held = itertools.accumulate(memory[block] for block, _ in instance.first_tasks)
+        assert max(held) <= needed
+    if needed > 0:
+        with pytest.raises(InfeasibleError, match=f"needs at least {needed} unit"):
+            build_instance(placement, micro_batches=2, memory=(needed - 1,))
+
+
+def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocks = (
+        Block(name="x", devices=(0,), memory=-2),
+        Block(name="a", devices=(0, 1), memory=6),
+        Block(name="z", devices=(0,), memory=-5),
+        Block(name="z1", devices=(1,), memory=-6),
+    )
+    edges = (Edge("x", "a"), Edge("a", "z"), Edge("a", "z1"))
+    placement = Placement(devices=2, blocks=blocks, edges=edges)
+    assert build_instance(placement, micro_batches=2, memory=(3, 6)).first_tasks is not None
+    monkeypatch.setattr(feasible_order, "MAX_ORDER_STATES", -1)
+    monkeypatch.setattr(memory_need, "MAX_COUNTS", 0)
+    with pytest.raises(InfeasibleError, match="not every order was tried"):
+        build_instance(placement, micro_batches=2, memory=(2, 6))

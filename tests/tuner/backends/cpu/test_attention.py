@@ -10,8 +10,8 @@ import pytest
 from scipy.special import softmax
 from tvm import relax
 
-from tests.partition_samples import function_module, part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module, part_of, partition_module
 from tuner.backends.cpu.attention import Attention
 from tuner.graph.dataflow import DataflowGraph
 from tuner.lowering.lower import build_module, lower_module

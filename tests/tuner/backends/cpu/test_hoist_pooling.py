@@ -9,8 +9,8 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import Body, function_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import Body, function_module
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.lowering.lower import build_reference
 from tuner.measuring.inputs import input_specs, random_inputs

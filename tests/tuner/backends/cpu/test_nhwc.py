@@ -10,10 +10,10 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import Body, function_module, part_of, partition_module
-from tests.random_stretches import random_stretch
-from tests.run_module import run_module
-from tuner.backends.cpu.nhwc import ChannelsLast
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import Body, function_module, part_of, partition_module
+from tests.samples.random_stretches import random_stretch
+from tuner.backends.cpu.nhwc import Nhwc
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lowering.backend_specs import gather_specs
@@ -177,10 +177,10 @@ def target() -> Target:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_stretch_computes_what_it_did(program: str, target: Target) -> None:
-    module = partition_module("channels_last", *PROGRAMS[program])
-    assert ChannelsLast().refusal(part_of(module), target) is None
+    module = partition_module("nhwc", *PROGRAMS[program])
+    assert Nhwc().refusal(part_of(module), target) is None
     inputs = random_inputs(input_specs(module), seed=1)
-    results = run_module(build_module(lower_module(module, [ChannelsLast()], target), target), inputs, target)
+    results = run_module(build_module(lower_module(module, [Nhwc()], target), target), inputs, target)
     expected = run_module(build_reference(module, target), inputs, target)
     assert np.abs(expected[0]).max() > 0.1
     assert relative_error(results, expected) < 1e-5
@@ -192,11 +192,11 @@ def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(
 ) -> None:
     shapes = [(1, 8, 5, 5), (16, 8, 1, 1), (1, 16, 1, 1), (1, 16, 5, 5)]
     module = partition_module(
-        "channels_last",
+        "nhwc",
         shapes,
         lambda x, w, b, y: activation(op.add(op.add(op.nn.conv2d(x, w), b), y)),
     )
-    lowered = ChannelsLast().lower(module, ["part"], target)
+    lowered = Nhwc().lower(module, ["part"], target)
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
     kernels = [name for name in names if name not in ("main", "part")]
     # What else there is turns x and y, and the result.
@@ -205,14 +205,14 @@ def test_bias_sum_and_activation_are_in_the_kernel_of_their_convolution(
 
 def test_it_refuses_what_has_no_convolution_of_its_own(target: Target) -> None:
     grouped = partition_module(
-        "channels_last", [(1, 8, 5, 5), (8, 2, 3, 3)], lambda x, w: op.nn.conv2d(x, w, groups=4)
+        "nhwc", [(1, 8, 5, 5), (8, 2, 3, 3)], lambda x, w: op.nn.conv2d(x, w, groups=4)
     )
-    assert "one group" in (ChannelsLast().refusal(part_of(grouped), target) or "")
+    assert "one group" in (Nhwc().refusal(part_of(grouped), target) or "")
 
 
 def test_its_rule_proposes_stretches_where_weights_are_known(target: Target) -> None:
     module = function_module([(1, 8, 5, 5), (8, 8, 1, 1)], _four_convolutions)
-    spec, _ = gather_specs([ChannelsLast()], target)
+    spec, _ = gather_specs([Nhwc()], target)
     assert not list(spec.rule.find_candidates(DataflowGraph.from_function(module)))
     module.update_func(module.get_global_var("main"), module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1))
     graph = DataflowGraph.from_function(module)
@@ -232,9 +232,9 @@ ROUNDING = 1e-3
 
 def _differs_by(seed: int, target: Target) -> float:
     """Return the relative error of a random stretch."""
-    module = partition_module("channels_last", *random_stretch(seed))
+    module = partition_module("nhwc", *random_stretch(seed))
     inputs = random_inputs(input_specs(module), seed=seed)
-    results = run_module(build_module(lower_module(module, [ChannelsLast()], target), target), inputs, target)
+    results = run_module(build_module(lower_module(module, [Nhwc()], target), target), inputs, target)
     expected = run_module(build_reference(module, target), inputs, target)
     return relative_error(results, expected)
 

@@ -10,10 +10,10 @@ import pytest
 from scipy.special import erf
 from tvm import relax
 
-from tests.partition_samples import function_module, part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module, part_of, partition_module
 from tuner.backends.cpu.kernels.packed_product import ProductShape
-from tuner.backends.cpu.packed_matmul import Products
+from tuner.backends.cpu.packed_matmul import PackedMatmul
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lowering.lower import build_module, lower_module
@@ -63,9 +63,9 @@ def _arrays(shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
 
 def _run(shapes: Sequence[Sequence[int]], body: Body, inputs: Sequence[np.ndarray], threads: int) -> Any:
     target = resolve_target("cpu", num_threads=threads)
-    module = partition_module("products", shapes, body)
-    assert Products().refusal(part_of(module), target) is None
-    lowered = lower_module(module, [Products()], target)
+    module = partition_module("packed_matmul", shapes, body)
+    assert PackedMatmul().refusal(part_of(module), target) is None
+    lowered = lower_module(module, [PackedMatmul()], target)
     return run_module(build_module(lowered, target), inputs, target)[0]
 
 
@@ -136,8 +136,8 @@ def test_a_sum_with_a_tensor_that_is_no_bias_follows_an_activation_too() -> None
     ],
 )
 def test_it_refuses_what_is_not_one_product_of_data_and_a_matrix(shapes: Any, body: Body) -> None:
-    part = part_of(partition_module("products", shapes, body))
-    assert Products().refusal(part, resolve_target("cpu", num_threads=1))
+    part = part_of(partition_module("packed_matmul", shapes, body))
+    assert PackedMatmul().refusal(part, resolve_target("cpu", num_threads=1))
 
 
 @pytest.mark.parametrize("rows", [1, 4, 7, 32, 77, 128, 197, 273, 5000])
@@ -159,7 +159,7 @@ def test_a_residual_block_is_proposed_whole_where_weights_are_bound_and_packs_th
     def body(x: Any, w: Any, b: Any) -> Any:
         return op.add(x, op.add(op.matmul(x, op.permute_dims(w)), b))
 
-    rule = Products().rule(target)
+    rule = PackedMatmul().rule(target)
     module = function_module(shapes, body)
     assert not list(rule.find_candidates(DataflowGraph.from_function(module)))
     main = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
@@ -170,9 +170,9 @@ def test_a_residual_block_is_proposed_whole_where_weights_are_bound_and_packs_th
     turned = next(node.index for node in graph.nodes if node.operator == "permute_dims")
     assert all(turned in inside for inside in proposed), "a weight that was turned first is no parameter"
 
-    part = partition_module("products", shapes, body)
+    part = partition_module("packed_matmul", shapes, body)
     part.update_func(part.get_global_var("main"), part["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1))
-    lowered = lower_module(part, [Products()], target)
+    lowered = lower_module(part, [PackedMatmul()], target)
     assert "pack_panels" not in lowered["main"].script()
     assert "packed_product" in lowered["main"].script()
     assert BIND_NAME in {variable.name_hint for variable in lowered.get_global_vars()}

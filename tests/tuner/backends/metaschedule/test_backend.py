@@ -8,8 +8,8 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.protocol import TuningBackend
 from tuner.backends.registry import make_backend

@@ -16,9 +16,9 @@ from tvm.s_tir.schedule import Trace
 
 from cost_model.schedule_model import MIN_TRIALS, Trials
 from records import Status, open_store
-from records.metaschedule import Trial, trial_of, write_database
-from tests.partition_samples import part_of, partition_module
-from tests.run_module import run_module
+from records.files.metaschedule import Trial, trial_of, write_database
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target, tuning_tasks
 from tuner.backends.metaschedule.cost_model import RecordsCostModel

@@ -8,8 +8,8 @@ import tvm
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import function_module, part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module, part_of, partition_module
 from tuner.backends.protocol import settings_for
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE, weights_of

@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import is_op, wildcard
 
-from tests.partition_samples import part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.codegen import TvmCodegen
 from tuner.lowering.lower import build_module, build_reference, lower_module

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numerics import relative_error
 from tvm import relax
 
-from tests.partition_samples import Body, function_module, kernels_of
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import Body, function_module, kernels_of
 from tuner.backends.tvm.cpu_schedule import schedule_for_cpu
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.schedule import schedule_kernels

@@ -9,7 +9,7 @@ from tvm import relax, s_tir
 
 from cost_model.features import anchor_of
 from cost_model.product_tile import NO_TILE, ProductTile, product_tile
-from tests.partition_samples import Body, function_module, kernels_of
+from tests.samples.partition_samples import Body, function_module, kernels_of
 from tuner.backends.tvm.cpu_schedule import _axis_kinds, _inline_producers, _nests, _reuses_inputs
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.register_tile import choose_tile, result_axes

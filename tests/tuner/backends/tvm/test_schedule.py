@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
 from tuner.backends.tvm.schedule import OPAQUE, schedule_kernels
 from tuner.lowering.lower import build_module, build_reference
 from tuner.targets.resolution import resolve_target

@@ -9,8 +9,8 @@ import pytest
 import scipy.special
 from tvm import relax
 
-from tests.partition_samples import function_module, kernels_of
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import function_module, kernels_of
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.lowering.lower import build_module
@@ -28,17 +28,39 @@ def run_unary(operator: object, values: np.ndarray) -> np.ndarray:
     return run_module(build_module(fused, target), [values], target)[0]
 
 
+def relu6(x: Any) -> Any:
+    return relax.op.clip(x, 0.0, 6.0)
+
+
+def softmax(x: Any) -> Any:
+    return relax.op.nn.softmax(x)
+
+
 def test_exponentials_are_right_to_single_precision() -> None:
     values = np.linspace(-86, 87, 20_001, dtype=np.float32)
     exact = np.exp(values.astype(np.float64))
     assert np.max(np.abs(run_unary(relax.op.exp, values) - exact) / exact) < 3e-7
 
 
-def test_exponentials_beyond_the_range_stay_finite_and_vanish() -> None:
-    far = run_unary(relax.op.exp, np.array([-1e30, -200.0, 200.0, 1e30], dtype=np.float32))
-    assert np.isfinite(far).all()
-    assert (far[:2] < 1e-37).all()
-    assert (far[2:] > 1e38).all()
+def test_exponentials_beyond_the_range_are_infinite_or_vanish() -> None:
+    far = np.array([-np.inf, -1e30, -200.0, 88.8, 100.0, np.inf, np.nan, 88.7], dtype=np.float32)
+    found = run_unary(relax.op.exp, far)
+    np.testing.assert_array_equal(found[:6], [0, 0, 0, np.inf, np.inf, np.inf])
+    assert np.isnan(found[6])
+    np.testing.assert_allclose(found[7], np.exp(np.float64(np.float32(88.7))), rtol=3e-7)
+
+
+@pytest.mark.parametrize(
+    "operator", [relax.op.exp, relax.op.erf, relax.op.tanh, relax.op.nn.relu, relu6, softmax]
+)
+def test_what_is_not_a_number_is_passed_on(operator: Any) -> None:
+    values = np.array([1.0, np.nan, -1.0, 2.0, 0.5, 3.0, -2.0, 0.0], dtype=np.float32)
+    found = run_unary(operator, values)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(values) | (operator is softmax))
+
+
+def test_a_softmax_of_minus_infinities_is_not_a_number() -> None:
+    assert np.isnan(run_unary(softmax, np.full(8, -np.inf, dtype=np.float32))).all()
 
 
 @pytest.mark.parametrize(

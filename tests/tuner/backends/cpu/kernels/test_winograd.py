@@ -10,10 +10,10 @@ import pytest
 from scipy.signal import correlate
 from tvm import relax
 
-from tests.partition_samples import part_of, partition_module
-from tests.run_module import run_module
+from tests.harness.run_module import run_module
+from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.cpu.kernels.winograd_shape import choose_shape
-from tuner.backends.cpu.nhwc import ChannelsLast
+from tuner.backends.cpu.nhwc import Nhwc
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import BIND_NAME
@@ -38,7 +38,7 @@ def _program(
         return op.nn.relu(result) if has_relu else result
 
     shapes = [tuple(data), (filters, data[1], 3, 3), *([(1, filters, 1, 1)] if has_bias else [])]
-    return partition_module(ChannelsLast.name, shapes, body)
+    return partition_module(Nhwc.name, shapes, body)
 
 
 def _expected(
@@ -67,7 +67,7 @@ def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
     filters = 4 * int(rng.integers(1, 9))
     target = resolve_target("cpu", num_threads=1 + seed % 2)
     module = _program(data, filters, padding, has_bias=has_bias, has_relu=has_relu)
-    backend = ChannelsLast()
+    backend = Nhwc()
     assert backend.refusal(part_of(module), target) is None
     arrays = [rng.standard_normal(data), rng.standard_normal((filters, data[1], 3, 3))]
     arrays += [rng.standard_normal((1, filters, 1, 1))] if has_bias else []
@@ -89,7 +89,7 @@ def test_its_weights_are_transformed_once() -> None:
     module = _program((1, 8, 6, 6), 16, (1, 1), has_bias=True, has_relu=True)
     main = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
     module.update_func(module.get_global_var("main"), main)
-    lowered = lower_module(module, [ChannelsLast()], target)
+    lowered = lower_module(module, [Nhwc()], target)
     assert sorted(_called(lowered["main"])) == ["convolution", "transpose", "transpose1"]
     assert _called(lowered["main_transform_params"]) == ["pack_weights"]
     assert BIND_NAME in {variable.name_hint for variable in lowered.get_global_vars()}

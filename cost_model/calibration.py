@@ -1,0 +1,181 @@
+"""Calibrate intervals on errors of what a model had not seen: by novelty, and by the distance from its range.
+
+Checked in tests/cost_model/test_kernel_model.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cost_model.dataset import Dataset, extent_groups, shape_groups, split_folds
+from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_quick_mean, train_scale
+from cost_model.intervals import (
+    LONG_US,
+    MAX_WIDTH,
+    NOVELTIES,
+    centres_and_widths,
+    group_quantile,
+    scale_features,
+)
+from cost_model.training_range import ASSUMED_WIDENING, LEAST_WIDENING, extreme_parts, range_of
+
+_NUM_FOLDS = 4
+
+FEW_SCORES = 40
+"""Below this a class's quantile would be a guess; all of its novelty stand for it."""
+
+_HELD_OUT_SHARE = 0.25
+"""Share of the largest, or smallest, programs that are held out to learn how errors grow with distance."""
+
+_LEAST_DISTANCE = 0.25
+"""Doublings; an error over a smaller distance says more about chance than about the distance."""
+
+_LEAST_ERROR = 0.005
+"""Residuals below half a percent are measurement noise; flooring them keeps their logarithm tame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What a kernel model is trained on.
+
+    Attributes:
+        dataset: the samples.
+        features: float32, shape (num_samples, num_features).
+        labels: float64, shape (num_samples,), what the first forest learns.
+        base: float64, same shape, what is added to it for the logarithm of a latency.
+        seed: seed of folds and trees.
+        num_threads: threads of the training.
+    """
+
+    dataset: Dataset
+    features: np.ndarray
+    labels: np.ndarray
+    base: np.ndarray
+    seed: int
+    num_threads: int
+
+    def quick_mean(self, chosen: np.ndarray, *, rounds: int = QUICK_ROUNDS) -> Any:  # xgboost.Booster
+        """Return a quickly trained first forest of the chosen samples alone."""
+        return train_quick_mean(
+            self.features[chosen],
+            self.labels[chosen],
+            seed=self.seed,
+            num_threads=self.num_threads,
+            rounds=rounds,
+        )
+
+
+class OutOfFold(NamedTuple):
+    """What models that had not seen a sample made of it; rows for all samples, once for each novelty.
+
+    Attributes:
+        features: float32, shape (num_novelties × num_samples, num_features + 1 + num_novelties).
+        corrections: what the trees said, shape (num_novelties × num_samples,).
+        errors: |error| of the logarithm, same shape.
+        novelty: which novelty a row is of, same shape.
+    """
+
+    features: np.ndarray
+    corrections: np.ndarray
+    errors: np.ndarray
+    novelty: np.ndarray
+
+    @property
+    def log_errors(self) -> np.ndarray:
+        """Logarithms of the errors, floored."""
+        floored: np.ndarray = np.maximum(self.errors, _LEAST_ERROR)
+        return np.asarray(np.log(floored))
+
+
+def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
+    """Return predictions of each sample by models that saw neither it nor its like, for each novelty."""
+    features, labels = training.features, training.labels
+    rng = np.random.default_rng(training.seed)
+    rows = []
+    for novelty, groups_of in enumerate(NOVELTIES):
+        folds = split_folds(groups_of(training.dataset), num_folds=_NUM_FOLDS, rng=rng)
+        corrections = np.zeros(len(labels))
+        for fold in range(_NUM_FOLDS):
+            held_out = folds == fold
+            if not held_out.any():
+                continue
+            # Where all samples are of one group, what saw them has to do.
+            rest = ~held_out if not held_out.all() else held_out
+            model = training.quick_mean(rest, rounds=rounds)
+            corrections[held_out] = model.inplace_predict(features[held_out])
+        of_rows = np.full(len(labels), novelty)
+        rows.append((scale_features(features, corrections, of_rows), corrections, of_rows))
+    stacked, corrections, novelties = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    errors = np.abs(corrections - np.tile(labels, len(NOVELTIES)))
+    return OutOfFold(stacked, corrections, errors, novelties)
+
+
+def conformal_quantiles(
+    training: Training, held_out: OutOfFold, *, coverage: float
+) -> tuple[tuple[float, float], ...]:
+    """Return the factors that make a share `coverage` of out-of-fold errors fall within predicted widths."""
+    dataset, bases = training.dataset, np.tile(training.base, len(NOVELTIES))
+    rng = np.random.default_rng(training.seed + 1)
+    folds = np.tile(split_folds(shape_groups(dataset), num_folds=3, rng=rng), len(NOVELTIES))
+    scores = np.zeros(len(folds))
+    for fold in range(3):
+        tested = folds == fold
+        if not tested.any():
+            continue
+        rest = ~tested if not tested.all() else tested
+        model = train_scale(
+            held_out.features[rest],
+            held_out.log_errors[rest],
+            seed=training.seed,
+            num_threads=training.num_threads,
+        )
+        scores[tested] = held_out.errors[tested] / np.exp(model.inplace_predict(held_out.features[tested]))
+    is_long = held_out.corrections + bases >= np.log(LONG_US)
+    extents = np.tile(np.unique(extent_groups(dataset), return_inverse=True)[1], len(NOVELTIES))
+    quantiles = []
+    for novelty in range(len(NOVELTIES)):
+        of_novelty = held_out.novelty == novelty
+        pair = []
+        for long in (False, True):
+            chosen = of_novelty & (is_long == long)
+            chosen = chosen if chosen.sum() >= FEW_SCORES else of_novelty
+            pair.append(group_quantile(scores[chosen], extents[chosen], coverage))
+        quantiles.append((pair[0], pair[1]))
+    return tuple(quantiles)
+
+
+def calibrated_widening(
+    training: Training,
+    scale: Any,  # xgboost.Booster
+    quantiles: tuple[tuple[float, float], ...],
+    *,
+    coverage: float,
+) -> float:
+    """Return what half-widths must grow by with each doubling of distance, as held-out extremes say.
+
+    Models without the largest or smallest programs are asked for these. What their errors exceed the interval
+    by that a new shape has anyway, over the distance, is a score; a share `coverage` of scores stays within.
+    """
+    features, labels, base = training.features, training.labels, training.base
+    extents = np.asarray(extent_groups(training.dataset))
+    scores, groups = [], []
+    for part in extreme_parts(features, _HELD_OUT_SHARE):
+        if part.all() or not part.any():
+            continue
+        rest = ~part
+        distance = range_of(features[rest]).distance(features[part])
+        mean = training.quick_mean(rest)
+        new_shape = np.ones(int(part.sum()), dtype=np.int64)
+        centre, width = centres_and_widths((mean, scale), quantiles, features[part], base[part], new_shape)
+        errors = np.abs(centre - (labels + base)[part])
+        is_far = distance > _LEAST_DISTANCE
+        scores.append(np.maximum(errors - width, 0)[is_far] / distance[is_far])
+        groups.append(extents[part][is_far])
+    found = np.concatenate(scores) if scores else np.zeros(0)
+    if len(found) < FEW_SCORES:
+        return ASSUMED_WIDENING
+    widening = group_quantile(found, np.concatenate(groups), coverage)
+    return float(np.clip(widening, LEAST_WIDENING, MAX_WIDTH))

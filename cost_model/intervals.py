@@ -1,0 +1,57 @@
+"""Intervals of a kernel model's predictions: how wide, by the second forest, the novelty and the distance.
+
+Checked in tests/cost_model/test_kernel_model.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cost_model.dataset import combination_groups, shape_groups, workload_groups
+
+NOVELTIES = (workload_groups, shape_groups, combination_groups)
+"""What is held out to learn the errors of each novelty: a workload, its shape, its combination."""
+
+LONG_US = 100.0
+"""Short kernels are timed less exactly, and have a calibration of their own."""
+
+MAX_WIDTH = 25.0
+"""Half of the widest interval, in logarithms: ten powers of ten to either side say nothing more."""
+
+
+def centres_and_widths(
+    forests: tuple[Any, Any],  # xgboost.Booster: mean and scale
+    quantiles: tuple[tuple[float, float], ...],
+    features: np.ndarray,
+    base: np.ndarray,
+    novelty: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return predicted logarithms of latencies, and half the widths of their intervals within the range."""
+    mean, scale = forests
+    correction = mean.inplace_predict(features).astype(np.float64)
+    centre = correction + base
+    is_long = (centre >= np.log(LONG_US)).astype(np.int64)
+    log_scale = scale.inplace_predict(scale_features(features, correction, novelty)).astype(np.float64)
+    factor = np.asarray(quantiles)[novelty, is_long]
+    return centre, np.minimum(factor * np.exp(np.minimum(log_scale, MAX_WIDTH)), MAX_WIDTH)
+
+
+def scale_features(features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray) -> np.ndarray:
+    """Return what the second forest sees: the features, the first one's answer, and the novelty."""
+    one_hot = np.eye(len(NOVELTIES), dtype=np.float32)[novelty]
+    return np.concatenate([features, corrections[:, None].astype(np.float32), one_hot], axis=1)
+
+
+def group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> float:
+    """Return the score that a share `coverage` of scores stays within, all groups counting alike.
+
+    What a new network draws are groups, not rows: many rows of one group are hardly more than one.
+    """
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(scores)
+    share = np.cumsum(1 / counts[inverse[order]]) / len(counts)
+    # As with rows, one more group that scored infinitely high stands for the one to come.
+    level = coverage * (1 + 1 / len(counts))
+    return float(scores[order][min(int(np.searchsorted(share, level)), len(scores) - 1)])

@@ -1,0 +1,1 @@
+"""Records in SQLite or PostgreSQL: tables, look-ups, upgrades, repairs."""

@@ -1,0 +1,1 @@
+"""Records as files: JSON Lines of this project, and databases of TVM's MetaSchedule."""

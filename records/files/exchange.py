@@ -1,0 +1,165 @@
+"""Export and import of records as JSON Lines.
+
+Each line is one record that stands alone: ``` {"digest": "…", "measurement": {…}, "schema_version": 1,
+"workload": {…}} ``` Keys are sorted, and lines are ordered by the time of measurement, then by digest, so the
+same records give the same bytes from any store, and exporting an imported file reproduces it byte for byte.
+Record ids belong to a store and are omitted. A file may come from an untrusted source: every line is bounded
+in size, decoded into typed values only, and checked against its digest, and `check_records` validates all of
+them before the first is imported. Checked in tests/records/files/test_exchange.py and, with changed files,
+tests/records/test_untrusted.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from records.database.salvage import iterate_by_time
+from records.database.store import RecordStore
+from records.errors import RecordError, RecordFileError
+from records.files.lines import read_lines
+from records.measurement import Measurement
+from records.record import Record, measurement_digest, storable
+from records.workload import Workload
+
+LINE_SCHEMA_VERSION = 1
+
+_MAX_REASON = 300
+"""Characters of the reason in a message; it may quote a key from the file, as long as a line."""
+
+
+class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export wrote, and the records that it left out because they are damaged."""
+
+    written: int
+    damaged: tuple[str, ...] = ()
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    digest: str
+    measurement: Measurement
+    schema_version: int
+    workload: Workload
+
+
+def export_records(store: RecordStore, file: BinaryIO, *, skip_damaged: bool = False) -> ExportSummary:
+    """Write all records of a store, in an order that depends on nothing but the records.
+
+    Args:
+        store: where they are.
+        file: what to write to.
+        skip_damaged: leave out damaged records and name them, instead of refusing.
+
+    Raises:
+        RecordFileError: a record is damaged.
+    """
+    damaged: list[str] = []
+    written = 0
+    for record in iterate_by_time(store, on_damage=damaged.append if skip_damaged else None):
+        file.write(encode_line(record) + b"\n")
+        written += 1
+    return ExportSummary(written=written, damaged=tuple(damaged))
+
+
+def save_records(
+    store: RecordStore, path: str | os.PathLike[str], *, skip_damaged: bool = False
+) -> ExportSummary:
+    """Export to a file that appears whole or not at all.
+
+    Raises:
+        RecordFileError: a record is damaged.
+        RecordError: the file cannot be written.
+    """
+    partial = Path(f"{os.fspath(path)}.partial")
+    try:
+        with partial.open("wb") as file:
+            summary = export_records(store, file, skip_damaged=skip_damaged)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise RecordError(
+            f"records could not be written to {path} ({error.strerror}); free some space, or name a file in "
+            "a folder that you may write in"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return summary
+
+
+def check_records(path: str | os.PathLike[str]) -> int:
+    """Read a whole file and return the number of its records; do this before importing what a stranger sent.
+
+    Raises:
+        RecordFileError: the file cannot be read, or a line is no record; the line is named.
+    """
+    return sum(1 for _ in read_records(path))
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[Workload, Measurement]]:
+    """Yield the records of a JSON Lines file, each checked; memory is bounded by the longest line.
+
+    Raises:
+        RecordFileError: the file cannot be read, or a line is no record.
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, (_, line) in enumerate(read_lines(file, str(path)), start=1):
+                yield decode_line(line, f"{path}, line {number}")
+    except OSError as error:
+        raise RecordFileError(f"{path} cannot be read ({error.strerror}); name a file of records") from error
+
+
+def encode_line(record: Record) -> bytes:
+    """Return a record as one line of JSON, without its end."""
+    line = _Line(
+        digest=record.digest,
+        measurement=record.measurement.as_kept(),
+        schema_version=LINE_SCHEMA_VERSION,
+        workload=record.workload,
+    )
+    return msgspec.json.encode(line, order="sorted")
+
+
+def decode_line(line: bytes, place: str) -> tuple[Workload, Measurement]:
+    """Return what one line says.
+
+    Args:
+        line: the line, without its end.
+        place: file and number of the line, for the message.
+
+    Raises:
+        RecordFileError: the line is no record, is damaged, or was written by a newer version.
+    """
+    try:
+        version = msgspec.json.decode(line, type=_Version).schema_version
+        if version != LINE_SCHEMA_VERSION:
+            raise RecordFileError(
+                f"{place}: schema version {version} is not the {LINE_SCHEMA_VERSION} that this installation "
+                "reads; upgrade tessel-tuner"
+            )
+        decoded = _line_decoder.decode(line)
+        # Read again from its own text: that is where its schema version is looked at.
+        workload = Workload.from_json(decoded.workload.to_json())
+        measurement = storable(workload, decoded.measurement)
+        if measurement != decoded.measurement or measurement_digest(measurement) != decoded.digest:
+            raise ValueError("what it says differs from its digest")
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        raise RecordFileError(
+            f"{place}: not a record ({reason}); export the records again, or remove the line"
+        ) from error
+    return workload, measurement.as_current()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """The one key of a line that is read before it is known which keys the line may have."""
+
+    schema_version: int
+
+
+_line_decoder = msgspec.json.Decoder(_Line)

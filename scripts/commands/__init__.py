@@ -1,0 +1,1 @@
+"""The commands: one module, or one folder, for each; none imports another."""

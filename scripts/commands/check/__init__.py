@@ -1,0 +1,1 @@
+"""`tessel check`: options, what is read, and what is printed."""

@@ -1,0 +1,167 @@
+"""The options of `tessel check`: what prices the stages, and how long to look for something better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.options import completion, search_options
+from scripts.options.arguments import check_choice, check_folder, parse_bandwidth, parse_bytes, parse_cuts
+
+if TYPE_CHECKING:
+    from tessel.search.budget import SearchBudget
+
+OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
+"""As `tessel.planning.cluster.OPTIMIZERS`, which loads more than a completion may."""
+
+DEFAULT_WORK = 5.0
+
+_ORDERS = "Orders and layouts"
+_PRICING = "Profile and devices"
+_SEARCH = "Search options"
+_OUTPUT = "Output options"
+
+
+def _check_optimizer(text: str) -> str:
+    return check_choice("--optimizer", text, OPTIMIZERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """What a file does not say."""
+
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            help="Ranks of the pipeline, for a layout of Megatron.",
+            rich_help_panel=_ORDERS,
+            show_default=False,
+        ),
+    ] = None
+    micro_batches: Annotated[
+        int | None,
+        typer.Option(
+            help="Micro-batches of a step, for a layout of Megatron.",
+            rich_help_panel=_ORDERS,
+            show_default=False,
+        ),
+    ] = None
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Megatron's microbatch_group_size_per_vp_stage.  [default: --devices]",
+            rich_help_panel=_ORDERS,
+            show_default=False,
+        ),
+    ] = None
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="A table of layer timings, or another tool's profile: prices the stages.",
+            rich_help_panel=_PRICING,
+        ),
+    ] = None
+    cuts: Annotated[
+        str | None,
+        typer.Option(
+            help="First and last layer of each stage of a CSV, `0-5,6-11`; balanced if left out.",
+            rich_help_panel=_PRICING,
+        ),
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Limit of a device: 80GiB with a profile or plan, units else (`6`, or one each: `6,6,4,4`).",
+            rich_help_panel=_PRICING,
+        ),
+    ] = None
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of a micro-batch, of the profile's sizes; the smallest if left out.",
+            rich_help_panel=_PRICING,
+        ),
+    ] = None
+    data_parallel: Annotated[
+        int, typer.Option(help="Replicas of the pipeline.", rich_help_panel=_PRICING)
+    ] = 1
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(help="Tensor-parallel degree, of those in the profile.", rich_help_panel=_PRICING),
+    ] = 1
+    link: Annotated[
+        str, typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=_PRICING)
+    ] = "100GB/s"
+    hop_us: Annotated[
+        float, typer.Option(help="Latency of a message between devices in us.", rich_help_panel=_PRICING)
+    ] = 10.0
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help=f"What training keeps beside weights: {', '.join(OPTIMIZERS)}.",
+            rich_help_panel=_PRICING,
+            autocompletion=completion.one_of(*OPTIMIZERS),
+            callback=_check_optimizer,
+        ),
+    ] = "adam"
+    work: Annotated[
+        float | None,
+        typer.Option(
+            help="Work for the search of better orders, in units of about a second of an idle core.  "
+            f"[default: {DEFAULT_WORK:g}]",
+            rich_help_panel=_SEARCH,
+            show_default=False,
+        ),
+    ] = None
+    time_limit: Annotated[
+        str | None,
+        typer.Option(help=search_options.TIME_HELP, rich_help_panel=_SEARCH, show_default=False),
+    ] = None
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the best schedule found on these stages to this file (.json).",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
+    ] = False
+
+    def check(self) -> None:
+        """Refuse values that are wrong by themselves, before anything is read.
+
+        Raises:
+            typer.BadParameter: there is one.
+        """
+        for name in (
+            "devices",
+            "micro_batches",
+            "group_size",
+            "micro_batch",
+            "data_parallel",
+            "tensor_parallel",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+        if not 0 <= self.hop_us < 1e9:
+            raise typer.BadParameter(f"--hop-us is {self.hop_us:g}; give microseconds of at least 0")
+        check_folder("--save", self.save)
+        parse_bandwidth(self.link)
+        if self.profile is not None and self.memory is not None:
+            parse_bytes(self.memory)
+        self.parsed_cuts()
+        self.budget()
+
+    def parsed_cuts(self) -> tuple[tuple[int, int], ...] | None:
+        """Return first and last layer of each stage; None where they are left out."""
+        return None if self.cuts is None else parse_cuts("--cuts", self.cuts)
+
+    def budget(self) -> SearchBudget:
+        """Return what the search of better orders may spend."""
+        work = DEFAULT_WORK if self.work is None and self.time_limit is None else self.work
+        return search_options.make_budget(work, self.time_limit)

@@ -1,0 +1,190 @@
+"""What `tessel check` is given: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from scripts.options.arguments import parse_bandwidth, parse_bytes, parse_limits
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from scripts.commands.check.options import CheckOptions
+    from tessel.checking.case import Case
+    from tessel.checking.sources import Pricing
+    from tessel.documents import DocumentKind
+    from tessel.exports.megatron import MegatronLayout
+
+
+def load_case(file: str, options: CheckOptions) -> Case:
+    """Return what is to be checked.
+
+    Raises:
+        DocumentError: the file cannot be read, or is nothing that can be checked.
+        ScheduleError: its orders are incomplete, or its stages cannot be priced.
+        typer.BadParameter: an option is missing that the file needs.
+    """
+    from tessel.checking.file_kinds import kind_of_file
+    from tessel.documents import detect_kind, read_document
+
+    path = Path(file)
+    if kind_of_file(file) == "layout" and not path.exists():
+        return _layout_case(file, file, options)
+    text = read_document(path).decode()
+    match kind_of_file(file):
+        case "layout":
+            return _layout_case(path.name, text, options)
+        case "document":
+            return _document_case(path, detect_kind(path), options)
+        case _:
+            return _csv_case(path, text, options)
+
+
+def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
+    from tessel.checking.sources import case_of_csv
+    from tessel.engine.actions import actions_from_csv
+    from tessel.engine.errors import EngineError
+    from tessel.errors import DocumentError
+
+    try:
+        actions = actions_from_csv(text)
+    except EngineError as error:
+        raise DocumentError(f"{path}: {error}") from error
+    pricing = _pricing(options, len(actions))
+    case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
+    if pricing is None:
+        console.print_note(
+            "no profile: every stage counts 1 step forward and 2 backward; --profile prices them"
+        )
+        return _limited(case, options)
+    return case
+
+
+def _layout_case(name: str, text: str, options: CheckOptions) -> Case:
+    from tessel.checking.sources import case_of_megatron
+
+    for option, value in (("--devices", options.devices), ("--micro-batches", options.micro_batches)):
+        if value is None:
+            raise typer.BadParameter(f"{option} is missing; a layout of Megatron does not say it")
+    assert options.devices is not None
+    assert options.micro_batches is not None
+    pricing = _pricing(options, options.devices)
+    case = case_of_megatron(
+        name,
+        read_layout_text(name, text, options.devices),
+        pricing,
+        micro_batches=options.micro_batches,
+        group_size=options.group_size,
+    )
+    if pricing is None:
+        console.print_note(
+            "no profile: a transformer layer and the loss count 1 step forward and 2 backward each, the "
+            "embedding none; --profile prices them"
+        )
+        return _limited(case, options)
+    return case
+
+
+def read_layout_text(name: str, text: str, devices: int) -> MegatronLayout:
+    """Return the layout of a text, as a string or as lists of layers.
+
+    Raises:
+        DocumentError: it is none, or Megatron would refuse it.
+    """
+    from tessel.errors import DocumentError, ScheduleError
+    from tessel.exports.megatron import layout_of_names, read_layout
+
+    try:
+        if not text.lstrip().startswith("["):
+            return read_layout(text, devices)
+        stages = json.loads(text)
+        if not all(
+            isinstance(stage, list) and all(isinstance(each, str) for each in stage) for stage in stages
+        ):
+            raise DocumentError(f'{name} is no list of lists of layers; write [["embedding", "decoder"], …]')
+        return layout_of_names(stages, devices)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DocumentError(f"{name} is no layout: {error}; write Et|t|tL, or lists of layers") from error
+    except DocumentError:
+        raise
+    except ScheduleError as error:
+        raise DocumentError(f"{name}: {error}") from error
+
+
+def _document_case(path: Path, kind: DocumentKind, options: CheckOptions) -> Case:
+    from tessel.checking.case import case_of_schedule
+    from tessel.documents import DocumentKind, load_schedule
+    from tessel.plan import load_plan
+    from tessel.planning.saved_plan import load_saved_plan
+
+    if kind is DocumentKind.LAYOUT:
+        return _saved_plan_case(path.name, load_saved_plan(path), options)
+    if kind is DocumentKind.PLAN:
+        plan = load_plan(path)
+        case = case_of_schedule(
+            path.name, plan.schedule, step_us=plan.step_us, static_bytes=plan.static_bytes
+        )
+        if options.memory is None:
+            return case
+        limit = parse_bytes(options.memory)
+        return replace(case, limits=tuple(limit - static for static in plan.static_bytes))
+    return _limited(case_of_schedule(path.name, load_schedule(path)), options)
+
+
+def _saved_plan_case(name: str, plan: object, options: CheckOptions) -> Case:
+    import msgspec
+
+    from tessel.checking.case import Job, case_of_job, orders_of_schedule
+    from tessel.planning.cluster import OPTIMIZERS
+    from tessel.planning.saved_plan import SavedPlan
+
+    assert isinstance(plan, SavedPlan)
+    cluster = plan.cluster
+    if options.memory is not None:
+        cluster = msgspec.structs.replace(
+            cluster, memory_bytes=parse_bytes(options.memory), device_memory_bytes=()
+        )
+    job = Job(profile=plan.profile, layout=plan.layout, cluster=cluster, optimizer=OPTIMIZERS[plan.optimizer])
+    return case_of_job(
+        name, job, orders_of_schedule(plan.schedule), micro_batches=plan.schedule.micro_batches
+    )
+
+
+def _limited(case: Case, options: CheckOptions) -> Case:
+    """Return the case with the limit in units that was asked for."""
+    if options.memory is None:
+        return case
+    return replace(case, limits=parse_limits(options.memory, case.placement.devices))
+
+
+def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
+    """Return what prices the stages; None without a profile."""
+    if options.profile is None:
+        return None
+    from tessel.checking.sources import Pricing
+    from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+    from tessel.profiles import load_profile
+
+    link = Link(bytes_per_s=parse_bandwidth(options.link), latency_us=options.hop_us)
+    profile = load_profile(
+        options.profile, micro_batch=options.micro_batch, tensor_parallel=options.tensor_parallel
+    )
+    for note in profile.notes:
+        console.print_note(note)
+    return Pricing(
+        profile=profile,
+        cluster=Cluster(
+            devices=pipeline * options.data_parallel * options.tensor_parallel,
+            hop=link,
+            collective=link,
+            memory_bytes=None if options.memory is None else parse_bytes(options.memory),
+        ),
+        optimizer=OPTIMIZERS[options.optimizer],
+        micro_batch=options.micro_batch,
+        data_parallel=options.data_parallel,
+        tensor_parallel=options.tensor_parallel,
+    )

@@ -1,0 +1,1 @@
+"""`tessel cost-model`: train the model on records, evaluate it, and predict with it."""

@@ -1,0 +1,81 @@
+"""`tessel draw`: a picture, a page or a trace of a plan or a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts.options.arguments import check_folder, parse_names
+from scripts.reports.comparison import SchedulesOption
+from scripts.reports.pictures import FORMATS, write_picture
+from scripts.reports.planned import load_planned, title_of
+from scripts.terminal import console
+
+
+def draw(
+    file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
+            "for Perfetto, .txt text, .md a report. Left out: text on the terminal."
+        ),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Draw the hand-written schedules beside it, on one time axis.")
+    ] = False,
+    critical_path: Annotated[
+        bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
+    ] = False,
+    schedules: SchedulesOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
+    ] = False,
+) -> None:
+    """Draw a plan or a schedule: device per row, time to the right, memory below.
+
+    Examples:
+
+    `tessel draw out/gpt2/plan.json --out schedule.svg --critical-path`
+
+    `tessel draw out/gpt2/plan.json --out comparison.svg --compare --schedules 1f1b,zb-h1`
+
+    `tessel draw schedule.json --out schedule.html`
+    """
+    if out is not None and out.suffix not in FORMATS:
+        raise typer.BadParameter(
+            f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
+        )
+    check_folder("--out", out)
+    if out is not None and out.resolve() == file.resolve():
+        raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
+    schedule, plan = load_planned(file)
+    if out is not None:
+        write_picture(
+            schedule,
+            plan,
+            out,
+            title=title_of(file, plan),
+            compare=compare,
+            critical_path=critical_path,
+            names=parse_names(schedules),
+        )
+    if json:
+        from scripts.documents.schedules import Drawn
+
+        console.print_json(
+            Drawn(
+                out=None if out is None else str(out),
+                bytes=None if out is None else out.stat().st_size,
+                blocks=len(schedule.starts),
+                makespan=schedule.makespan,
+            )
+        )
+    elif out is None:
+        from tessel.picture import text_grid
+
+        console.print_drawing(text_grid(schedule, width=console.stdout().width))
+    else:
+        console.print_note(f"{out} written")

@@ -1,0 +1,132 @@
+"""`tessel export`: a plan as the file that another framework loads."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.options.arguments import check_folder
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.exports.recipe import Recipe
+
+
+class Framework(enum.StrEnum):
+    """Whose files are written."""
+
+    TORCH = "torch"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    MARKDOWN = "markdown"
+
+
+_SUFFIXES = {
+    Framework.TORCH: (".csv",),
+    Framework.TORCHTITAN: (".py", ".toml"),
+    Framework.MEGATRON: (),
+    Framework.DEEPSPEED: (".py",),
+    Framework.MARKDOWN: (),
+}
+
+
+def export(
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="A plan of `tessel plan --save` or `tessel tune`; for torch also a schedule."
+        ),
+    ],
+    to: Annotated[
+        Framework,
+        typer.Option(
+            "--to",
+            help="torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
+            ".toml, and the CSV beside them. megatron: arguments with the layout. deepspeed: a Python file "
+            "with parts and schedule. markdown: tables to paste.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write to this file; on stdout if left out.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Write a plan as the file that another framework loads.
+
+    Examples:
+
+    `tessel export plan.json --to torchtitan --out titan.toml`
+
+    `tessel export plan.json --to megatron`
+    """
+    check_folder("--out", out, suffixes=_SUFFIXES[to])
+    texts = _texts(load_recipe(plan), to, out)
+    if out is not None:
+        from tessel.documents import save_document
+
+        for path, text in texts.items():
+            save_document(path, text.encode())
+            console.print_note(f"{path} written")
+    if json:
+        from scripts.documents.exported import Exported
+
+        files = tuple(map(str, texts)) if out is not None else ()
+        console.print_json(Exported(to=str(to), files=files, text=texts[min(texts, key=_is_beside)]))
+    elif out is None:
+        for line in texts[min(texts, key=_is_beside)].splitlines():
+            console.print_line(line)
+        if to is Framework.TORCHTITAN:
+            console.print_note("add --out titan.toml to write the CSV of the orders beside the options")
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Return what a plan or a schedule tells frameworks.
+
+    Raises:
+        DocumentError: the file cannot be read, or is neither.
+        ScheduleError: no framework runs its placement.
+    """
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.exports.recipe import recipe_of_plan, recipe_of_saved_plan, recipe_of_schedule
+    from tessel.plan import load_plan
+    from tessel.planning.saved_plan import load_saved_plan
+
+    kind = detect_kind(path)
+    if kind is DocumentKind.LAYOUT:
+        return recipe_of_saved_plan(load_saved_plan(path))
+    if kind is DocumentKind.PLAN:
+        return recipe_of_plan(load_plan(path))
+    return recipe_of_schedule(load_schedule(path), model=path.name)
+
+
+def _texts(recipe: Recipe, to: Framework, out: Path | None) -> dict[Path, str]:
+    """Return the text of each file; torchtitan's CSV stands beside its options."""
+    from tessel.exports.deepspeed import deepspeed_module
+    from tessel.exports.markdown import recipe_markdown
+    from tessel.exports.megatron_plan import megatron_arguments
+    from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
+
+    main = Path("orders.txt") if out is None else out
+    match to:
+        case Framework.TORCH:
+            return {main: orders_csv(recipe)}
+        case Framework.TORCHTITAN:
+            beside = main.with_suffix(".csv")
+            make = titan_toml if main.suffix == ".toml" else titan_python
+            csv = str(beside.absolute()) if out is not None else "orders.csv"
+            return {main: make(recipe, csv=csv), beside: orders_csv(recipe)}
+        case Framework.MEGATRON:
+            return {main: megatron_arguments(recipe)}
+        case Framework.DEEPSPEED:
+            return {main: deepspeed_module(recipe)}
+        case Framework.MARKDOWN:
+            return {main: recipe_markdown(recipe)}
+
+
+def _is_beside(path: Path) -> bool:
+    return path.suffix == ".csv"

@@ -1,0 +1,243 @@
+"""`tessel partition`: which backend runs which sub-graph, against each single backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.options import tuning_options
+from scripts.options.arguments import check_folder
+from scripts.options.dataclass_options import takes_options
+from scripts.options.tuning_options import (
+    BatchOption,
+    CoalesceOption,
+    GraphLevelSearchOption,
+    JsonOption,
+    ModelArgument,
+    ShapeOption,
+    TuningOptions,
+)
+from scripts.reports.pictures import PICTURES
+from scripts.reports.tables import format_figure, print_end_to_end, print_partitions
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
+    from tessel.picture import GraphNode
+    from tuner.partition.explanation import Explanation
+    from tuner.tuning.partition_model import PartitionedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(TuningOptions):
+    """How a model is priced, how far its partition is searched, and what is shown."""
+
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
+    ] = False
+    batch: BatchOption = 1
+    shape: ShapeOption = None
+    graph_level_search: GraphLevelSearchOption = 0
+    coalesce: CoalesceOption = False
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
+    ] = None
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="For each sub-graph, show the other backends that could run it, and how fast."
+        ),
+    ] = False
+    json: JsonOption = False
+
+
+@takes_options
+def partition(model: ModelArgument, options: PartitionOptions) -> None:
+    """Choose, by measured latency, which backend runs which part of a model.
+
+    Examples:
+
+    `tessel partition bert:tiny`
+
+    `tessel partition net.onnx --backends tvm,blas --explain`
+    """
+    check_folder("--picture", options.picture, suffixes=PICTURES)
+
+    from tuner.tuning.partition_model import partition_model
+
+    loaded = tuning_options.load_model(
+        model, shapes=options.shape, batch=options.batch, training=options.train
+    )
+    with tuning_options.open_session(options) as session:
+        result = partition_model(
+            loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
+        )
+    if options.picture is not None:
+        from tessel.picture import partition_figure, save_figure
+
+        save_figure(partition_figure(_nodes(result), title=result.model), options.picture)
+        console.print_note(f"{options.picture} written")
+    if options.json:
+        console.print_json(_document(result))
+        if options.explain:
+            _note_reasons(result)
+        return
+    _print(result, explain=options.explain)
+
+
+def _nodes(result: PartitionedModel) -> list[GraphNode]:
+    """Return the model's operators with the parts they belong to, as the picture wants them."""
+    from tessel.picture import GraphNode
+
+    graph = result.function.priced.graph
+    chosen = result.function.partition.chosen
+    owner = {index: number for number, part in enumerate(chosen) for index in part.sub_graph.inside}
+    return [
+        GraphNode(
+            operator=node.operator,
+            inputs=node.inputs,
+            part=owner[node.index],
+            backend=chosen[owner[node.index]].backend,
+        )
+        for node in graph.nodes
+    ]
+
+
+def _document(result: PartitionedModel) -> Partitioned:
+    from msgspec import UNSET
+
+    from scripts.documents.tuning import NextBest, Partitioned, PrintedPart
+
+    return Partitioned(
+        partitions=tuple(
+            PrintedPart(
+                operators=part.operators,
+                backend=part.backend,
+                latency_us=part.figure.latency_us,
+                measured=part.figure.source == "measured",
+                source=part.figure.source,
+                occurrences=part.occurrences,
+                runner_up=None
+                if part.runner_up is None
+                else NextBest(backend=part.runner_up[0], latency_us=part.runner_up[1]),
+                record_ids=part.figure.record_ids,
+            )
+            for part in result.partition
+        ),
+        explanations=tuple(_explanation_document(each) for each in result.explanations),
+        refused=result.num_refused_by_reason,
+        end_to_end_us={name: figure.latency_us for name, figure in result.end_to_end.items()},
+        race=_race_document(result),
+        sum_of_parts_us=result.sum_of_parts.latency_us,
+        launch_penalty_us=result.launch_penalty_us,
+        chosen_by=result.chosen_by,
+        max_relative_error=result.max_relative_error,
+        import_error=UNSET if result.import_error is None else result.import_error,
+        candidates=sum(result.num_candidates_by_rule.values()),
+        candidates_by_rule=result.num_candidates_by_rule,
+        candidates_invalid=result.num_invalid,
+        candidates_pruned=result.function.priced.num_pruned,
+        states=result.num_states,
+        new_measurements=result.new_measurements,
+        reused_measurements=result.reused_measurements,
+    )
+
+
+def _race_document(result: PartitionedModel) -> PrintedRace:
+    """Return each single backend's latency over the mix's, with its interval, and the fastest one's."""
+    from scripts.documents.tuning import PrintedRace, PrintedRatio
+
+    ratios = {
+        name: PrintedRatio(ratio=each.ratio, low=each.low, high=each.high, rounds=each.num_rounds)
+        for name, each in result.ratio_to_mix.items()
+    }
+    best = min(ratios, key=lambda name: ratios[name].ratio, default=None)
+    return PrintedRace(ratio_to_mix=ratios, best_single=best, tie=result.is_tie, confidence=0.95)
+
+
+def _print(result: PartitionedModel, *, explain: bool) -> None:
+    console.print_line(
+        f"{result.new_measurements} new measurements, {result.reused_measurements} found in the records\n"
+    )
+    print_partitions(f"Partition of {result.model}", result.partition)
+    print_end_to_end("Whole model", result)
+    if result.chosen_by != "searched":
+        console.print_line(
+            f"the mix is another partition ({result.chosen_by}): it measured faster than the searched one"
+        )
+    by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
+    pruned = result.function.priced.num_pruned
+    console.print_line(
+        f"candidates: {by_rule}; {result.num_invalid} refused or failed; {pruned} pruned; "
+        f"{result.num_states} search states"
+    )
+    if explain:
+        _explain(result)
+
+
+def _explain(result: PartitionedModel) -> None:
+    rows = [
+        [
+            ", ".join(each.operators),
+            each.backend,
+            format_figure(each.figure),
+            each.alternatives[0].runners if each.alternatives else "no other backend",
+            console.format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
+            _others(each),
+            each.rule,
+        ]
+        for each in result.explanations
+    ]
+    columns = ["operators", "backend", "latency", "alternative", "its latency", "others", "rule"]
+    console.print_line()
+    console.print_table(
+        "Why each sub-graph runs where it does",
+        columns,
+        rows,
+        text_columns=2,
+        folded=("alternative", "others", "rule"),
+    )
+    for sentence, number in sorted(result.num_refused_by_reason.items()):
+        console.print_line(f"refused {number} times: {sentence}")
+
+
+def _note_reasons(result: PartitionedModel) -> None:
+    """Say on stderr, beside a document that holds them all, why the sub-graphs went where they did."""
+    for each in result.explanations:
+        others = "; ".join(
+            f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
+        )
+        chosen = f"{each.backend} {format_figure(each.figure)}"
+        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'no other backend'}")
+
+
+def _others(explanation: Explanation) -> str:
+    """Say how long the backends after the best alternative take, and why the others cannot run it."""
+    slower = [f"{each.runners} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
+    return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
+
+
+def _explanation_document(explanation: Explanation) -> PrintedExplanation:
+    from scripts.documents.tuning import PrintedAlternative, PrintedExplanation
+
+    return PrintedExplanation(
+        operators=explanation.operators,
+        backend=explanation.backend,
+        rule=explanation.rule,
+        latency_us=explanation.figure.latency_us,
+        margin_us=explanation.margin_us,
+        alternatives=tuple(
+            PrintedAlternative(
+                backend=each.backend,
+                runners=each.runners,
+                latency_us=each.latency_us,
+                parts=len(each.parts),
+            )
+            for each in explanation.alternatives
+        ),
+        cannot=dict(explanation.reasons),
+        record_ids=explanation.figure.record_ids,
+    )

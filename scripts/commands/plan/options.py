@@ -1,0 +1,383 @@
+"""The options of `tessel plan`: the devices, the step, what may be chosen, and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from scripts.options import completion, search_options
+from scripts.options.arguments import (
+    check_choice,
+    check_folder,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+)
+from scripts.options.tuning_options import BatchOption, MeasuringOptions, ShapeOption
+from scripts.reports.pictures import FORMATS as PICTURE_FORMATS
+
+if TYPE_CHECKING:
+    from tessel.planning.cluster import Cluster, Link
+    from tessel.planning.layout import Layout, PlacementName
+    from tessel.planning.options import CustomPlacement, PlanOptions
+    from tessel.profiles.profile import Profile
+    from tessel.search.budget import SearchBudget
+
+_CLUSTER = "Devices and links"
+_STEP = "Training step"
+_PROFILE = "Reading the profile"
+_SEARCH = "Search options"
+_OUTPUT = "Output options"
+
+OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
+RUNTIMES = ("overlapped", "deepspeed")
+PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape")
+FORMATS = (
+    "csv",
+    "json",
+    "sailor",
+    "aceso",
+    "metis",
+    "pipedream",
+    "neusight",
+    "plan",
+    "saved-plan",
+    "stages",
+)
+"""Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
+tests/scripts/commands/test_plan.py holds them against the real ones."""
+
+DEFAULT_MICRO_BATCHES_A_DEVICE = 4
+"""Micro-batches of a step unless told otherwise: with four a device, ramps cost a 1F1B pipeline a fifth."""
+
+DEFAULT_WORK = 30.0
+DEFAULT_TIME_LIMIT_S = 60.0
+
+_Value = TypeVar("_Value")
+
+
+def _check_optimizer(text: str) -> str:
+    return check_choice("--optimizer", text, OPTIMIZERS)
+
+
+def _check_runtime(text: str) -> str:
+    return check_choice("--runtime", text, RUNTIMES)
+
+
+def _check_format(text: str | None) -> str | None:
+    return None if text is None else check_choice("--format", text, FORMATS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommandOptions(MeasuringOptions):
+    """What a plan is made for and from, and where it goes."""
+
+    devices: Annotated[
+        int, typer.Option(help="Devices in all.", rich_help_panel=_CLUSTER, show_default=False)
+    ]
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of one device, such as 80GiB; unlimited if left out.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    device_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of each device where they differ: 80GiB,80GiB,40GiB,40GiB.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    device_speed: Annotated[
+        str | None,
+        typer.Option(
+            help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    link: Annotated[
+        str,
+        typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=_CLUSTER),
+    ] = "100GB/s"
+    hop_us: Annotated[
+        float, typer.Option(help="Latency of a message between devices in us.", rich_help_panel=_CLUSTER)
+    ] = 10.0
+    collective_link: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth of a device in an all-reduce of gradients.  [default: as --link]",
+            rich_help_panel=_CLUSTER,
+            show_default=False,
+        ),
+    ] = None
+    node_devices: Annotated[
+        int | None,
+        typer.Option(help="Devices of a node that --node-link joins.", rich_help_panel=_CLUSTER),
+    ] = None
+    node_link: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth between devices of one node, such as 450GB/s.", rich_help_panel=_CLUSTER
+        ),
+    ] = None
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help=f"What training keeps beside weights: {', '.join(OPTIMIZERS)}.",
+            rich_help_panel=_CLUSTER,
+            autocompletion=completion.one_of(*OPTIMIZERS),
+            callback=_check_optimizer,
+        ),
+    ] = "adam"
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="How the framework runs a step: `overlapped` sends beside blocks, `deepspeed` between them.",
+            rich_help_panel=_CLUSTER,
+            autocompletion=completion.one_of(*RUNTIMES),
+            callback=_check_runtime,
+        ),
+    ] = "overlapped"
+    global_batch: Annotated[
+        int | None, typer.Option(help="Samples of a training step.", rich_help_panel=_STEP)
+    ] = None
+    micro_batches: Annotated[
+        int | None,
+        typer.Option(
+            help="In place of --global-batch: micro-batches of a step over all replicas, of the profile's "
+            f"smallest size.  [default: {DEFAULT_MICRO_BATCHES_A_DEVICE} a device]",
+            rich_help_panel=_STEP,
+            show_default=False,
+        ),
+    ] = None
+    placement: Annotated[
+        str,
+        typer.Option(
+            help=f"Which device runs which stage: {', '.join(PLACEMENTS)}, or a placement file.",
+            rich_help_panel=_STEP,
+            autocompletion=completion.one_of(*PLACEMENTS),
+        ),
+    ] = "auto"
+    data_parallel: Annotated[
+        int | None, typer.Option(help="Replicas; found if left out.", rich_help_panel=_STEP)
+    ] = None
+    pipeline: Annotated[
+        int | None, typer.Option(help="Devices of a pipeline; found if left out.", rich_help_panel=_STEP)
+    ] = None
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(
+            help="Tensor-parallel degree, of those in the profile; found if left out.", rich_help_panel=_STEP
+        ),
+    ] = None
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of a micro-batch: one of the profile's sizes, or what it was measured at where the "
+            "file does not say.",
+            rich_help_panel=_STEP,
+        ),
+    ] = None
+    chunks: Annotated[
+        int | None, typer.Option(help="Stages a device; found if left out.", rich_help_panel=_STEP)
+    ] = None
+    by_hand: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with a layout of yours: layers of each stage (0-5,6-11), a layout of Megatron "
+            "(Et*5|t*6L), or a saved plan (.json).",
+            rich_help_panel=_STEP,
+        ),
+    ] = None
+    no_recompute: Annotated[
+        bool,
+        typer.Option("--no-recompute", help="Keep all activations, recompute none.", rich_help_panel=_STEP),
+    ] = False
+    joint_backward: Annotated[
+        bool,
+        typer.Option("--joint-backward", help="Split no backward into its halves.", rich_help_panel=_STEP),
+    ] = False
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help=f"Format of the profile: {', '.join(FORMATS)}; detected if left out.",
+            rich_help_panel=_PROFILE,
+            autocompletion=completion.one_of(*FORMATS),
+            callback=_check_format,
+        ),
+    ] = None
+    entry: Annotated[
+        str | None,
+        typer.Option(help="Which profile of a file that holds several: MODEL/GPU.", rich_help_panel=_PROFILE),
+    ] = None
+    num_layers: Annotated[
+        int | None,
+        typer.Option(
+            help="Layers of the model, first and last included, where the profile repeats one block.",
+            rich_help_panel=_PROFILE,
+        ),
+    ] = None
+    batch: BatchOption = 1
+    shape: ShapeOption = None
+    work: Annotated[
+        float | None,
+        typer.Option(
+            help="Work for the search, in units of about a second of an idle core; equal work gives equal "
+            f"answers on every machine.  [default: {DEFAULT_WORK:g}]",
+            rich_help_panel=_SEARCH,
+            show_default=False,
+        ),
+    ] = None
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]",
+            rich_help_panel=_SEARCH,
+            show_default=False,
+        ),
+    ] = None
+    save: Annotated[
+        Path | None, typer.Option(help="Write the plan to this file (.json).", rich_help_panel=_OUTPUT)
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
+            "text, .md a report.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
+    ] = False
+
+    def check(self) -> None:
+        """Refuse values that are wrong by themselves, before anything is read.
+
+        Raises:
+            typer.BadParameter: there is one.
+        """
+        counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
+        for name in (*counts, "micro_batch", "chunks", "num_layers", "node_devices"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+        for name in ("data_parallel", "pipeline", "tensor_parallel"):
+            value = getattr(self, name)
+            if value is not None and self.devices % value:
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(
+                    f"{option} {value} does not divide the {self.devices} devices; give one that does"
+                )
+        if not 0 <= self.hop_us < 1e9:
+            raise typer.BadParameter(f"--hop-us is {self.hop_us:g}; give microseconds of at least 0")
+        check_folder("--save", self.save)
+        check_folder("--out", self.out, suffixes=PICTURE_FORMATS)
+        if self.save is not None and self.out is not None and self.save.absolute() == self.out.absolute():
+            raise typer.BadParameter(f"--save and --out are both {self.save}; name two files")
+        self.cluster()
+        self.budget()
+
+    def cluster(self) -> Cluster:
+        """Return the devices and links."""
+        from tessel.planning.cluster import Cluster
+
+        hop = _link(self.link, self.hop_us)
+        collective = hop if self.collective_link is None else _link(self.collective_link, self.hop_us)
+        node_link = None if self.node_link is None else _link(self.node_link, self.hop_us)
+        return Cluster(
+            devices=self.devices,
+            hop=hop,
+            collective=collective,
+            memory_bytes=None if self.memory is None else parse_bytes(self.memory),
+            device_memory_bytes=_each("--device-memory", self.device_memory, self.devices, parse_bytes),
+            device_speed=_each("--device-speed", self.device_speed, self.devices, _speed),
+            devices_per_node=self.node_devices or 0,
+            intra_node=node_link,
+        )
+
+    def budget(self) -> SearchBudget:
+        """Return what the search may spend."""
+        from tessel.search.budget import SearchBudget
+
+        search_options.make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(self.time_limit)
+        return SearchBudget(work_limit=DEFAULT_WORK if self.work is None else self.work, time_limit_s=limit_s)
+
+    def samples_of_step(self, profile: Profile) -> int:
+        """Return the global batch."""
+        if self.global_batch is not None:
+            return self.global_batch
+        count = self.micro_batches or DEFAULT_MICRO_BATCHES_A_DEVICE * self.devices
+        return count * min(profile.micro_batches)
+
+    def plan_options(self, by_hand: Layout | None = None) -> PlanOptions:
+        """Return what the planner may choose from, and what it is compared with."""
+        from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
+        from tessel.planning.options import NAMED_PLACEMENTS, PlanOptions
+        from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
+
+        placements: tuple[PlacementName | CustomPlacement, ...] = NAMED_PLACEMENTS
+        if self.placement != "auto":
+            placements = (self._placement(),)
+        return PlanOptions(
+            optimizer=OPTIMIZER_BY_NAME[self.optimizer],
+            runtime=RUNTIME_BY_NAME[self.runtime],
+            placements=placements,
+            split_backward=False if self.joint_backward else None,
+            recompute=not self.no_recompute,
+            data_parallel=self.data_parallel,
+            pipeline=self.pipeline,
+            tensor_parallel=self.tensor_parallel,
+            micro_batch=self.micro_batch,
+            chunks=self.chunks,
+            by_hand=by_hand,
+        )
+
+    def _placement(self) -> PlacementName | CustomPlacement:
+        """Return the placement named, or the devices of the chain that a file holds."""
+        from tessel.documents import load_placement
+        from tessel.planning.families import chain_of
+        from tessel.planning.options import NAMED_PLACEMENTS
+
+        for name in NAMED_PLACEMENTS:
+            if name == self.placement:
+                return name
+        if not Path(self.placement).suffix and not Path(self.placement).exists():
+            check_choice("--placement", self.placement, PLACEMENTS)
+        return chain_of(load_placement(self.placement))
+
+
+def _link(text: str, latency_us: float) -> Link:
+    from tessel.planning.cluster import Link
+
+    return Link(bytes_per_s=parse_bandwidth(text), latency_us=latency_us)
+
+
+def _each(
+    option: str, text: str | None, num_devices: int, parse: Callable[[str], _Value]
+) -> tuple[_Value, ...]:
+    """Return one value a device, or none where the option is left out."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != num_devices:
+        raise typer.BadParameter(
+            f"{option} has {len(parts)} values for {num_devices} devices; give one for each"
+        )
+    return tuple(map(parse, parts))
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.001 <= speed <= 1000:
+        raise typer.BadParameter(
+            f"--device-speed has {text!r}; give speeds relative to the profiled device, such as 1 or 0.5"
+        )
+    return speed

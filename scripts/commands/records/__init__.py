@@ -1,0 +1,1 @@
+"""`tessel records`: what was measured so far, and tools to manage it."""

@@ -1,0 +1,1 @@
+"""`tessel run`: run schedules on real ranks, check what they compute, and time them."""

@@ -1,0 +1,110 @@
+"""The options of `tessel run`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts.options.arguments import parse_duration
+from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
+
+_PICTURES = (".svg", ".pdf", ".png")
+
+
+class Device(enum.StrEnum):
+    """What the ranks compute on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Overheads(enum.StrEnum):
+    """Where the overheads of this machine's ranks come from."""
+
+    KNOWN = "known"
+    ANEW = "anew"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What is run, on what, how often, and what is written about it."""
+
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            help="compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
+            "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
+            "blocks (the default for a schedule). module:function or file.py:function: your own stages."
+        ),
+    ] = None
+    step: Annotated[
+        str | None,
+        typer.Option(help="How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."),
+    ] = None
+    device: Annotated[
+        Device | None,
+        typer.Option(
+            help="What the ranks compute on: that of the plan's target unless given, cpu for a schedule. "
+            "GPUs talk over NCCL where each rank has one, else through the host."
+        ),
+    ] = None
+    repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3
+    timeout: Annotated[str, typer.Option(help="Time limit for the ranks, such as 5m.")] = "5m"
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what every rank really did as a trace for Perfetto (.json).")
+    ] = None
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what every rank really did (.svg, .pdf or .png).")
+    ] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Only write the orders as the CSV that torch.distributed.pipelining loads."),
+    ] = None
+    orders: Annotated[
+        Path | None,
+        typer.Option(help="Run this CSV's orders, as --csv writes them, in place of the document's own."),
+    ] = None
+    overheads: Annotated[
+        Overheads,
+        typer.Option(
+            help="Overheads that ranks add to their blocks: known, from the records, or measured once if "
+            "missing; anew, measured again; none, left out."
+        ),
+    ] = Overheads.KNOWN
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The module:function or file.py:function that the plan was tuned for: running it runs that "
+            "code, so name it here too, or give --trust-model."
+        ),
+    ] = None
+    trust_model: Annotated[
+        bool, typer.Option("--trust-model", help="Run whatever code the plan names as its model.")
+    ] = False
+    records: RecordsOption = DEFAULT_RECORDS
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0
+    json: JsonOption = False
+
+    def check(self) -> None:
+        """Refuse values that no document can do anything with.
+
+        Raises:
+            typer.BadParameter: one of them is wrong.
+        """
+        if self.repeats < 1:
+            raise typer.BadParameter(f"--repeats is {self.repeats}; at least one step must count")
+        if self.picture is not None and self.picture.suffix not in _PICTURES:
+            raise typer.BadParameter(
+                f"--picture {self.picture} is none of {', '.join(_PICTURES)}; change the suffix"
+            )
+        parse_duration(self.timeout)
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that the ranks have."""
+        return parse_duration(self.timeout)

@@ -1,0 +1,150 @@
+"""Who builds the stages that `tessel run` runs, and what their results are compared with."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scripts.commands.run.options import RunOptions
+    from scripts.commands.run.subject import Subject
+    from tessel.engine.devices import Devices
+    from tessel.engine.results_check import Reference
+    from tessel.plan import Plan
+
+_SLEEP_STEP_S = 0.01
+_OF_PLAN = ("compiled", "torch")
+"""Kinds of stages that load the plan's model."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Who builds the stages, from what, the reference, and how long a step is simulated to be."""
+
+    provider: str
+    spec: str
+    reference: Callable[[int], Reference] | None
+    reference_name: str
+    step_us: float | None
+
+
+def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Programs:
+    """Return who builds the stages, from which specification, and the unpipelined model.
+
+    Raises:
+        typer.BadParameter: there are no such stages for this document, or they would run code that the user
+            has not said to trust.
+    """
+    trust_model = _is_trusted(subject, options)
+    chosen = options.stages or ("sleep" if subject.plan is None else "compiled")
+    if chosen == "sleep":
+        return _sleeping(subject, devices)
+    if ":" in chosen:
+        return _stages_of_ones_own(subject, chosen, devices)
+    if chosen not in _OF_PLAN:
+        raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
+    if subject.plan is None:
+        raise typer.BadParameter(
+            f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
+            "module:function"
+        )
+    return _stages_of_plan(subject.plan, chosen, options.seed, devices, trust_model=trust_model)
+
+
+def _is_trusted(subject: Subject, options: RunOptions) -> bool:
+    """Return whether the user wants the code run that a plan names as its model.
+
+    Raises:
+        typer.BadParameter: it would be run and is not wanted, or the user named another model.
+    """
+    model, is_named = options.model, options.model is not None
+    if model is not None and (subject.plan is None or model != subject.plan.model):
+        found = (
+            "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
+        )
+        raise typer.BadParameter(f"--model {model}: this document {found}; leave --model out, or name that")
+    stages = options.stages or "compiled"
+    if options.trust_model or is_named or subject.plan is None or stages not in _OF_PLAN:
+        return options.trust_model or is_named
+    from tuner.frontend import is_code
+
+    if is_code(subject.plan.model):
+        raise typer.BadParameter(
+            f"this plan names the Python code {subject.plan.model!r} as its model, and running the plan runs "
+            f"that code; if you trust it, add --model {shlex.quote(subject.plan.model)} or --trust-model"
+        )
+    return False
+
+
+def _sleeping(subject: Subject, devices: Devices) -> Programs:
+    import msgspec
+
+    from tessel.engine.synthetic.run import PROVIDER, sleep_spec
+
+    step_us = subject.step_us or _SLEEP_STEP_S * 1e6
+    spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
+    return Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, "", step_us)
+
+
+def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Programs:
+    """Take stages from a function of the user's; a function `reference` beside it gives the whole model."""
+    import msgspec
+
+    from tessel.engine import EngineError
+    from tessel.engine.actions import rank_by_stage
+    from tessel.engine.import_function import find_function
+
+    find_function(provider)  # Refused here, before any process starts.
+    told = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
+    spec = msgspec.json.encode(told).decode()
+    try:
+        whole = find_function(f"{provider.rpartition(':')[0]}:reference")
+    except EngineError:
+        whole = None
+    reference = None if whole is None else functools.partial(whole, spec)
+    name = f"{provider.rpartition(':')[0]}:reference"
+    return Programs(provider, spec, reference, name, subject.step_us if subject.plan is None else None)
+
+
+def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> Programs:
+    import msgspec
+
+    from tuner.plan import ModelPlan
+
+    tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
+    if stages == "torch":
+        from tuner.programs import torch_programs
+
+        of_torch = torch_programs.TorchProgramSpec(
+            plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model
+        )
+        torch_programs.check_spec(of_torch)
+        return Programs(
+            "tuner.programs.torch_programs:provide_programs",
+            msgspec.json.encode(of_torch).decode(),
+            lambda count: torch_programs.reference_step(of_torch, count),
+            "the uncut torch module under plain torch",
+            plan.step_us,
+        )
+    from tuner.programs import compiled_stages
+
+    if devices.kind != plan.device_kind:
+        raise typer.BadParameter(
+            f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
+            "or give --stages torch"
+        )
+    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
+    compiled_stages.check_spec(spec)
+    return Programs(
+        "tuner.programs.compiled_stages:provide_programs",
+        msgspec.json.encode(spec).decode(),
+        lambda count: compiled_stages.reference_step(spec, count),
+        "the uncut, unpartitioned program that was imported from the model",
+        plan.step_us,
+    )

@@ -1,0 +1,135 @@
+"""What `tessel run` shows of a run: figures, checks, a trace and a picture of what the ranks did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from scripts.commands.run.programs import Programs
+    from scripts.commands.run.subject import Subject
+    from scripts.documents.runs import RunDone
+    from tessel.engine.results_check import ResultsCheck
+    from tessel.engine.run import RunReport
+
+
+def trace_of(subject: Subject, report: RunReport) -> bytes:
+    """Return the schedule and its last step as it ran, side by side."""
+    from tessel.engine.measured_timeline import begin_of, with_measured_spans
+    from tessel.picture import MeasuredSlice, trace_document
+
+    step = report.events["searched"][-1]
+    begin_s = begin_of(step)
+    measured = [
+        MeasuredSlice(
+            rank, event.action, (event.start_s - begin_s) * 1e6, (event.end_s - event.start_s) * 1e6
+        )
+        for rank, events in enumerate(step)
+        for event in events
+    ]
+    planned, step_us = subject.schedule, subject.step_us
+    if step_us is None:
+        planned, step_us = with_measured_spans(planned, [step]), 1.0
+    return trace_document(planned, step_us=step_us, name=subject.name, measured=measured)
+
+
+def draw_run(subject: Subject, report: RunReport, path: Path) -> None:
+    """Draw the last step of the schedule."""
+    from tessel.engine.measured_timeline import measured_schedule
+    from tessel.picture import save_figure, schedule_figure
+
+    ran = measured_schedule(report.events["searched"][-1])
+    save_figure(schedule_figure(ran, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
+
+
+def run_document(report: RunReport) -> RunDone:
+    """Return what `--json` prints."""
+    from msgspec import UNSET
+
+    from scripts.documents.runs import NumChecked, RunDone
+
+    check = report.check
+    return RunDone(
+        max_gradient_error=report.max_gradient_error,
+        loss_error=report.loss_error,
+        is_right=not check.failures if check.reference_name else None,
+        reference=check.reference_name or None,
+        checked=NumChecked(gradients=check.num_gradients, losses=check.num_losses),
+        worst_gradient=check.worst_gradient,
+        worst_loss=check.worst_loss,
+        failures=check.failures,
+        ranks_per_core=report.ranks_per_core,
+        ranks_per_gpu=report.ranks_per_gpu,
+        searched=report.figures["searched"],
+        one_f_one_b=report.figures.get("1f1b", UNSET),
+    )
+
+
+def print_run(subject: Subject, programs: Programs, report: RunReport) -> None:
+    """Print the measured and simulated times of each schedule, and what was checked."""
+    rows = []
+    for name, figures in report.figures.items():
+        simulated_ms = figures.with_overheads_ms or figures.simulated_ms
+        rows.append(
+            [
+                name,
+                f"{figures.real_ms:.1f}",
+                f"{min(figures.real_ms_by_step):.1f} to {max(figures.real_ms_by_step):.1f}",
+                f"{figures.simulated_ms:.1f}",
+                "-" if figures.with_overheads_ms is None else f"{figures.with_overheads_ms:.1f}",
+                f"{figures.real_ms / simulated_ms:.2f}",
+            ]
+        )
+    ranks, micro_batches = subject.schedule.placement.devices, subject.schedule.micro_batches
+    title = f"{subject.name}, {ranks} ranks, {micro_batches} micro-batches"
+    columns = ["schedule", "measured (ms)", "range", "simulated (ms)", "with overheads", "measured/simulated"]
+    console.print_table(title, columns, rows)
+    if programs.step_us is None:
+        console.print_line("simulated with the durations that blocks really had")
+    if len(report.figures) == 2:
+        searched, baseline = report.figures.values()
+        console.print_line(f"searched over 1F1B, measured  {searched.real_ms / baseline.real_ms:.3f}")
+    _print_check(report.check)
+    if report.ranks_per_gpu > 1:
+        console.print_line(
+            f"{report.ranks_per_gpu} ranks share a GPU here and hand over through the host, so measured "
+            "steps take longer than simulated"
+        )
+    elif report.ranks_per_core > 1 and not report.ranks_per_gpu and "sleeping" not in programs.provider:
+        console.print_line(
+            f"{report.ranks_per_core:.1f} ranks share a core here, so measured steps take longer than "
+            "simulated"
+        )
+
+
+def _print_check(check: ResultsCheck) -> None:
+    """Say what was checked, against what, and where the largest errors are."""
+    if not check.reference_name:
+        console.print_line("no loss and no gradient was checked: there is nothing to compare with")
+        return
+    console.print_line(
+        f"checked {check.num_gradients} gradients and {check.num_losses} losses, over schedules, against "
+        f"{check.reference_name}"
+    )
+    for name, worst in (("gradient", check.worst_gradient), ("loss", check.worst_loss)):
+        if worst is not None:
+            error = "none" if worst.relative_error is None else f"{worst.relative_error:.1e}"
+            allowed = f"{error} of {worst.tolerance:.0e} allowed"
+            console.print_line(f"largest relative error of a {name:8}  {allowed}, in {worst.place}")
+
+
+def require_right(report: RunReport) -> None:
+    """End the command with status 1 where results are wrong.
+
+    Raises:
+        EngineError: they are; names the worst tensors with their stages.
+    """
+    from tessel.engine import EngineError
+
+    if report.check.failures:
+        raise EngineError(
+            f"{report.check.describe_failures()}; what was timed is not the model: run the stages that are "
+            "named alone, or with --stages torch, to find the one that is wrong"
+        )

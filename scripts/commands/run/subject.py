@@ -1,0 +1,119 @@
+"""What `tessel run` runs: a plan or a schedule, its devices, and the overheads of their ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from scripts.commands.run.options import Device, Overheads, RunOptions
+from scripts.options.arguments import parse_duration
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.engine.devices import Devices
+    from tessel.engine.synthetic.overheads import Calibration
+    from tessel.plan import Plan
+    from tessel.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is run: a plan, or a schedule alone, whose steps may have no length."""
+
+    name: str
+    schedule: Schedule
+    step_us: float | None
+    plan: Plan | None
+
+
+def load_subject(path: Path, options: RunOptions) -> Subject:
+    """Return what a document says is to be run, with the orders of `--orders` where they are given.
+
+    Raises:
+        typer.BadParameter: `--step` is given for a plan.
+        DocumentError: a file cannot be read.
+    """
+    subject = _load(path, options.step)
+    return subject if options.orders is None else _with_orders(subject, options.orders)
+
+
+def find_devices(subject: Subject, wanted: Device | None) -> Devices:
+    """Return a device for each rank, of the kind that was asked for or else of the plan's target.
+
+    Raises:
+        EngineError: there is no such device here.
+    """
+    from tessel.engine.devices import CPUS, choose_devices
+
+    kind = wanted.value if wanted is not None else subject.plan.device_kind if subject.plan else "cpu"
+    if kind == "cpu":
+        return CPUS
+    import torch
+
+    return choose_devices(
+        kind,
+        subject.schedule.placement.devices,
+        num_gpus=torch.cuda.device_count(),
+        has_nccl=torch.distributed.is_nccl_available(),
+    )
+
+
+def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> Calibration | None:
+    """Look up the overheads of real ranks in the records, or measure and record them."""
+    if options.overheads is Overheads.NONE:
+        return None
+    from records import open_store
+    from tessel.engine.synthetic.overheads import known_overheads
+    from tuner.backends.environment import environment_of
+    from tuner.targets.resolution import resolve_target
+
+    num_ranks = subject.schedule.placement.devices
+    target = resolve_target(devices.kind, num_threads=1)
+    with open_store(options.records) as store, console.progress_bar(f"overheads of {num_ranks} ranks"):
+        found = known_overheads(
+            store,
+            num_ranks,
+            target=target.text,
+            machine=environment_of(target),
+            devices=devices,
+            anew=options.overheads is Overheads.ANEW,
+        )
+    origin = f"measured, and kept in {options.records}" if found.is_new else f"found in {options.records}"
+    console.print_note(f"overheads of {num_ranks} ranks {origin}")
+    return found.calibration
+
+
+_STEP_OF_PLAN = "--step is for schedules; the steps of a plan have a length"
+
+
+def _load(path: Path, step: str | None) -> Subject:
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.plan import load_plan
+    from tessel.planning.saved_plan import load_saved_plan
+
+    kind = detect_kind(path)
+    if kind is DocumentKind.LAYOUT:
+        if step is not None:
+            raise typer.BadParameter(_STEP_OF_PLAN)
+        saved = load_saved_plan(path)
+        return Subject(saved.profile.name, saved.schedule, saved.step_us, None)
+    if kind is DocumentKind.SCHEDULE:
+        step_us = None if step is None else parse_duration(step) * 1e6
+        return Subject(path.stem, load_schedule(path), step_us, None)
+    plan = load_plan(path)
+    if step is not None:
+        raise typer.BadParameter(_STEP_OF_PLAN)
+    return Subject(plan.model, plan.schedule, plan.step_us, plan)
+
+
+def _with_orders(subject: Subject, path: Path) -> Subject:
+    """Put the orders of a CSV in the place of the schedule's; each action starts as early as they allow."""
+    from tessel.documents import read_document
+    from tessel.engine import actions_from_csv, schedule_of_actions
+
+    actions = actions_from_csv(read_document(path).decode())
+    schedule = schedule_of_actions(subject.schedule.placement, actions, found_by=path.name)
+    return replace(subject, schedule=schedule)

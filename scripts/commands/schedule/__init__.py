@@ -1,0 +1,1 @@
+"""`tessel schedule`: search for the order of all micro-batches on a placement."""

@@ -1,0 +1,185 @@
+"""Frontiers: the optimal period, or the optimal makespan, of each memory limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts.commands.schedule.results import STOPPED_BY
+from scripts.searching import search_thread
+from scripts.terminal import console, interrupts
+
+if TYPE_CHECKING:
+    from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.documents.searches import PrintedOpenRange
+    from tessel.placement import Placement
+    from tessel.search import FrontierPoint, MakespanPoint
+    from tessel.search.frontier.open_ranges import Frontier, OpenRange
+
+    AnyFrontier = Frontier[FrontierPoint] | Frontier[MakespanPoint]
+
+
+def find_period_frontier(placement: Placement, options: ScheduleOptions) -> None:
+    """Find the optimal period of each memory limit, and show it as the options ask."""
+    from tessel.search import find_frontier
+
+    budget = options.make_budget()
+    points = search_thread.run_search(
+        lambda: find_frontier(placement, budget=budget),
+        budget,
+        description="searching a period for each limit",
+    )
+    with interrupts.deferred():
+        _draw_frontier(points, options.save)
+        if options.json:
+            _print_periods(points)
+        else:
+            _show_periods(points)
+
+
+def find_makespan_frontier(placement: Placement, micro_batches: int, options: ScheduleOptions) -> None:
+    """Find the optimal makespan of each memory limit, and show it as the options ask."""
+    from tessel import search
+
+    budget = options.make_budget()
+    points = search_thread.run_search(
+        lambda: search.find_makespan_frontier(
+            placement, micro_batches=micro_batches, budget=budget, seed=options.seed
+        ),
+        budget,
+        description="searching a schedule for each limit",
+    )
+    with interrupts.deferred():
+        _draw_frontier(points, options.save)
+        if options.json:
+            _print_makespans(points, micro_batches)
+        else:
+            _show_makespans(points)
+
+
+def _show_periods(points: Frontier[FrontierPoint]) -> None:
+    columns = ["memory limit", "period", "micro-batches", "steps per micro-batch", "lower bound", "proven"]
+    rows = [
+        [
+            console.format_numbers(point.memory),
+            str(point.period),
+            str(point.copies),
+            f"{float(point.rate):.4g}",
+            str(point.lower_bound),
+            _proof_of(point, is_open=points.is_open(max(point.memory))),
+        ]
+        for point in points
+    ]
+    console.print_table("", columns, rows)
+    _print_open(points, "steps per micro-batch")
+
+
+def _show_makespans(points: Frontier[MakespanPoint]) -> None:
+    rows = [
+        [
+            console.format_numbers(point.memory),
+            str(point.makespan),
+            str(point.lower_bound),
+            "proven optimal" if point.optimal else f"{point.gap:.1%}",
+            point.found_by,
+        ]
+        for point in points
+    ]
+    console.print_table("", ["memory limit", "makespan", "lower bound", "gap", "found by"], rows)
+    _print_open(points, "steps")
+
+
+def _proof_of(point: FrontierPoint, *, is_open: bool) -> str:
+    if not is_open:
+        return "yes"
+    return "open" if not point.optimal else "for this number of copies only"
+
+
+def _print_periods(points: Frontier[FrontierPoint]) -> None:
+    from scripts.documents.searches import PeriodFrontier, PrintedPeriod
+
+    printed = tuple(
+        PrintedPeriod(
+            memory=point.memory,
+            period=point.period,
+            copies=point.copies,
+            lower_bound=point.lower_bound,
+            optimal=point.optimal,
+            open=points.is_open(max(point.memory)),
+        )
+        for point in points
+    )
+    console.print_json(
+        PeriodFrontier(frontier=printed, open=_open_documents(points), stopped_by=points.stopped_by)
+    )
+
+
+def _print_makespans(points: Frontier[MakespanPoint], micro_batches: int) -> None:
+    from scripts.documents.searches import MakespanFrontier, PrintedMakespan
+
+    printed = tuple(
+        PrintedMakespan(
+            memory=point.memory,
+            makespan=point.makespan,
+            lower_bound=point.lower_bound,
+            optimal=point.optimal,
+            gap=point.gap,
+            found_by=point.found_by,
+            open=points.is_open(max(point.memory)),
+        )
+        for point in points
+    )
+    console.print_json(
+        MakespanFrontier(
+            micro_batches=micro_batches,
+            frontier=printed,
+            open=_open_documents(points),
+            stopped_by=points.stopped_by,
+        )
+    )
+
+
+def _open_documents(points: AnyFrontier) -> tuple[PrintedOpenRange, ...]:
+    """What a document says about limits whose best value is not known."""
+    from scripts.documents.searches import PrintedOpenRange
+
+    return tuple(
+        PrintedOpenRange(
+            first=each.first,
+            last=each.last,
+            at_least=float(each.at_least),
+            at_most=None if each.at_most is None else float(each.at_most),
+        )
+        for each in points.open_ranges
+    )
+
+
+def _print_open(points: AnyFrontier, unit: str) -> None:
+    """Say at which limits something better may exist than the table shows."""
+    if not points.open_ranges:
+        return
+    rows = [
+        [
+            _limits_text(each),
+            f"{float(each.at_least):.5g}",
+            "none found" if each.at_most is None else f"{float(each.at_most):.5g}",
+        ]
+        for each in points.open_ranges
+    ]
+    reason = STOPPED_BY[points.stopped_by]
+    console.print_line(f"\nopen, since {reason}: better schedules may exist at these limits")
+    console.print_table("", ["memory limit", f"at least ({unit})", "found"], rows)
+
+
+def _limits_text(each: OpenRange) -> str:
+    if each.last is None:
+        return f"{each.first} and more"
+    return str(each.first) if each.first == each.last else f"{each.first} to {each.last}"
+
+
+def _draw_frontier(points: AnyFrontier, picture: Path | None) -> None:
+    if picture is not None:
+        from tessel.picture import frontier_figure, save_figure
+
+        save_figure(frontier_figure(points), picture)
+        console.print_note(f"picture written to {picture}")

@@ -1,0 +1,149 @@
+"""The options of `tessel schedule`: of a shape's blocks, and of the search and what becomes of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.options import search_options
+
+if TYPE_CHECKING:
+    from tessel.search.budget import SearchBudget
+
+_SHAPE = "Shape options"
+_SEARCH = "Search options"
+_OUTPUT = "Output options"
+
+DEFAULT_MICRO_BATCHES = 8
+"""Micro-batches of a schedule unless told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeOptions:
+    """What a shape is made of; a placement file says all of it itself."""
+
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices.", rich_help_panel=_SHAPE, show_default=False)
+    ] = None
+    infer: Annotated[
+        bool, typer.Option("--infer", help="Leave out the backward and all memory.", rich_help_panel=_SHAPE)
+    ] = False
+    split_backward: Annotated[
+        bool,
+        typer.Option(
+            "--split-backward",
+            help="Split each backward into its input and weight halves.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = False
+    choose_backward: Annotated[
+        bool,
+        typer.Option(
+            "--choose-backward",
+            help="Let the search choose joint or split, block by block.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = False
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Recompute before each backward.", rich_help_panel=_SHAPE),
+    ] = False
+    forward_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of a forward block; one, or one per stage.", rich_help_panel=_SHAPE),
+    ] = None
+    backward_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of a joint backward; one, or one per stage.", rich_help_panel=_SHAPE),
+    ] = None
+    backward_input_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of the input half; one, or one per stage.", rich_help_panel=_SHAPE),
+    ] = None
+    backward_weight_span: Annotated[
+        str | None,
+        typer.Option(help="Steps of the weight half; one, or one per stage.", rich_help_panel=_SHAPE),
+    ] = None
+    forward_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Units that a forward block adds and its backward frees; one, or one per stage.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None
+    recompute_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Units that a recomputation adds and its backward frees; one, or one per stage.",
+            rich_help_panel=_SHAPE,
+        ),
+    ] = None
+    tensor_parallel_span: Annotated[
+        int | None, typer.Option(help="Steps of a tensor-parallel block.", rich_help_panel=_SHAPE)
+    ] = None
+    chunks: Annotated[
+        int | None,
+        typer.Option(help="Stages per device, for `interleaved` and `zbv`.", rich_help_panel=_SHAPE),
+    ] = None
+    lag: Annotated[
+        str | None, typer.Option(help="Steps between devices; one, or one per hop.", rich_help_panel=_SHAPE)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """What is searched for on a placement, for how long, and where the answer goes."""
+
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Micro-batches of one step.  [default: 8]", show_default=False)
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(help="Limit in units: one number, or one per device (`6,6,4,4`).")
+    ] = None
+    period_only: Annotated[
+        bool,
+        typer.Option(
+            "--period-only",
+            help="Find only the repetend, without warm-up and cool-down.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = False
+    frontier: Annotated[
+        bool,
+        typer.Option(
+            "--frontier",
+            help="Show the optimal period for each memory limit; with --micro-batches, the optimal makespan.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = False
+    work: Annotated[
+        float | None, typer.Option(help=search_options.WORK_HELP, rich_help_panel=_SEARCH, show_default=False)
+    ] = None
+    time_limit: Annotated[
+        str | None, typer.Option(help=search_options.TIME_HELP, rich_help_panel=_SEARCH, show_default=False)
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=_SEARCH)] = 0
+    save: Annotated[
+        Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=_OUTPUT)
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
+    ] = False
+
+    def check(self) -> None:
+        """Refuse a number of micro-batches that is none.
+
+        Raises:
+            typer.BadParameter: it is less than 1.
+        """
+        if self.micro_batches is not None and self.micro_batches < 1:
+            raise typer.BadParameter(
+                f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
+            )
+
+    def make_budget(self) -> SearchBudget:
+        """Return what `--work` and `--time-limit` allow."""
+        return search_options.make_budget(self.work, self.time_limit)

@@ -1,0 +1,220 @@
+"""`tessel tune`: from a model and a target to a partition, stages, a schedule, a comparison and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.options import completion, search_options, tuning_options
+from scripts.options.arguments import check_choice, parse_bytes, parse_shapes
+from scripts.options.dataclass_options import takes_options
+from scripts.options.tuning_options import (
+    BatchOption,
+    GraphLevelSearchOption,
+    JsonOption,
+    ModelArgument,
+    ShapeOption,
+    TuningOptions,
+)
+from scripts.reports.comparison import build_comparison, print_comparison
+from scripts.reports.pictures import write_picture
+from scripts.reports.tables import print_end_to_end, print_partition, print_stages
+from scripts.searching import search_thread
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from scripts.documents.tuning import Tuned
+    from tessel.plan import Plan
+    from tessel.search.budget import StoppedBy
+
+_PIPELINE = "Pipeline options"
+OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(TuningOptions):
+    """How a model is priced, cut into stages and scheduled, and where the plan goes."""
+
+    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
+    ] = None
+    train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True
+    out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
+    batch: BatchOption = 1
+    shape: ShapeOption = None
+    cut: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cut after this module; may be repeated. Found if left out and the model marks none.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help=f"What each device keeps beside weights: {', '.join(OPTIMIZERS)}.",
+            rich_help_panel=_PIPELINE,
+            autocompletion=completion.one_of(*OPTIMIZERS),
+        ),
+    ] = "sgd"
+    hop_us: Annotated[
+        float | None,
+        typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
+    ] = None
+    work: Annotated[
+        float | None,
+        typer.Option(help=search_options.WORK_HELP, rich_help_panel=_PIPELINE, show_default=False),
+    ] = None
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of the schedules: {search_options.TIME_HELP}",
+            rich_help_panel=_PIPELINE,
+            show_default=False,
+        ),
+    ] = None
+    graph_level_search: GraphLevelSearchOption = 0
+    json: JsonOption = False
+
+
+@takes_options
+def tune(model: ModelArgument, options: TuneOptions) -> None:
+    """Find a fast way to run a model on several devices, and compare it with hand-written schedules.
+
+    Examples:
+
+    `tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --out out/gpt2`
+
+    `tessel tune net.onnx --infer --devices 2 --micro-batches 8 --memory 2GiB`
+    """
+    memory_bytes = None if options.memory is None else parse_bytes(options.memory)
+    search_options.make_budget(options.work, options.time_limit)
+    _check(options)
+    tuning_options.check_writable_folder(options.out)
+
+    from tessel.pipeline import build_plan
+    from tessel.plan import save_plan
+    from tuner.tuning.tune import TuningSettings, tune_model
+
+    if options.threads is None and options.target == "cpu":
+        # The pipeline's devices share this machine's cores, so each is measured with its share.
+        options = replace(options, threads=tuning_options.threads_of_device(options.devices))
+    loaded = tuning_options.load_model(
+        model, shapes=options.shape, batch=options.batch, training=options.train
+    )
+    with tuning_options.open_session(options) as session:
+        tuned = tune_model(
+            loaded,
+            session,
+            TuningSettings(
+                num_stages=options.devices,
+                cuts=tuple(options.cut) if options.cut else None,
+                memory_limit_bytes=memory_bytes,
+                hop_us=options.hop_us,
+                graph_level_search=options.graph_level_search,
+            ),
+            shapes=parse_shapes(options.shape or []),
+            batch=options.batch,
+        )
+    budget = search_options.make_budget(options.work, options.time_limit)
+    with console.progress_bar("searching schedules") as update, search_thread.ended_by_interrupt(budget):
+        budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
+        plan = build_plan(
+            tuned,
+            micro_batches=options.micro_batches,
+            memory_limit_bytes=memory_bytes,
+            optimizer=options.optimizer,
+            budget=budget,
+            seed=options.seed,
+        )
+    plan_path = options.out / "plan.json"
+    save_plan(plan, plan_path)
+    title = f"{plan.model} on {plan.device_model}"
+    write_picture(plan.schedule, plan, options.out / "schedule.svg", title=title)
+    if options.json:
+        console.print_json(_document(plan, plan_path, budget.stopped_by))
+        return
+    _print_plan(plan)
+    console.print_line(
+        f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {options.records}"
+    )
+
+
+def _check(options: TuneOptions) -> None:
+    if options.devices < 1:
+        raise typer.BadParameter(f"--devices is {options.devices}; a pipeline has at least one device")
+    if options.micro_batches < 1:
+        raise typer.BadParameter(
+            f"--micro-batches is {options.micro_batches}; a step has at least one micro-batch"
+        )
+    check_choice("--optimizer", options.optimizer, OPTIMIZERS)
+    if options.hop_us is not None and not 0 <= options.hop_us < 1e9:
+        raise typer.BadParameter(f"--hop-us is {options.hop_us}; a latency is a number of microseconds >= 0")
+
+
+def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
+    from msgspec import UNSET
+
+    from scripts.documents.tuning import Tuned
+
+    return Tuned(
+        plan=str(path),
+        new_measurements=plan.new_measurements,
+        reused_measurements=plan.reused_measurements,
+        comparison=plan.comparison,
+        max_relative_error=plan.max_relative_error,
+        max_gradient_error=plan.max_gradient_error,
+        import_error=UNSET if plan.import_error is None else plan.import_error,
+        notes=plan.notes,
+        lower_bound_ms=plan.schedule.lower_bound * plan.step_us / 1000,
+        optimal=plan.schedule.optimal,
+        gap=plan.schedule.gap if plan.schedule.lower_bound else None,
+        stopped_by=stopped_by,
+    )
+
+
+def _print_plan(plan: Plan) -> None:
+    kind = "training" if plan.training else "inference"
+    console.print_line(
+        f"{plan.model} ({kind}) on {plan.device_model}, {plan.num_threads} threads: "
+        f"{len(plan.stages)} stages, {plan.schedule.micro_batches} micro-batches"
+    )
+    console.print_line(
+        f"{plan.new_measurements} new measurements, {plan.reused_measurements} found in the records\n"
+    )
+    print_partition(plan)
+    print_end_to_end("Forward function, end to end", plan)
+    if plan.max_gradient_error is not None:
+        console.print_line(
+            f"largest error of the stages' gradients against {_whole(plan)} {plan.max_gradient_error:.1e}"
+        )
+    console.print_line()
+    print_stages(plan.stages)
+    print_schedule(plan)
+
+
+def _whole(plan: Plan) -> str:
+    """Name the reference that the stages' gradients were compared with."""
+    whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
+    return (
+        "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    )
+
+
+def print_schedule(plan: Plan) -> None:
+    """Print what the schedule search found beside every hand-written schedule."""
+    from tessel.comparison import format_ms
+
+    schedule = plan.schedule
+    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
+    comparison = build_comparison(schedule, plan, None)
+    console.print_line(
+        f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms per step, {proof};"
+    )
+    console.print_line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
+    print_comparison(comparison, in_bytes=True)

@@ -1,0 +1,105 @@
+"""What `tessel plan` prints."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tessel.search.budget import StoppedBy
+
+
+class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run a training step.
+
+    Attributes:
+        data_parallel: replicas of the pipeline.
+        pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
+        tensor_parallel: devices over which each layer is split.
+        chunks: stages a device.
+        micro_batch: samples of a micro-batch.
+        micro_batches: micro-batches of one replica.
+        placement: which device runs which stage.
+        stage_devices: of each stage, its device within one pipeline.
+        cuts: first and last layer of each stage, inclusive.
+        recompute: of each stage, whether its forward runs again before its backward.
+        split_backward: whether the order may split backwards.
+        order: the rule that gives the order, or `searched`.
+        step_ms: milliseconds of the training step.
+        lower_bound_ms: no allowed plan takes less; of an alternative, no order of its layout.
+        memory_bytes: most bytes held, one a device.
+        fits: whether every device keeps its limit.
+    """
+
+    data_parallel: int
+    pipeline: int
+    tensor_parallel: int
+    chunks: int
+    micro_batch: int
+    micro_batches: int
+    placement: str
+    stage_devices: tuple[int, ...]
+    cuts: tuple[tuple[int, int], ...]
+    recompute: tuple[bool, ...]
+    split_backward: bool
+    order: str
+    step_ms: float
+    lower_bound_ms: float
+    memory_bytes: tuple[int, ...]
+    fits: bool
+
+
+class PrintedBaseline(msgspec.Struct, frozen=True, kw_only=True):
+    """A hand-written way, with its own best degrees and cut; null where there is none, for that reason."""
+
+    name: str
+    step_ms: float | None
+    ratio: float | None
+    fits: bool
+    reason: str
+    plan: PrintedStep | None
+
+
+class PrintedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What planning again finds if one thing were different."""
+
+    change: str
+    step_ms: float
+    saves_ms: float
+    plan: str
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel plan` found.
+
+    Attributes:
+        model: name of the profile.
+        layers: names of its layers, which the cuts count.
+        devices: in all.
+        global_batch: samples of a training step.
+        best: the fastest plan found.
+        gap: how far it may be from the least one, as a share of the bound.
+        optimal: whether it is proven least.
+        baselines: hand-written ways to use the devices; their ratio is their step over the best one's.
+        alternatives: the best steps of other degrees or placements, fastest first.
+        explanation: sentences that say why.
+        changes: what would change it.
+        notes: what the profile's file does not say and was assumed.
+        plan: the file it was saved to; null where it was not.
+        stopped_by: what ended the search.
+        search_seconds: wall-clock time.
+    """
+
+    model: str
+    layers: tuple[str, ...]
+    devices: int
+    global_batch: int
+    best: PrintedStep
+    gap: float
+    optimal: bool
+    baselines: tuple[PrintedBaseline, ...]
+    alternatives: tuple[PrintedStep, ...]
+    explanation: tuple[str, ...]
+    changes: tuple[PrintedChange, ...]
+    notes: tuple[str, ...]
+    plan: str | None
+    stopped_by: StoppedBy
+    search_seconds: float

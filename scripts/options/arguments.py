@@ -1,0 +1,189 @@
+"""What users write on the command line, turned into values: bytes, durations, limits, shapes of tensors.
+
+Each parser raises `typer.BadParameter` with what was found and what is expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import typer
+
+_BYTES_BY_SUFFIX = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40} | {
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_BITS_BY_SUFFIX = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+_SECONDS_BY_SUFFIX = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def check_choice(option: str, text: str, known: Iterable[str]) -> str:
+    """Return the name, or refuse one that is none of those known; the message names the nearest.
+
+    Args:
+        option: what the name was given for, such as `--optimizer`.
+        text: the name.
+        known: those there are.
+    """
+    names = list(known)
+    if text in names:
+        return text
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? There are" if near else "choose"
+    raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
+
+
+def check_target(text: str) -> str:
+    """Return the target's name, or refuse the address of a remote device before anything is loaded.
+
+    The same rule as `tuner.targets.resolution.refuse_remote`, which imports TVM.
+    """
+    if text.startswith("rpc://"):
+        raise typer.BadParameter(
+            f"--target {text} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
+            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+        )
+    return text
+
+
+def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written before anything is searched or measured, not after.
+
+    Args:
+        option: what the file was named for.
+        path: where it is to be; nothing is checked where there is none.
+        suffixes: those it may have; any if empty.
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix not in suffixes:
+        known = ", ".join(suffixes)
+        raise typer.BadParameter(
+            f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
+        )
+    if path.is_dir():
+        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise typer.BadParameter(
+            f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{option} {path} cannot be written ({error.strerror or error}); name a file in a folder that can"
+        ) from error
+
+
+def parse_bytes(text: str) -> int:
+    """Return bytes from `16GiB`, `512MiB`, `2GB` or a plain number of bytes."""
+    value = _quantity(text, _BYTES_BY_SUFFIX, "a size such as 16GiB, 512MiB or 1000000")
+    if value < 1:
+        raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
+    return int(value)
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds from `10s`, `500ms`, `2m` or a plain number of seconds."""
+    seconds = _quantity(text, _SECONDS_BY_SUFFIX, "a duration such as 10s, 500ms or 2m")
+    if seconds <= 0:
+        raise typer.BadParameter(f"{text!r} is not a positive duration; give one such as 10s")
+    return seconds
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return bytes a second from `100GB/s`, `25GiB/s` or `200Gbit/s`; `Gbps` are bits."""
+    expected = "a bandwidth such as 100GB/s, 25GiB/s or 200Gbit/s"
+    amount, slash, second = text.strip().rpartition("/")
+    if text.strip().lower().endswith("bps"):
+        amount, slash, second = text.strip()[:-2] + "it", "/", "s"
+    if not slash or second.strip().lower() != "s" or not amount.strip()[-1:].isalpha():
+        raise typer.BadParameter(f"{text!r} is not {expected}")
+    if amount.lower().endswith("bit"):
+        value = _quantity(amount, _BITS_BY_SUFFIX, expected) / 8
+    else:
+        value = _quantity(amount, _BYTES_BY_SUFFIX, expected)
+    if not 0 < value < 1e18:
+        raise typer.BadParameter(f"{text!r} carries nothing, or more than any link; give {expected}")
+    return value
+
+
+def parse_limits(text: str, num_devices: int) -> tuple[int, ...]:
+    """Return a memory limit in units for each device from one number or one per device (`6` or `6,6,4,4`)."""
+    try:
+        limits = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"memory {text!r} is not a whole number, nor one per device; write 6 or 6,6,4,4"
+        ) from error
+    if len(limits) == 1:
+        limits *= num_devices
+    if len(limits) != num_devices:
+        raise typer.BadParameter(
+            f"memory {text!r} has {len(limits)} numbers for {num_devices} devices; give 1 or one per device"
+        )
+    if min(limits) < 0:
+        raise typer.BadParameter(f"memory {text!r} has a negative number; limits are units >= 0")
+    return tuple(limits)
+
+
+def parse_spans(text: str) -> int | tuple[int, ...]:
+    """Return one span, or one per stage, from `3` or `3,4,4,5`."""
+    try:
+        spans = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"span {text!r} is not a whole number of steps; write 3 or 3,4,4,5"
+        ) from error
+    if min(spans) < 0:
+        raise typer.BadParameter(f"span {text!r} has a negative number; spans are steps >= 0")
+    return spans[0] if len(spans) == 1 else spans
+
+
+def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Return static shapes by input name from texts such as `input_ids=1,128`."""
+    shapes = {}
+    for text in texts:
+        name, equals, extents = text.partition("=")
+        if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", extents):
+            raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
+        shapes[name] = tuple(int(extent) for extent in extents.split(","))
+        if min(shapes[name]) < 1:
+            raise typer.BadParameter(f"shape {text!r} has an extent of 0; extents are at least 1")
+    return shapes
+
+
+def parse_names(text: str | None) -> tuple[str, ...] | None:
+    """Return names from a comma-separated list; None where none was given."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise typer.BadParameter("the list of names is empty; give at least one, separated by commas")
+    return names
+
+
+def _quantity(text: str, factors: dict[str, float] | dict[str, int], expected: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    factor = factors.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise typer.BadParameter(f"{text!r} is not {expected}")
+    return float(match.group(1)) * factor
+
+
+def parse_cuts(option: str, text: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last layer of each stage, inclusive, from a text such as `0-5,6-11,12`."""
+    found = [re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part) for part in text.split(",")]
+    if None in found:
+        raise typer.BadParameter(
+            f"{option} {text!r} are no layers of stages; write the first and the last of each, 0-5,6-11"
+        )
+    return tuple((int(match[1]), int(match[2] or match[1])) for match in found if match is not None)

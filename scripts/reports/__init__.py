@@ -1,0 +1,1 @@
+"""What several commands show: tables, comparisons, pictures and Markdown reports."""

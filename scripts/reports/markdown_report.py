@@ -1,0 +1,106 @@
+"""A plan or a schedule as a Markdown report, ready to paste into a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from scripts.reports.tables import end_to_end_rows, format_error, format_figure
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+    from tessel.plan import Plan
+
+_MAX_PARTS = 12
+
+
+def plan_report(plan: Plan, comparison: Comparison) -> str:
+    """Return the report of a plan: the comparison first, then what it rests on."""
+    from tessel.comparison import format_ms
+
+    schedule = plan.schedule
+    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
+    kind = "training" if plan.training else "inference"
+    parts = [
+        f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
+        f"{_escaped(plan.device_model)}, {plan.num_threads} threads per device, {schedule.micro_batches} "
+        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
+        f"simulated from measured stages, hop latency {plan.hop_source}.\n",
+        comparison_table(comparison),
+        "### Stages (latencies per micro-batch)\n",
+        _stages(plan),
+        "### Backends, forward function end to end\n",
+        _end_to_end(plan),
+        f"Largest error against the unpartitioned model {format_error(plan.max_relative_error)}; of "
+        f"gradients against the uncut model {format_error(plan.max_gradient_error)}.\n",
+        "### Most expensive sub-graphs\n",
+        _partition(plan),
+    ]
+    return "\n".join(parts)
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Return the comparison with hand-written schedules as a table."""
+    rows = []
+    for row in comparison.rows:
+        if row.peak_memory_bytes is not None:
+            memory = console.format_bytes(max(row.peak_memory_bytes))
+        else:
+            memory = console.format_numbers(row.peak_memory)
+        ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
+        fits = "yes" if row.fits else "no"
+        rows.append((row.title, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio))
+    return markdown_table(
+        ("schedule", "makespan", "bubble ratio", "peak memory", "fits", "ratio to 1F1B"), rows
+    )
+
+
+def _stages(plan: Plan) -> str:
+    rows = [
+        (
+            f"{stage.name}: {' … '.join(dict.fromkeys((stage.layers[0], stage.layers[-1])))}",
+            *(
+                "–" if figure is None else format_figure(figure)
+                for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+            ),
+            console.format_bytes(stage.weight_bytes),
+            console.format_bytes(stage.saved_bytes),
+        )
+        for stage in plan.stages
+    ]
+    return markdown_table(("stage", "F", "B and W joint", "B", "W", "weights", "saved"), rows)
+
+
+def _end_to_end(plan: Plan) -> str:
+    return markdown_table(("backends", "latency", "ratio to mix", "interval"), end_to_end_rows(plan))
+
+
+def _partition(plan: Plan) -> str:
+    rows = [
+        (
+            ", ".join(part.operators),
+            part.backend,
+            format_figure(part.figure),
+            str(part.occurrences),
+            "–" if part.runner_up is None else f"{part.runner_up[0]} {console.format_us(part.runner_up[1])}",
+        )
+        for part in plan.partition[:_MAX_PARTS]
+    ]
+    return markdown_table(("operators", "backend", "latency", "runs", "alternative"), rows)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown; what would end a cell is escaped."""
+    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escaped, cells)) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Return text in which nothing is Markdown's or HTML's: names come from a file."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))

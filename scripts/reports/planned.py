@@ -1,0 +1,119 @@
+"""Plans that are drawn and compared: of `tessel tune`, whose stages were measured, and of `tessel plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+    from tessel.picture.page import PageTable
+    from tessel.plan import Plan
+    from tessel.planning.layout import Layout
+    from tessel.planning.saved_plan import SavedPlan
+    from tessel.profiles.profile import Profile
+    from tessel.schedule import Schedule
+
+    AnyPlan: TypeAlias = Plan | SavedPlan
+
+
+def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
+    """Return the schedule that a file holds, and the plan that it is part of, if it is.
+
+    Raises:
+        DocumentError: the file cannot be read, or holds no schedule.
+    """
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.plan import load_plan
+    from tessel.planning.saved_plan import load_saved_plan
+
+    match detect_kind(file):
+        case DocumentKind.PLAN:
+            tuned = load_plan(file)
+            return tuned.schedule, tuned
+        case DocumentKind.LAYOUT:
+            saved = load_saved_plan(file)
+            return saved.schedule, saved
+        case _:
+            return load_schedule(file), None
+
+
+def title_of(file: Path, plan: AnyPlan | None) -> str:
+    """Return what a picture is called."""
+    from tessel.planning.saved_plan import SavedPlan
+
+    if plan is None:
+        return file.name
+    return plan.title if isinstance(plan, SavedPlan) else f"{plan.model} on {plan.device_model}"
+
+
+def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
+    """Return a plan of layers as a Markdown report."""
+    from scripts.reports.markdown_report import comparison_table, markdown_table
+
+    parts = [
+        f"## {plan.title}\n",
+        f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples a step, "
+        f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
+        f"{plan.layout.placement}, order {plan.order}. A training step takes "
+        f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
+        f"{plan.lower_bound_us / 1e3:.4g} ms.\n",
+        "### Against hand-written ways, each with its own best degrees and cut\n",
+        markdown_table(("plan", "step (ms)", "fits"), baseline_rows(plan)),
+        "### The order against hand-written ones, on the same stages\n",
+        comparison_table(comparison),
+        "### Stages\n",
+        markdown_table(STAGE_COLUMNS, stage_rows(plan.profile, plan.layout)),
+    ]
+    return "\n".join(parts)
+
+
+def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
+    """Return what a page shows of a plan of layers beside its schedule."""
+    from tessel.picture.page import PageTable
+
+    return (
+        PageTable(
+            title="Stages, per micro-batch", columns=STAGE_COLUMNS, rows=stage_rows(plan.profile, plan.layout)
+        ),
+        PageTable(
+            title="Training step against hand-written ways, each with its own best degrees and cut",
+            columns=("plan", "step (ms)", "fits"),
+            rows=baseline_rows(plan),
+        ),
+    )
+
+
+STAGE_COLUMNS = ("stage", "device", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
+
+
+def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
+    """Return a row a stage: where it runs, what it holds and what it takes."""
+    costs = profile.costs(micro_batch=layout.micro_batch, tensor_parallel=layout.tensor_parallel)
+    rows = []
+    for stage, (first, last) in enumerate(layout.cuts):
+        inner = costs[first : last + 1]
+        is_recomputed = bool(layout.recompute) and layout.recompute[stage]
+        rows.append(
+            (
+                str(stage),
+                str(layout.device_of(stage)),
+                str(first) if first == last else f"{first}-{last}",
+                f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
+                f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
+                console.format_bytes(sum(cost.weight_bytes for cost in inner)),
+                "yes" if is_recomputed else "no",
+            )
+        )
+    return tuple(rows)
+
+
+def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
+    """Return the plan and what it was compared with, a row each."""
+    rows = [("this plan", f"{plan.training_step_us / 1e3:.4g}", "yes")]
+    for baseline in plan.baselines:
+        step = "-" if baseline.step_ms is None else f"{baseline.step_ms:.4g}"
+        rows.append((baseline.name, step, "yes" if baseline.fits else "no"))
+    return tuple(rows)

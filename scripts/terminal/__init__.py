@@ -1,0 +1,1 @@
+"""stdout and stderr: results and tables, progress, streams, and Ctrl-C."""

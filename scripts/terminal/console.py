@@ -1,0 +1,214 @@
+"""Output of the commands: results on stdout, everything else on stderr.
+
+Tables fit 100 columns. Colours, bold and dim text are left out where the output is no terminal or NO_COLOR is
+set. Names come from files, and files from strangers: whatever is printed goes through `printable`, so that no
+name moves the cursor, colours text, or makes a line that looks like one of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scripts.terminal import output_streams
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from scripts.terminal.progress import Reporter
+
+MAX_WIDTH = 100
+MAX_LIST_WIDTH = 24
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters, and those that turn text around."""
+
+T = TypeVar("T")
+
+_state = {"quiet": False, "verbose": False}
+
+
+def set_verbosity(*, quiet: bool, verbose: bool) -> None:
+    """Choose how much is said on stderr for the rest of the process."""
+    _state.update(quiet=quiet, verbose=verbose)
+
+
+def is_verbose() -> bool:
+    """Whether errors show their traceback."""
+    return _state["verbose"]
+
+
+def stderr() -> Console:
+    """Return a console on stderr; silent with --quiet."""
+    return Console(
+        stderr=True, quiet=_state["quiet"], highlight=False, emoji=False, color_system=_color_system()
+    )
+
+
+def stdout() -> Console:
+    """Return a console on stdout that fits 100 columns."""
+    stream = output_streams.results()
+    console = Console(file=stream, highlight=False, emoji=False, color_system=_color_system())
+    if not console.is_terminal or console.width > MAX_WIDTH:
+        return Console(
+            file=stream, highlight=False, emoji=False, color_system=_color_system(), width=MAX_WIDTH
+        )
+    return console
+
+
+def wants_color() -> bool:
+    """Whether the user has not asked for output without colours (see no-color.org)."""
+    return not os.environ.get("NO_COLOR")
+
+
+def printable(text: str) -> str:
+    """Return a text in which everything that a terminal would obey, line ends included, is written out."""
+    return _CONTROLS.sub(lambda found: _written_out(found[0]), text)
+
+
+def print_json(document: msgspec.Struct) -> None:
+    """Print one JSON document on stdout, keys sorted, and nothing else.
+
+    In whatever encoding stdout has: characters that it lacks are escaped as JSON does.
+
+    Args:
+        document: a value of a type that `docs/schemas/` has a schema of (see scripts/documents).
+    """
+    stream = output_streams.results()
+    stream.write(json_text(document, stream.encoding or "utf-8") + "\n")
+
+
+def json_text(document: object, encoding: str) -> str:
+    """Return a document as indented JSON, keys sorted, that an encoding can write and a terminal shows."""
+    import msgspec
+
+    try:
+        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2).decode()
+        text.encode(encoding)
+    except UnicodeEncodeError:  # also for a file's name that is not UTF-8
+        plain = msgspec.to_builtins(document, order="sorted")
+        text = json.dumps(plain, indent=2, sort_keys=True, allow_nan=False)
+    # JSON escapes the first 32 characters by itself; outside of strings there are line ends alone.
+    return _CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
+def print_line(text: str = "") -> None:
+    """Print a line on stdout without markup; line ends before and after it are empty lines."""
+    line = text.strip("\n")
+    before, _, after = text.partition(line) if line else ("", "", text)
+    stdout().print(f"{before}{printable(line)}{after}", markup=False, soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """Print a line on stderr without markup; nothing with --quiet."""
+    stderr().print(printable(text), markup=False, soft_wrap=True)
+
+
+def print_drawing(drawing: Text) -> None:
+    """Print on stdout what was drawn with characters, line by line."""
+    lines = drawing.split("\n", allow_blank=True)
+    shown = [line if printable(line.plain) == line.plain else Text(printable(line.plain)) for line in lines]
+    stdout().print(Text("\n").join(shown), end="")
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text_columns: int = 1,
+    folded: Collection[str] = (),
+) -> None:
+    """Print a table on stdout: text left-aligned and folded where there is no room, figures right-aligned.
+
+    Args:
+        title: above the table; nothing if empty.
+        columns: their headings.
+        rows: a cell per column.
+        text_columns: how many columns from the left hold text.
+        folded: headings of others that do.
+    """
+    heading = Text(printable(title), style="table.title") if title else None
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_text = index < text_columns or column in folded
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=not is_text,
+            min_width=min(len(column), 12),  # or wide figures would leave no room for names
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    stdout().print(table)
+
+
+@contextmanager
+def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[Reporter]:
+    """Show on stderr, while the body runs, what is done and how long the rest takes.
+
+    A bar on a terminal, else a plain line now and then; nothing with --quiet.
+
+    Args:
+        description: what is being done.
+        limit_s: upper limit of the body's duration, where there is one.
+
+    Yields:
+        `update(description, completed, total)`.
+    """
+    from scripts.terminal.progress import show_progress
+
+    console = stderr()
+    # A forced colour does not make a file a terminal, and on a dumb one a bar cannot move.
+    bar = sys.stderr.isatty() and not (console.is_dumb_terminal or console.quiet or is_verbose())
+    with show_progress(console, description, limit_s=limit_s, bar=bar) as update:
+        yield update
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, and show on stderr how many there were and how long the rest takes."""
+    with progress_bar(description) as update:
+        for number, item in enumerate(items):
+            update(description, number, total)
+            yield item
+
+
+def format_numbers(numbers: Sequence[int]) -> str:
+    """Return a number per device: one where all are equal, only their range where they would fill a line."""
+    if len(set(numbers)) == 1:
+        return str(numbers[0])
+    text = ",".join(map(str, numbers))
+    return text if len(text) <= MAX_LIST_WIDTH else f"{min(numbers)} to {max(numbers)}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size in the unit that leaves one to four digits before the point."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"
+
+
+def format_us(latency_us: float) -> str:
+    """Return a latency in microseconds or milliseconds."""
+    return f"{latency_us:.1f} us" if latency_us < 1000 else f"{latency_us / 1000:.2f} ms"
+
+
+def _color_system() -> Literal["auto"] | None:
+    return "auto" if wants_color() else None
+
+
+def _written_out(character: str) -> str:
+    """Return a character as Python writes it in a literal, such as `\\n` or `\\x1b`."""
+    return character.encode("unicode_escape").decode()

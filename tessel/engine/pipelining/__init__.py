@@ -1,0 +1,1 @@
+"""Schedules of one's own for `torch.distributed.pipelining`."""

@@ -1,0 +1,1 @@
+"""Processes that each run one rank's actions, and what they exchange."""

@@ -1,0 +1,192 @@
+"""Run one rank's actions: wait for its inputs, run it, send its results.
+
+Tensors travel point to point over torch.distributed (`tessel.engine.ranks.transport`), so any valid order
+works. A stage on several ranks (a tensor-parallel block) runs on each of them; a rank that holds both ends of
+an edge passes tensors locally, otherwise the source's first rank sends. On a GPU the host waits for the
+device before and after each action: its times are then the device's, and a rank that hangs is seen in the
+action that does it; the price is one launch latency per action. Not modelled: overlap of sending and
+computing on a device; on a CPU both take cores. Checked in tests/tessel/engine/ranks/test_executor.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from tessel.engine.actions import Action, ActionKind, RankActions
+from tessel.engine.errors import EngineError
+from tessel.engine.job import MAX_TENSORS, Event
+from tessel.engine.program import StageProgram, Tensors
+from tessel.engine.ranks.progress import Progress
+from tessel.engine.ranks.transport import Handover, Transport, synchronize
+
+_EXPECTED_AHEAD = 8
+"""Actions whose receives may be posted before their turn: it hides a hop, and buffers stay few."""
+
+
+class Step(NamedTuple):
+    """One rank's part of a step.
+
+    Attributes:
+        actions: what it runs, in order.
+        own: the same, to look up.
+        arrivals: what each other rank sends here, in the order in which that rank makes it.
+    """
+
+    actions: tuple[Action, ...]
+    own: frozenset[Action]
+    arrivals: dict[int, tuple[Handover, ...]]
+
+
+class _Arrival(NamedTuple):
+    """What an action waits for, and the rank that sends it; this one where it is handed over locally."""
+
+    handover: Handover
+    source: int
+
+
+class Executor:
+    """Runs the actions of one rank.
+
+    Args:
+        rank: this rank.
+        ranks_by_stage: the ranks of each stage, ascending.
+        programs: the stages that this rank holds, by number.
+        progress: told what the rank is doing.
+        device: where the programs compute.
+
+    Raises:
+        EngineError: more tensors cross a boundary than transfers can be distinguished.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ranks_by_stage: Sequence[Sequence[int]],
+        programs: Mapping[int, StageProgram],
+        progress: Progress,
+        device: torch.device,
+    ) -> None:
+        for stage, program in programs.items():
+            if max(len(program.received), len(program.sent)) > MAX_TENSORS:
+                raise EngineError(
+                    f"stage {stage} receives {len(program.received)} tensors and sends {len(program.sent)}, "
+                    f"but at most {MAX_TENSORS} may cross a boundary; cut the model elsewhere"
+                )
+        self._rank = rank
+        self._progress = progress
+        self._device = device
+        self._ranks_by_stage = [tuple(ranks) for ranks in ranks_by_stage]
+        self._programs = dict(programs)
+        self._local: dict[tuple[int, int, bool], Tensors] = {}
+
+    def prepare(self, orders: RankActions) -> Step:
+        """Return this rank's part of a step, given every rank's actions."""
+        own = frozenset(orders[self._rank])
+        found: dict[int, list[tuple[int, Handover]]] = defaultdict(list)
+        positions = [{action: position for position, action in enumerate(order)} for order in orders]
+        for action in orders[self._rank]:
+            arrival = self._incoming(action, own)
+            if arrival is None or arrival.source == self._rank:
+                continue
+            made_at = next(
+                positions[arrival.source][made]
+                for made in _makers(arrival.handover)
+                if made in positions[arrival.source]
+            )
+            found[arrival.source].append((made_at, arrival.handover))
+        arrivals = {
+            source: tuple(handover for _, handover in sorted(handovers, key=lambda pair: pair[0]))
+            for source, handovers in found.items()
+        }
+        return Step(tuple(orders[self._rank]), own, arrivals)
+
+    def run_step(self, step: Step, num_micro_batches: int, transport: Transport) -> list[Event]:
+        """Run one training step's actions in order, and wait until all that was sent has left."""
+        self._local.clear()
+        for program in self._programs.values():
+            program.start_step(num_micro_batches)
+        transport.start_step(step.arrivals)
+        arrivals = [self._incoming(action, step.own) for action in step.actions]
+        events = []
+        for position, action in enumerate(step.actions):
+            for ahead in arrivals[position : position + _EXPECTED_AHEAD]:
+                if ahead is not None and ahead.source != self._rank:
+                    transport.expect(ahead.handover, ahead.source)
+            ready_s = time.perf_counter()
+            self._progress.wait(f"waiting for what {action} needs")
+            given = self._take(arrivals[position], transport)
+            self._progress.work(f"running {action}")
+            start_s = time.perf_counter()
+            made = self._programs[action.stage].run(action, given)
+            synchronize(self._device)
+            end_s = time.perf_counter()
+            self._hand_on(action, made, transport)
+            events.append(Event(action=str(action), ready_s=ready_s, start_s=start_s, end_s=end_s))
+        self._progress.wait("waiting for others to take what it sent")
+        transport.finish()
+        return events
+
+    def _incoming(self, action: Action, own: frozenset[Action]) -> _Arrival | None:
+        program = self._programs[action.stage]
+        if action.kind is ActionKind.FORWARD:
+            peer_stage, tensors, is_gradient = action.stage - 1, program.received, False
+        elif action.kind is ActionKind.BACKWARD_WEIGHT and _input_half_of(action) in own:
+            return None  # Its input half took the gradients before.
+        else:
+            peer_stage, tensors, is_gradient = action.stage + 1, program.received_gradients, True
+        if not tensors:
+            return None
+        sources = self._ranks_by_stage[peer_stage]
+        return _Arrival(
+            Handover(action.stage, action.micro_batch, is_gradient, tensors),
+            self._rank if self._rank in sources else sources[0],
+        )
+
+    def _outgoing(self, action: Action) -> Handover | None:
+        program = self._programs[action.stage]
+        if action.kind is ActionKind.FORWARD:
+            handover = Handover(action.stage + 1, action.micro_batch, False, program.sent)
+        elif action.kind is ActionKind.BACKWARD_WEIGHT:
+            return None
+        else:
+            handover = Handover(action.stage - 1, action.micro_batch, True, program.sent_gradients)
+        return handover if handover.tensors else None
+
+    def _take(self, arrival: _Arrival | None, transport: Transport) -> Tensors:
+        if arrival is None:
+            return {}
+        if arrival.source == self._rank:
+            return self._local.pop(arrival.handover.key)
+        given = transport.receive(arrival.handover, arrival.source)
+        synchronize(self._device)
+        return given
+
+    def _hand_on(self, action: Action, made: Tensors, transport: Transport) -> None:
+        handover = self._outgoing(action)
+        if handover is None:
+            return
+        mine = self._ranks_by_stage[action.stage]
+        for peer in self._ranks_by_stage[handover.stage]:
+            if peer == self._rank:
+                self._local[handover.key] = made
+            elif peer not in mine and self._rank == mine[0]:
+                transport.send(handover, made, peer)
+
+
+def _makers(handover: Handover) -> tuple[Action, ...]:
+    """Return the actions of which one makes what is handed over."""
+    if not handover.is_gradient:
+        return (Action(handover.stage - 1, ActionKind.FORWARD, handover.micro_batch),)
+    return tuple(
+        Action(handover.stage + 1, kind, handover.micro_batch)
+        for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+    )
+
+
+def _input_half_of(action: Action) -> Action:
+    return action._replace(kind=ActionKind.BACKWARD_INPUT)

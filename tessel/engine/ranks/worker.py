@@ -1,0 +1,118 @@
+"""The main program of one rank: rendezvous, build its stages, run each schedule in turn, report.
+
+Stages come from a provider, a name `module:function` that takes the job's specification and stage numbers and
+returns programs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tessel.engine.actions import actions_from_csv
+from tessel.engine.devices import Devices
+from tessel.engine.job import Event, JobSpec, RankResult
+from tessel.engine.program import StageProgram
+from tessel.engine.ranks.executor import Executor
+from tessel.engine.ranks.progress import Progress
+from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
+
+WARM_UP_STEPS = 1
+"""Steps that are run before those that count: the first one connects peers and touches memory."""
+
+_NO_TIMEOUT = timedelta(days=1)
+"""How long a rank waits for others. `tessel.engine.ranks.launch` has the one clock that ends a run: it can
+tell a rank that hangs from one that waits for it."""
+
+Provider: TypeAlias = Callable[[str, Sequence[int]], Mapping[int, StageProgram]]
+
+
+def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankResult:
+    """Run every schedule of the job on this rank.
+
+    Args:
+        job: what to run.
+        rank: this rank.
+        provider: builds programs.
+        folder: where the ranks meet, and where progress and gradients are written.
+    """
+    progress = Progress(folder, rank)
+    progress.start_heartbeat()
+    torch.set_num_threads(job.num_threads)
+    device = _take_device(job.devices, rank)
+    progress.wait("joining the other ranks")
+    dist.init_process_group(
+        # With NCCL, what is on the host still goes over gloo.
+        "gloo" if job.devices.backend == "gloo" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{folder / 'rendezvous'}",
+        rank=rank,
+        world_size=job.num_ranks,
+        timeout=_NO_TIMEOUT,
+    )
+    on_host = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
+    warm_up, counted = _transports(job, rank, device)
+    progress.work("building its stages")
+    own_stages = [number for number, ranks in enumerate(job.ranks_by_stage) if rank in ranks]
+    programs = provider(job.provider_spec, own_stages)
+    executor = Executor(rank, job.ranks_by_stage, programs, progress, device)
+    steps = {run.name: executor.prepare(actions_from_csv("\n".join(run.actions) + "\n")) for run in job.runs}
+    events: dict[str, list[tuple[Event, ...]]] = {run.name: [] for run in job.runs}
+    losses: dict[str, dict[int, float]] = {}
+    gc.disable()  # A collection in the midst of a step would be timed as an action's.
+    gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
+    # In turn, so that a change of the machine's load meets every schedule alike.
+    for repeat in range(WARM_UP_STEPS + job.repeats):
+        for name, step in steps.items():
+            gc.collect()
+            progress.wait("waiting for all ranks before a step")
+            dist.barrier(on_host)
+            transport = warm_up if repeat < WARM_UP_STEPS else counted
+            done = executor.run_step(step, job.micro_batches, transport)
+            # What a rank does after its last action would take a core from those that are still in the step.
+            progress.wait("waiting for all ranks after a step")
+            dist.barrier(on_host)
+            if repeat >= WARM_UP_STEPS:
+                events[name].append(tuple(done))
+            losses[name] = {m: loss for program in programs.values() for m, loss in program.losses().items()}
+            if job.write_gradients and repeat == WARM_UP_STEPS + job.repeats - 1:
+                progress.work("writing gradients")
+                _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
+    progress.wait("waiting for all ranks at the end")
+    dist.barrier(on_host)
+    dist.destroy_process_group()
+    return RankResult(rank=rank, events={name: tuple(steps) for name, steps in events.items()}, losses=losses)
+
+
+def _take_device(devices: Devices, rank: int) -> torch.device:
+    """Return this rank's device; its GPU becomes torch's current one, where programs find it."""
+    if not devices.gpus:
+        return torch.device("cpu")
+    torch.cuda.set_device(devices.gpus[rank])
+    return torch.device("cuda", devices.gpus[rank])
+
+
+def _transports(job: JobSpec, rank: int, device: torch.device) -> tuple[Transport, Transport]:
+    """Return what carries tensors while the ranks warm up, and in the steps that count."""
+    tagged = TaggedTransport(len(job.ranks_by_stage), device)
+    if job.devices.is_tagged:
+        return tagged, tagged
+    channels = open_channels(
+        rank, job.ranks_by_stage, backend=job.devices.backend, device=device, timeout=_NO_TIMEOUT
+    )
+    return tagged, OrderedTransport(rank, channels, device)
+
+
+def _write_gradients(path: Path, programs: Mapping[int, StageProgram]) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for number in sorted(programs):  # Alike on all ranks: a stage on several may gather its parts here.
+        for name, gradient in programs[number].gradients().items():
+            arrays[f"{number}/{name}"] = gradient.cpu().numpy()
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # names are data, and none is `allow_pickle`

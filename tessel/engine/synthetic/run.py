@@ -1,0 +1,107 @@
+"""Run schedules on real ranks with synthetic, sleeping stages: the cost of the orders without any model.
+
+Torch-free; the stages themselves stand in `tessel.engine.synthetic.stages`. Checked in
+tests/tessel/engine/synthetic/test_overheads.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessel.engine.actions import actions_of, check_chain, rank_by_stage
+from tessel.engine.devices import CPUS, DeviceKind, Devices
+from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
+from tessel.engine.ranks.launch import launch
+from tessel.handwritten.construction.stages import read_pipeline
+from tessel.placement import Placement
+from tessel.schedule import Schedule
+
+PROVIDER = "tessel.engine.synthetic.stages:provide_programs"
+
+
+class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long every stage sleeps.
+
+    Attributes:
+        seconds: for each stage, seconds by the letter of the action.
+        ranks: the ranks of each stage, ascending.
+        device: where the tensors are that cross borders; sleeping is the host's.
+    """
+
+    seconds: tuple[dict[str, float], ...]
+    ranks: tuple[tuple[int, ...], ...]
+    device: DeviceKind = "cpu"
+
+
+def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cpu") -> SleepSpec:
+    """Return stages that take as long as the placement's blocks.
+
+    Args:
+        placement: a chain of stages.
+        step_us: microseconds of one step of its spans.
+        device: where the tensors are that cross borders.
+
+    Raises:
+        NotAPipelineError: its blocks are no stages.
+    """
+    pipeline = read_pipeline(placement)
+    seconds = []
+    for stage in pipeline.stages:
+        letters = {"F": stage.forward, "B": stage.joint, "I": stage.input, "W": stage.weight}
+        seconds.append(
+            {
+                letter: placement.blocks[block].span * step_us / 1e6
+                for letter, block in letters.items()
+                if block is not None
+            }
+        )
+    return SleepSpec(
+        seconds=tuple(seconds),
+        ranks=tuple(tuple(sorted(stage.devices)) for stage in pipeline.stages),
+        device=device,
+    )
+
+
+def run_synthetic(
+    schedules: Mapping[str, Schedule],
+    *,
+    step_us: float,
+    repeats: int,
+    timeout_s: float,
+    devices: Devices = CPUS,
+) -> tuple[RankResult, ...]:
+    """Run schedules of one placement in turn; return what every rank reports.
+
+    Args:
+        schedules: by name.
+        step_us: microseconds of one step of their spans.
+        repeats: counted steps of each.
+        timeout_s: longest the ranks may take.
+        devices: where each rank keeps its tensors, and what carries them.
+
+    Raises:
+        EngineError: a schedule cannot be run, or a rank failed.
+    """
+    first = next(iter(schedules.values()))
+    check_chain(first.placement)
+    spec = sleep_spec(first.placement, step_us=step_us, device=devices.kind)
+    return launch(
+        JobSpec(
+            num_ranks=first.placement.devices,
+            ranks_by_stage=rank_by_stage(first),
+            micro_batches=first.micro_batches,
+            provider=PROVIDER,
+            provider_spec=msgspec.json.encode(spec).decode(),
+            runs=tuple(
+                RunSpec(name=name, actions=actions_as_lines(actions_of(schedule)))
+                for name, schedule in schedules.items()
+            ),
+            repeats=repeats,
+            num_threads=1,
+            devices=devices,
+            write_gradients=False,
+        ),
+        timeout_s=timeout_s,
+    )

@@ -1,0 +1,91 @@
+"""A recipe as Markdown, to paste into a pull request or an issue.
+
+Tables of the settings and the stages, and the order of each rank where it is short enough to be read. Checked
+in tests/tessel/exports/test_markdown.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tessel.comparison import format_ms
+from tessel.exports.recipe import Recipe
+
+MAX_ACTIONS = 40
+"""Actions of a rank above which only the first ones are shown."""
+
+
+def recipe_markdown(recipe: Recipe) -> str:
+    """Return headings, tables and orders of a recipe."""
+    parts = [
+        f"## Pipeline of {_escaped(recipe.model)}",
+        "",
+        *_table(("setting", "value"), _settings(recipe)),
+        "",
+        "### Stages",
+        "",
+        *_table(("stage", "rank", "layers", "recomputes"), _stages(recipe)),
+        "",
+        "### Order of each rank",
+        "",
+        "```text",
+        *(_order(rank, own) for rank, own in enumerate(recipe.actions)),
+        "```",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _settings(recipe: Recipe) -> list[tuple[str, str]]:
+    rows = [
+        ("ranks of a pipeline", str(recipe.devices)),
+        ("stages", str(recipe.num_stages)),
+        ("micro-batches", str(recipe.micro_batches)),
+    ]
+    if recipe.micro_batch is not None:
+        rows.append(("samples of a micro-batch", str(recipe.micro_batch)))
+        batch = recipe.micro_batch * recipe.micro_batches * recipe.data_parallel
+        rows.append(("global batch", str(batch)))
+    rows += [
+        ("data parallel", str(recipe.data_parallel)),
+        ("tensor parallel", str(recipe.tensor_parallel)),
+        ("backward", "split where it helps" if recipe.has_split_backward else "joint"),
+    ]
+    schedule = recipe.schedule
+    if recipe.step_us is not None:
+        rows.append(("pipeline", f"{format_ms(schedule.makespan * recipe.step_us / 1000)} ms"))
+    else:
+        rows.append(("makespan", f"{schedule.makespan} steps"))
+    if recipe.training_step_us is not None:
+        rows.append(("training step", f"{format_ms(recipe.training_step_us / 1000)} ms"))
+    rows.append(("bubble ratio", f"{schedule.bubble_ratio:.1%}"))
+    return rows
+
+
+def _stages(recipe: Recipe) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for stage, rank in enumerate(recipe.device_of_stage):
+        layers = recipe.layers_of(stage) if recipe.cuts else ()
+        ends = " … ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "–"
+        count = f" ({len(layers)})" if len(layers) > 1 else ""
+        recomputes = "yes" if recipe.recompute and recipe.recompute[stage] else "no"
+        rows.append((str(stage), str(rank), f"{ends}{count}", recomputes))
+    return rows
+
+
+def _order(rank: int, own: Sequence[object]) -> str:
+    shown = [str(action) for action in own[:MAX_ACTIONS]]
+    more = len(own) - len(shown)
+    return f"rank {rank}: {' '.join(shown)}" + (f" … and {more} more" if more else "")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
+
+
+def _escaped(text: str) -> str:
+    """Return text from a file so that Markdown shows it as it is."""
+    printable = "".join(each if each.isprintable() else " " for each in text)
+    return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", printable)

@@ -1,0 +1,159 @@
+"""A plan as Megatron-Core's command-line arguments: the layout, the chunks, and the size of the groups.
+
+Megatron places stages in a loop and chooses the order itself, so that of a plan it takes the cuts, and not
+the order. What the cuts give in Megatron's own order is simulated for every group size that it takes; the
+shortest that fits is named, and how much longer it is than the plan's. Checked in
+tests/tessel/exports/test_megatron_plan.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from itertools import groupby
+
+from tessel.engine.actions import schedule_of_actions
+from tessel.engine.errors import EngineError
+from tessel.errors import ScheduleError
+from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
+from tessel.exports.recipe import Recipe, Role, roles_of
+from tessel.schedule import Schedule
+
+MAX_GROUP_SIZES = 8
+"""Group sizes that are simulated, the smallest first: larger groups hold more activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronOrder:
+    """The order that Megatron runs on a layout.
+
+    Attributes:
+        group_size: `microbatch_group_size_per_vp_stage`; None with one chunk a rank.
+        schedule: with the plan's blocks.
+    """
+
+    group_size: int | None
+    schedule: Schedule
+
+
+def layout_of_recipe(recipe: Recipe) -> MegatronLayout:
+    """Return the layout of a recipe's stages.
+
+    Raises:
+        ScheduleError: the stages are not placed in a loop, the layers are not known, or Megatron has none
+            such.
+    """
+    recipe.require_layers("Megatron")
+    if not recipe.is_loop:
+        raise ScheduleError(
+            f"stages are on ranks {', '.join(map(str, recipe.device_of_stage))}, and Megatron places "
+            f"them in a "
+            "loop over the ranks only; plan with --placement vshape or interleaved"
+        )
+    roles = roles_of(recipe.layers)
+    for role, name in ((Role.EMBEDDING, "embedding"), (Role.HEAD, "head")):
+        if role not in roles:
+            raise ScheduleError(
+                f"no layer of {recipe.model} is an {name} by its name or place, and a layout has one; "
+                f"give the "
+                "profile a row for the embedding and one for the head"
+            )
+    return MegatronLayout(
+        tuple(_letters(roles[first : last + 1]) for first, last in recipe.cuts), recipe.devices
+    )
+
+
+def orders_of_megatron(recipe: Recipe, layout: MegatronLayout) -> tuple[MegatronOrder, ...]:
+    """Return what Megatron would run, a schedule for each group size, the shortest that fits first.
+
+    Empty where the plan's blocks cannot be run so: Megatron's backwards are joint.
+    """
+    sizes = group_sizes(layout.pipeline, recipe.micro_batches)[:MAX_GROUP_SIZES]
+    found = []
+    for size in sizes if layout.virtual > 1 else (None,):
+        orders = megatron_orders(layout, recipe.micro_batches, group_size=size)
+        try:
+            schedule = schedule_of_actions(recipe.schedule.placement, orders, found_by="megatron")
+        except EngineError:
+            return ()
+        found.append(MegatronOrder(size, schedule))
+    limits = recipe.schedule.memory
+    return tuple(
+        sorted(
+            found,
+            key=lambda order: (not _fits(order.schedule, limits), order.schedule.makespan),
+        )
+    )
+
+
+def megatron_arguments(recipe: Recipe) -> str:
+    """Return Megatron's arguments as a file of lines, with what its order costs as comments.
+
+    Raises:
+        ScheduleError: see `layout_of_recipe`; or Megatron takes no group size with these micro-batches.
+    """
+    layout = layout_of_recipe(recipe)
+    if layout.virtual > 1 and not group_sizes(layout.pipeline, recipe.micro_batches):
+        raise ScheduleError(
+            f"Megatron interleaves no {recipe.micro_batches} micro-batches on {layout.pipeline} ranks; "
+            f"use at "
+            "least as many micro-batches as ranks"
+        )
+    orders = orders_of_megatron(recipe, layout)
+    lines = [
+        f"# Megatron-Core arguments for {json.dumps(recipe.model)}",
+        *_comments(recipe, orders),
+        f"--pipeline-model-parallel-size {layout.pipeline}",
+        f"--num-layers {layout.num_decoder_layers}",
+        f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",
+    ]
+    if "m" in layout.layers:
+        lines.append(f"--mtp-num-layers {layout.layers.count('m')}")
+    if layout.virtual > 1:
+        size = orders[0].group_size if orders else layout.pipeline
+        lines.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
+    if recipe.tensor_parallel > 1:
+        lines.append(f"--tensor-model-parallel-size {recipe.tensor_parallel}")
+    if recipe.micro_batch is not None:
+        batch = recipe.micro_batch * recipe.micro_batches * recipe.data_parallel
+        lines += [f"--micro-batch-size {recipe.micro_batch}", f"--global-batch-size {batch}"]
+    return "\n".join([*lines, ""])
+
+
+def _letters(roles: tuple[Role, ...]) -> str:
+    """Return a stage's letters; several rows that are the embedding together, or the head, are one letter."""
+    once = (Role.EMBEDDING, Role.HEAD)
+    return "".join(
+        str(role) if role in once else str(role) * len(list(same)) for role, same in groupby(roles)
+    )
+
+
+def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
+    found = []
+    if not orders:
+        found.append("# Megatron runs joint backwards in an order of its own; the plan's order is left out.")
+    elif orders[0].schedule.makespan == recipe.schedule.makespan:
+        found.append("# Megatron's own order takes as long as the plan's.")
+    else:
+        ratio = orders[0].schedule.makespan / recipe.schedule.makespan - 1
+        compared = "longer" if ratio > 0 else "less"
+        found.append(
+            f"# Megatron runs an order of its own, whose pipeline takes {abs(ratio):.1%} {compared} than "
+            f"the plan's."
+        )
+    if orders and not _fits(orders[0].schedule, recipe.schedule.memory):
+        found.append("# In that order it does not keep the plan's memory limit.")
+    if any(recipe.recompute):
+        stages = [str(stage) for stage, recomputes in enumerate(recipe.recompute) if recomputes]
+        found.append(
+            f"# The plan recomputes stages {', '.join(stages)}; Megatron's --recompute-granularity full "
+            f"does all."
+        )
+    return found
+
+
+def _fits(schedule: Schedule, limits: tuple[int, ...] | None) -> bool:
+    return limits is None or all(
+        held <= limit for held, limit in zip(schedule.peak_memory, limits, strict=True)
+    )

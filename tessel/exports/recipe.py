@@ -1,0 +1,250 @@
+"""What an export is made from: the stages, who holds them, the order of each rank, and the numbers beside
+them.
+
+Every framework is given the same `Recipe`, from a plan of `tessel plan`, a plan of `tessel tune` or a
+schedule, and refuses what it cannot run. Layers have roles, since Megatron and torchtitan name an embedding,
+a transformer layer and a head differently: names that differ only in a number are transformer layers, what
+stands before them is the embedding, what stands after them the head. Checked in
+tests/tessel/exports/test_recipe.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessel.engine.actions import Action, ActionKind, RankActions, actions_of
+from tessel.errors import ScheduleError
+from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
+from tessel.plan import Plan
+from tessel.planning.saved_plan import SavedPlan
+from tessel.schedule import Schedule
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class Role(enum.StrEnum):
+    """What a layer is in a language model; Megatron's letters."""
+
+    EMBEDDING = "E"
+    BLOCK = "t"
+    PREDICTION = "m"
+    HEAD = "L"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A pipeline as frameworks are told of it.
+
+    Attributes:
+        model: name for headings.
+        layers: names of all layers, in model order; empty where none are known.
+        cuts: first and last layer of each stage, inclusive; empty where no layers are known.
+        device_of_stage: rank of each stage within one pipeline.
+        actions: order of each rank; recomputations are inside their backwards.
+        schedule: the schedule that the actions are of.
+        micro_batches: of one pipeline in a training step.
+        step_us: microseconds of a step of the schedule; None where it has no length.
+        micro_batch: samples of one; None where unknown.
+        data_parallel: replicas of the pipeline.
+        tensor_parallel: devices over which each layer is split.
+        recompute: whether a stage runs its forward again before its backward; empty for none.
+        training_step_us: microseconds of a whole training step; None where only the pipeline is known.
+    """
+
+    model: str
+    layers: tuple[str, ...]
+    cuts: tuple[tuple[int, int], ...]
+    device_of_stage: tuple[int, ...]
+    actions: RankActions
+    schedule: Schedule
+    micro_batches: int
+    step_us: float | None = None
+    micro_batch: int | None = None
+    data_parallel: int = 1
+    tensor_parallel: int = 1
+    recompute: tuple[bool, ...] = ()
+    training_step_us: float | None = None
+
+    @property
+    def devices(self) -> int:
+        """Ranks of one pipeline."""
+        return len(self.actions)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of one pipeline."""
+        return len(self.device_of_stage)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether stage i is on rank i mod P."""
+        return all(rank == stage % self.devices for stage, rank in enumerate(self.device_of_stage))
+
+    @property
+    def is_v(self) -> bool:
+        """Whether each rank has two stages, the first P going down and the others back up."""
+        down = tuple(range(self.devices))
+        return self.devices > 1 and self.device_of_stage == (*down, *reversed(down))
+
+    @property
+    def has_split_backward(self) -> bool:
+        """Whether a backward runs as two halves."""
+        halves = (ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT)
+        return any(action.kind in halves for own in self.actions for action in own)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any stage has a backward."""
+        return any(action.kind is not ActionKind.FORWARD for own in self.actions for action in own)
+
+    def layers_of(self, stage: int) -> tuple[str, ...]:
+        """Return the names of a stage's layers."""
+        first, last = self.cuts[stage]
+        return self.layers[first : last + 1]
+
+    def require_layers(self, framework: str) -> None:
+        """Refuse a recipe without layers.
+
+        Raises:
+            ScheduleError: it has none; says what does.
+        """
+        if not self.cuts:
+            raise ScheduleError(
+                f"{self.model} is a schedule, which names no layers, and {framework} is told which "
+                f"layers each "
+                "stage has; give a plan of `tessel plan` or `tessel tune`"
+            )
+
+
+def recipe_of_schedule(
+    schedule: Schedule, *, model: str = "schedule", step_us: float | None = None
+) -> Recipe:
+    """Return the recipe of a schedule alone, whose stages have no layers.
+
+    Raises:
+        ScheduleError: its stages are no chain with each stage on one device; says what is.
+    """
+    devices = chain_devices(schedule)
+    return Recipe(
+        model=model,
+        layers=(),
+        cuts=(),
+        device_of_stage=devices,
+        actions=actions_of(schedule),
+        schedule=schedule,
+        micro_batches=schedule.micro_batches,
+        step_us=step_us,
+    )
+
+
+def recipe_of_plan(plan: Plan) -> Recipe:
+    """Return the recipe of a plan that `tessel tune` wrote.
+
+    Raises:
+        ScheduleError: its stages are no chain with each stage on one device.
+    """
+    layers = tuple(layer for stage in plan.stages for layer in stage.layers)
+    cuts, first = [], 0
+    for stage in plan.stages:
+        cuts.append((first, first + len(stage.layers) - 1))
+        first += len(stage.layers)
+    return Recipe(
+        model=plan.model,
+        layers=layers,
+        cuts=tuple(cuts),
+        device_of_stage=chain_devices(plan.schedule),
+        actions=actions_of(plan.schedule),
+        schedule=plan.schedule,
+        micro_batches=plan.schedule.micro_batches,
+        step_us=plan.step_us,
+        micro_batch=plan.batch,
+    )
+
+
+def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
+    """Return the recipe of a plan that `tessel plan --save` wrote.
+
+    Raises:
+        ScheduleError: its stages are no chain with each stage on one device.
+    """
+    layout = plan.layout
+    return Recipe(
+        model=plan.profile.name,
+        layers=tuple(layer.name for layer in plan.profile.layers),
+        cuts=layout.cuts,
+        device_of_stage=chain_devices(plan.schedule),
+        actions=actions_of(plan.schedule),
+        schedule=plan.schedule,
+        micro_batches=plan.schedule.micro_batches,
+        step_us=plan.step_us,
+        micro_batch=layout.micro_batch,
+        data_parallel=layout.data_parallel,
+        tensor_parallel=layout.tensor_parallel,
+        recompute=layout.recompute,
+        training_step_us=plan.training_step_us,
+    )
+
+
+def chain_devices(schedule: Schedule) -> tuple[int, ...]:
+    """Return the device of each stage of a schedule whose stages are one chain.
+
+    Raises:
+        ScheduleError: they are not; says why no framework runs it.
+    """
+    try:
+        devices = read_pipeline(schedule.placement).chain_devices()
+    except NotAPipelineError as error:
+        raise ScheduleError(
+            f"this placement cannot be exported: {error}; give each stage a forward and its backward blocks"
+        ) from error
+    if devices is None:
+        raise ScheduleError(
+            "the stages are no single chain with each stage on one device, and no framework here runs "
+            "anything else; use `tessel run`, or plan with another --placement"
+        )
+    return devices
+
+
+def roles_of(layers: Sequence[str]) -> tuple[Role, ...]:
+    """Return what each layer is, by its name and place.
+
+    Names that become one name without their numbers, such as `h.3` and `h.4`, are transformer layers; of
+    several such families, the largest. Where there is none, all layers but the first and the last are. Names
+    behind them that hold `mtp` are layers of multi-token prediction.
+    """
+    families = Counter(_NUMBER.sub("#", layer) for layer in layers if _NUMBER.search(layer))
+    family, size = max(families.items(), key=lambda item: item[1], default=("", 0))
+    inner = (
+        [number for number, layer in enumerate(layers) if _NUMBER.sub("#", layer) == family]
+        if size > 1
+        else list(range(1, len(layers) - 1))
+    )
+    first, last = (inner[0], inner[-1]) if inner else (1, 0)
+    return tuple(_role(layer, number, first, last) for number, layer in enumerate(layers))
+
+
+def _role(layer: str, number: int, first: int, last: int) -> Role:
+    if first <= number <= last:
+        return Role.BLOCK
+    if number < first:
+        return Role.EMBEDDING
+    return Role.PREDICTION if "mtp" in layer.lower() else Role.HEAD
+
+
+def renumbered_by_first_stage(actions: RankActions) -> RankActions:
+    """Return the same actions with micro-batches numbered in the order in which the first stage runs them."""
+    forwards = [
+        action.micro_batch
+        for own in actions
+        for action in own
+        if action.stage == 0 and action.kind is ActionKind.FORWARD
+    ]
+    number = {micro_batch: place for place, micro_batch in enumerate(forwards)}
+    return tuple(
+        tuple(Action(action.stage, action.kind, number[action.micro_batch]) for action in own)
+        for own in actions
+    )

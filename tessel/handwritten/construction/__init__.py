@@ -1,0 +1,1 @@
+"""What hand-written schedules are built of: pipelines, rules, streams of instructions, building blocks."""

@@ -1,0 +1,75 @@
+"""ZB-V: the zero-bubble schedule on a V of two chunks per device, with 1F1B's memory.
+
+    device 0   F0 F1 F2 f0 b0 w0 f1 b1 w1 F3 B0 W0 f2 b2 w2 B1 W1 f3 b3 w3 B2 W2 B3 W3 .
+    device 1   .  F0 f0 F1 f1 b0 w0 F2 B0 W0 f2 b1 w1 F3 B1 W1 f3 b2 w2 B2 b3 B3 W2 w3 W3
+
+Device i of P fills its first chunk with 2(P - i) - 1 forwards, makes i pairs of both chunks, drains P - i
+micro-batches of the second chunk, and then alternates F B W f b w. At the end weight halves wait until no
+other device waits for a backward. With equal F, B and W (of a whole stage), no hops and M >= 2P
+micro-batches, it takes M(F + B + W) + (P - 1)F / 2 steps.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), section 6; the phases as in PyTorch's
+documentation of its ZBV schedule.
+"""
+
+from __future__ import annotations
+
+from tessel.handwritten.construction.chains import why_no_split_v
+from tessel.handwritten.construction.rule import StreamRule, Streams
+from tessel.handwritten.construction.stages import Pipeline
+from tessel.handwritten.construction.stream_writer import StreamWriter
+from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
+
+
+def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    return why_no_split_v(pipeline)
+
+
+def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+    num_devices = len(pipeline.stages) // 2
+    return pipeline.on_devices([_stream(device, num_devices, micro_batches) for device in range(num_devices)])
+
+
+def _stream(device: int, num_devices: int, micro_batches: int) -> list[Instruction]:
+    writer = StreamWriter(micro_batches)
+    first, second = device, 2 * num_devices - 1 - device
+    _warm_up(writer, first, second, num_devices - device)
+    while writer.count(Forward, first) < micro_batches or writer.count(Forward, second) < writer.count(
+        Forward, first
+    ):
+        if writer.count(Forward, first) < micro_batches:
+            writer.write(Forward, first)
+        writer.write(BackwardInput, first)
+        writer.write(BackwardWeight, first)
+        writer.write(Forward, second)
+        writer.write(BackwardInput, second)
+        writer.write(BackwardWeight, second)
+    _cool_down(writer, first, second, num_devices - device)
+    return writer.stream
+
+
+def _warm_up(writer: StreamWriter, first: int, second: int, devices_below: int) -> None:
+    for _ in range(2 * devices_below - 1):
+        writer.write(Forward, first)
+    for _ in range(first):
+        writer.write(Forward, second)
+        writer.write(Forward, first)
+    for _ in range(devices_below):
+        writer.write(Forward, second)
+        writer.write(BackwardInput, second)
+        writer.write(BackwardWeight, second)
+
+
+def _cool_down(writer: StreamWriter, first: int, second: int, devices_below: int) -> None:
+    for _ in range(first):
+        writer.write(BackwardInput, first)
+        writer.write(BackwardInput, second)
+    for _ in range(devices_below):
+        writer.write(BackwardInput, first)
+        writer.write(BackwardWeight, first)
+    for stage in (second, first):
+        while writer.count(BackwardWeight, stage) < writer.micro_batches:
+            writer.write(BackwardWeight, stage)
+
+
+ZB_V = StreamRule(name="zb-v", applies=_applies, streams=_streams)

@@ -1,0 +1,173 @@
+"""Say why a plan is as it is: what it is bound by, what comes next, and what planning again would give.
+
+The sentences read figures of the step that was found; the changes are plans of their own, made with a part
+of the budget and begun from the plan's own layout, so that an easier problem never seems to cost more.
+Checked in tests/tessel/planning/test_explanation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from tessel.planning.cluster import Cluster, Link
+from tessel.planning.layout import Layout
+from tessel.planning.options import PlanOptions
+from tessel.planning.plan_result import Baseline, Change, PlannedStep
+
+MORE_MEMORY = 1.25
+FASTER_LINKS = 2.0
+"""Factors by which a change has more memory and bandwidth."""
+
+GIB = 2.0**30
+
+
+def explain(
+    best: PlannedStep,
+    lower_bound_us: float,
+    alternatives: Sequence[PlannedStep],
+    baselines: Sequence[Baseline],
+) -> tuple[str, ...]:
+    """Return sentences about the best step: bound, busiest device, memory, next best, strongest baseline.
+
+    Args:
+        best: the plan's.
+        lower_bound_us: over all layouts.
+        alternatives: of other families, fastest first.
+        baselines: rows to compare with.
+    """
+    step_us = best.estimate.step_us
+    found = [_distance(best, lower_bound_us), _busiest(best), _memory(best)]
+    if alternatives:
+        next_us = alternatives[0].estimate.step_us
+        found.append(
+            f"The next best way is {alternatives[0].name}: {next_us / 1e3:.1f} ms, "
+            f"{next_us / step_us - 1:.1%} more."
+        )
+    planned = [row for row in baselines if row.planned is not None]
+    if planned:
+        strongest = min(planned, key=lambda row: row.planned.estimate.step_us if row.planned else 0.0)
+        assert strongest.planned is not None  # only such rows were kept
+        us = strongest.planned.estimate.step_us
+        found.append(
+            f"The strongest baseline is {strongest.name} ({strongest.planned.name}): {us / 1e3:.1f} ms, "
+            f"{us / step_us:.3f} times as long."
+        )
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _distance(best: PlannedStep, lower_bound_us: float) -> str:
+    step_us = best.estimate.step_us
+    gap = step_us / lower_bound_us - 1 if lower_bound_us else 0.0
+    if gap <= 1e-9:
+        return f"{step_us / 1e3:.1f} ms is the least that any layout allowed here can take."
+    return (
+        f"{step_us / 1e3:.1f} ms is {gap:.1%} above {lower_bound_us / 1e3:.1f} ms, which no layout, cut and "
+        "order allowed here can beat."
+    )
+
+
+def _busiest(best: PlannedStep) -> str:
+    figures, estimate = best.step.figures, best.estimate
+    work = figures.device_work_us() * best.step.micro_batches
+    device = int(np.argmax(work))
+    stages = [stage for stage, other in enumerate(figures.devices) if other == device]
+    cuts = best.layout.cuts
+    layers = " and ".join(
+        f"{first}-{last}" if last > first else f"{first}"
+        for first, last in sorted({cuts[stage % len(cuts)] for stage in stages})
+    )
+    waits = estimate.step_us - float(work[device])
+    sentence = (
+        f"Device {device}, with layers {layers}, is the busiest: it computes "
+        f"{work[device] / estimate.step_us:.0%} of the step ({estimate.busy_ratio:.0%} on average), and "
+        f"{waits / 1e3:.1f} ms are ramps, hops, "
+        "synchronisation and the optimizer."
+    )
+    exposed = estimate.step_us - estimate.pipeline_us - estimate.update_us
+    if estimate.synchronisation_us > 0:
+        sentence += (
+            f" Of {estimate.synchronisation_us / 1e3:.1f} ms of synchronisation, "
+            f"{max(0.0, exposed) / 1e3:.1f} ms come after the last block."
+        )
+    return sentence
+
+
+def _memory(best: PlannedStep) -> str:
+    limits = best.step.figures.memory_bytes
+    held = best.estimate.memory_bytes
+    recomputed = sum(best.layout.recompute)
+    tail = f" {recomputed} of {len(best.layout.cuts)} stages recompute to fit." if recomputed else ""
+    if limits is None:
+        return f"The fullest device holds {max(held) / GIB:.1f} GiB; memory is not limited."
+    device = max(range(len(held)), key=lambda device: held[device] / limits[device])
+    return (
+        f"The fullest device, {device}, holds {held[device] / GIB:.1f} of {limits[device] / GIB:.1f} "
+        f"GiB.{tail}"
+    )
+
+
+PlanAgain = Callable[[Cluster, PlanOptions, float], PlannedStep | None]
+"""From a cluster, options and a share of the budget to the best step then; None where there is none."""
+
+
+def find_changes(
+    best: PlannedStep, cluster: Cluster, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
+) -> tuple[Change, ...]:
+    """Return what planning again finds if one thing were different, most saved first.
+
+    Args:
+        best: the plan's step.
+        cluster: its devices and links.
+        options: its options.
+        sizes: micro-batch sizes of the profile.
+        plan_again: plans for another cluster or other options.
+    """
+    wanted = list(_changed_problems(best.layout, cluster, options, sizes))
+    found = []
+    for done, (text, changed, allowed) in enumerate(wanted):
+        again = plan_again(changed, allowed, 1 / (len(wanted) - done))
+        if again is not None:
+            step_us = again.estimate.step_us
+            saves_us = best.estimate.step_us - step_us
+            found.append(Change(change=text, step_us=step_us, saves_us=saves_us, name=again.name))
+    return tuple(sorted(found, key=lambda change: -change.saves_us))
+
+
+def _changed_problems(
+    layout: Layout, cluster: Cluster, options: PlanOptions, sizes: Sequence[int]
+) -> Iterator[tuple[str, Cluster, PlanOptions]]:
+    options = replace(options, what_if=False, baselines=False, by_hand=None)
+    if cluster.memory_bytes is not None or cluster.device_memory_bytes:
+        yield f"{MORE_MEMORY - 1:.0%} more memory", _with_memory(cluster, MORE_MEMORY), options
+        yield "memory without limit", _with_memory(cluster, None), options
+    if layout.pipeline > 1:
+        hop = _faster(cluster.hop)
+        intra = None if cluster.intra_node is None else _faster(cluster.intra_node)
+        faster = msgspec.structs.replace(cluster, hop=hop, intra_node=intra)
+        yield f"hops {FASTER_LINKS:g} times as fast", faster, options
+    if layout.data_parallel > 1:
+        faster = msgspec.structs.replace(cluster, collective=_faster(cluster.collective))
+        yield f"collectives {FASTER_LINKS:g} times as fast", faster, options
+    if options.micro_batch is None:
+        for size in sizes:
+            if size != layout.micro_batch:
+                yield f"micro-batches of {size}", cluster, replace(options, micro_batch=size)
+
+
+def _faster(link: Link) -> Link:
+    return Link(bytes_per_s=link.bytes_per_s * FASTER_LINKS, latency_us=link.latency_us / FASTER_LINKS)
+
+
+def _with_memory(cluster: Cluster, factor: float | None) -> Cluster:
+    if factor is None:
+        return msgspec.structs.replace(cluster, memory_bytes=None, device_memory_bytes=())
+    limit = cluster.memory_bytes
+    return msgspec.structs.replace(
+        cluster,
+        memory_bytes=None if limit is None else int(limit * factor),
+        device_memory_bytes=tuple(int(each * factor) for each in cluster.device_memory_bytes),
+    )

@@ -1,0 +1,129 @@
+"""A layout: one way to use the devices, before and without the order of its blocks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tessel.errors import ScheduleError
+
+PlacementName = Literal["vshape", "interleaved", "zbv", "xshape", "custom"]
+"""Which device runs which stage. With P devices: `vshape` stage i on device i; `interleaved` stage i on
+device i mod P; `zbv` the first P stages down, the second P back up; `xshape` two copies of the chain of P
+stages in opposite directions (Chimera), so that device d holds stages d and P - 1 - d, and half of the
+micro-batches go each way; `custom` whatever `stage_devices` says."""
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Degrees, cuts and placement of a training step.
+
+    Attributes:
+        data_parallel: replicas of the pipeline.
+        pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
+        tensor_parallel: devices over which each layer is split.
+        micro_batch: samples of one micro-batch.
+        micro_batches: micro-batches of one replica in a step.
+        placement: which device runs which stage.
+        cuts: first and last layer of each stage, inclusive, in model order; stages of a device: `chunks`.
+        recompute: whether a stage runs its forward again before its backward, one a stage.
+        split_backward: whether the order may split backwards into input and weight halves.
+        stage_devices: of a `custom` placement: the device, within one pipeline, of each stage.
+        device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
+            pipeline has the slots from p·D·T on, replica by replica, D and T being the degrees of data and
+            tensor parallelism.
+    """
+
+    data_parallel: int
+    pipeline: int
+    micro_batch: int
+    micro_batches: int
+    cuts: tuple[tuple[int, int], ...]
+    tensor_parallel: int = 1
+    placement: PlacementName = "vshape"
+    recompute: tuple[bool, ...] = ()
+    split_backward: bool = False
+    stage_devices: tuple[int, ...] = ()
+    device_order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = (
+            self.data_parallel,
+            self.pipeline,
+            self.tensor_parallel,
+            self.micro_batch,
+            self.micro_batches,
+        )
+        if min(counts) < 1:
+            raise ScheduleError(f"a layout has degree or count {min(counts)}, and each is at least 1")
+        self._check_placement()
+        if self.recompute and len(self.recompute) != len(self.cuts):
+            raise ScheduleError(
+                f"recomputation is given for {len(self.recompute)} of {len(self.cuts)} stages; give all"
+            )
+        expected = self.cuts[0][0]
+        for first, last in self.cuts:
+            if first != expected or last < first:
+                raise ScheduleError(
+                    f"stage {(first, last)} does not begin at layer {expected}, where the one before it ends"
+                )
+            expected = last + 1
+
+    def _check_placement(self) -> None:
+        """Refuse stages that the placement does not give every device.
+
+        Raises:
+            ScheduleError: it does not.
+        """
+        if self.placement == "custom":
+            if len(self.stage_devices) != len(self.cuts) or set(self.stage_devices) != set(
+                range(self.pipeline)
+            ):
+                raise ScheduleError(
+                    f"stage devices {self.stage_devices} are given for {len(self.cuts)} stages on "
+                    f"{self.pipeline} devices; give each stage one, and each device a stage"
+                )
+        elif not self.cuts or len(self.cuts) % self.pipeline:
+            raise ScheduleError(
+                f"{len(self.cuts)} stages do not spread evenly over {self.pipeline} devices; give a multiple"
+            )
+        elif self.placement in ("vshape", "xshape") and len(self.cuts) != self.pipeline:
+            raise ScheduleError(
+                f"{self.placement} has one stage a device, and {len(self.cuts)} are given for "
+                f"{self.pipeline} devices; give as many, or another placement"
+            )
+        if self.placement == "xshape" and self.micro_batches % 2:
+            raise ScheduleError(
+                f"{self.micro_batches} micro-batches cannot go half each way; give an even number to xshape"
+            )
+        if self.device_order and sorted(self.device_order) != list(range(self.devices)):
+            raise ScheduleError(
+                f"device_order names {len(self.device_order)} devices, and the layout uses each of "
+                f"{self.devices} once; give every number from 0 once"
+            )
+
+    @property
+    def chunks(self) -> int:
+        """Stages of the chain on each device; on the fullest one where they differ."""
+        if self.placement == "custom":
+            return max(self.stage_devices.count(device) for device in range(self.pipeline))
+        return len(self.cuts) // self.pipeline
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.data_parallel * self.pipeline * self.tensor_parallel
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a training step."""
+        return self.data_parallel * self.micro_batches * self.micro_batch
+
+    def device_of(self, stage: int) -> int:
+        """Return the device, within one pipeline, that holds a stage (of `xshape`: on the way down)."""
+        if self.placement == "custom":
+            return self.stage_devices[stage]
+        if self.placement == "zbv":
+            row, column = divmod(stage, self.pipeline)
+            return self.pipeline - 1 - column if row % 2 else column
+        return stage % self.pipeline

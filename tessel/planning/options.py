@@ -1,0 +1,75 @@
+"""What a plan may use: optimizer, placements, degrees; and what it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from tessel.errors import ScheduleError
+from tessel.planning.cluster import OPTIMIZERS, Optimizer
+from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.runtime import OVERLAPPED, Runtime
+
+CustomPlacement = tuple[int, ...]
+"""The device, within one pipeline, of each stage of a chain; see `tessel.planning.families.chain_of`."""
+
+NAMED_PLACEMENTS: tuple[PlacementName, ...] = tuple(
+    name for name in get_args(PlacementName) if name != "custom"
+)
+
+MAX_CHUNKS = 8
+"""Stages a device, unless told otherwise: beyond, hops eat what the shorter ramps win."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What `find_plan` may choose from, and what it prints beside its choice.
+
+    Attributes:
+        optimizer: what training holds beside the weights.
+        runtime: the framework that runs the plan.
+        placements: shapes to choose from, by name or as the device of each stage of a chain.
+        split_backward: whether orders may run backwards in halves; None for wherever the profile has them.
+        recompute: whether stages may run their forward again instead of keeping activations.
+        may_exceed_memory: where nothing fits, return the step that comes nearest to it in place of an error.
+        max_chunks: most stages a device of `interleaved` placements.
+        data_parallel: that degree alone; None for every one that divides the devices. The same holds for
+        pipeline: devices of one pipeline,
+        tensor_parallel: devices over which layers are split, of those that the profile has,
+        micro_batch: samples of a micro-batch, of those that the profile has, and
+        chunks: stages a device.
+        baselines: whether to compute the rows to compare with.
+        by_hand: a layout to compare with.
+        what_if: whether to plan again with more memory, faster hops and other micro-batch sizes, for the
+            explanation.
+    """
+
+    optimizer: Optimizer = OPTIMIZERS["adam"]
+    runtime: Runtime = OVERLAPPED
+    placements: tuple[PlacementName | CustomPlacement, ...] = NAMED_PLACEMENTS
+    split_backward: bool | None = None
+    recompute: bool = True
+    may_exceed_memory: bool = False
+    max_chunks: int = MAX_CHUNKS
+    data_parallel: int | None = None
+    pipeline: int | None = None
+    tensor_parallel: int | None = None
+    micro_batch: int | None = None
+    chunks: int | None = None
+    baselines: bool = True
+    by_hand: Layout | None = None
+    what_if: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.placements:
+            raise ScheduleError(f"no placement is allowed; give one of {', '.join(NAMED_PLACEMENTS)}")
+        for placement in self.placements:
+            if isinstance(placement, str) and placement not in NAMED_PLACEMENTS:
+                raise ScheduleError(
+                    f"there is no placement {placement!r}; there are {', '.join(NAMED_PLACEMENTS)}, or give "
+                    "the device of each stage"
+                )
+        for name in ("data_parallel", "pipeline", "tensor_parallel", "micro_batch", "chunks", "max_chunks"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ScheduleError(f"{name} is {value}, and it is at least 1; leave it out for any")

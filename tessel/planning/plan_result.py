@@ -1,0 +1,160 @@
+"""What a plan consists of: the best step found, what it is compared with, and what would change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessel.planning.layout import Layout
+from tessel.planning.training_step import StepEstimate, TrainingStep
+from tessel.schedule import Schedule
+from tessel.search.budget import StoppedBy
+
+SEARCHED = "searched"
+"""Name of an order that the search found, where no rule's is as short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlannedStep:
+    """One way to run a training step.
+
+    Attributes:
+        layout: degrees, cuts, placement, recomputation.
+        order: name of the rule that gives the order, or `searched`.
+        step: what the order was searched for.
+        estimate: time and memory.
+        lower_bound_us: no order of this layout is faster.
+        schedule: the order and its times; None for the steps that a plan is only compared with.
+    """
+
+    layout: Layout
+    order: str
+    step: TrainingStep
+    estimate: StepEstimate
+    lower_bound_us: float
+    schedule: Schedule | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is, in a few words."""
+        layout = self.layout
+        parts = [
+            f"{layout.data_parallel} × data" if layout.data_parallel > 1 else "",
+            f"{layout.tensor_parallel} × tensor" if layout.tensor_parallel > 1 else "",
+            f"{layout.pipeline} × pipeline",
+        ]
+        chunks = f" of {layout.chunks} chunks" if layout.chunks > 1 else ""
+        return (
+            f"{', '.join(part for part in parts if part)}, {layout.placement}{chunks}, "
+            f"{layout.micro_batches} micro-batches of {layout.micro_batch}, {self.order}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Baseline:
+    """A hand-written way to use the devices, with its own best degrees and cut under the same memory.
+
+    Attributes:
+        name: `data-parallel`, `gpipe`, `1f1b`, `interleaved-2`, …, `zb-h1`, `zb-v`, `torch-auto`, `by-hand`.
+        planned: its best step; None where there is none.
+        fits: whether it keeps the memory limit.
+        reason: why there is none, or why it does not fit; empty otherwise.
+    """
+
+    name: str
+    planned: PlannedStep | None
+    fits: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What planning again finds if one thing were different.
+
+    Attributes:
+        change: what would be different.
+        step_us: the best step found then.
+        saves_us: how much shorter it is; negative where longer.
+        name: the step found then, in a few words.
+    """
+
+    change: str
+    step_us: float
+    saves_us: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCounts:
+    """What a plan looked at.
+
+    Attributes:
+        families: degrees, micro-batch sizes and placements.
+        families_not_fitting: of these, those of which no cut fits.
+        families_cut_off: of these, those whose bound is above the best step.
+        layouts: cuts that were priced.
+        orders: layouts whose order was searched.
+    """
+
+    families: int
+    families_not_fitting: int
+    families_cut_off: int
+    layouts: int
+    orders: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProgress:
+    """The state of a plan at one improvement.
+
+    Attributes:
+        step_us: the best step so far.
+        lower_bound_us: no layout has a shorter one, as far as is proven now.
+        elapsed_s: seconds since the search began.
+        name: the best step, in a few words.
+    """
+
+    step_us: float
+    lower_bound_us: float
+    elapsed_s: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlanResult:
+    """A plan.
+
+    Attributes:
+        best: the fastest step found; it has a schedule.
+        lower_bound_us: no allowed layout, cut, recomputation and order has a shorter step.
+        alternatives: the best steps of other degrees or placements, fastest first.
+        baselines: hand-written ways to use the devices.
+        explanation: sentences that say why this step, and what the next best costs.
+        changes: what planning again finds with more memory, faster links or other micro-batch sizes.
+        counts: what was looked at.
+        stopped_by: what ended the search.
+        search_seconds: wall-clock time.
+    """
+
+    best: PlannedStep
+    lower_bound_us: float
+    alternatives: tuple[PlannedStep, ...]
+    baselines: tuple[Baseline, ...]
+    explanation: tuple[str, ...]
+    changes: tuple[Change, ...]
+    counts: SearchCounts
+    stopped_by: StoppedBy
+    search_seconds: float
+
+    @property
+    def gap(self) -> float:
+        """How far the step may be from the least one, as a fraction of the bound; 0 where proven."""
+        return max(0.0, self.best.estimate.step_us / self.lower_bound_us - 1) if self.lower_bound_us else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the step is proven least, but for rounding."""
+        return self.gap <= PROVEN_GAP
+
+
+PROVEN_GAP = 1e-9
+"""Of the step: differences below are rounding errors of floating point."""

@@ -1,0 +1,170 @@
+"""A plan of `tessel plan` as a document: all that is needed to draw, check, export or run it.
+
+It holds the profile and the cluster that it was made for, so that another program recomputes every figure,
+and the schedule with its placement, whose steps last `step_us` and whose memory is counted in bytes.
+Checked in tests/tessel/planning/test_saved_plan.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tessel.documents import read_document
+from tessel.errors import DocumentError, ScheduleError, shown
+from tessel.planning.cluster import OPTIMIZERS, Cluster
+from tessel.planning.layout import Layout
+from tessel.planning.plan_result import PlanResult
+from tessel.profiles.profile import Profile
+from tessel.schedule import Schedule
+from tessel.validation import MAX_UNITS, check_schedule
+
+SCHEMA_VERSION = 1
+
+
+class SavedBaseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A way to run the same profile on the same devices, to compare with.
+
+    Attributes:
+        name: such as `1f1b`.
+        step_ms: milliseconds of a training step; None where there is no such plan.
+        fits: whether it keeps the memory limit.
+        reason: why there is none, or why it does not fit; empty if it does.
+    """
+
+    name: str
+    step_ms: float | None
+    fits: bool
+    reason: str = ""
+
+
+class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A training step on a cluster: layout, placement, order, and what it takes.
+
+    Attributes:
+        profile: the layers and their costs.
+        cluster: the devices and links.
+        optimizer: a key of `OPTIMIZERS`.
+        layout: degrees, cuts and which device runs which stage.
+        schedule: of one pipeline; its placement counts memory in bytes.
+        order: the rule that made the order, or `searched`.
+        step_us: microseconds of one step of the schedule.
+        training_step_us: microseconds of the whole training step, synchronisation and optimizer included.
+        lower_bound_us: no allowed plan takes less.
+        static_bytes: bytes that each device of the pipeline holds throughout.
+        memory_bytes: most bytes that each device of the pipeline holds.
+        baselines: what it was compared with.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    optimizer: str
+    layout: Layout
+    schedule: Schedule
+    order: str
+    step_us: float
+    training_step_us: float
+    lower_bound_us: float
+    static_bytes: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
+    baselines: tuple[SavedBaseline, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def of(cls, result: PlanResult, *, profile: Profile, cluster: Cluster, optimizer: str) -> SavedPlan:
+        """Return the document of a plan.
+
+        Args:
+            result: of `find_plan`; its best step has a schedule.
+            profile: that it was made from.
+            cluster: that it was made for.
+            optimizer: a key of `OPTIMIZERS`.
+        """
+        best = result.best
+        assert best.schedule is not None, "the best step of a plan has a schedule"
+        return cls(
+            profile=profile,
+            cluster=cluster,
+            optimizer=optimizer,
+            layout=best.layout,
+            schedule=best.schedule,
+            order=best.order,
+            step_us=best.step.step_us,
+            training_step_us=best.estimate.step_us,
+            lower_bound_us=result.lower_bound_us,
+            static_bytes=tuple(map(int, best.step.figures.static_bytes)),
+            memory_bytes=best.estimate.memory_bytes,
+            baselines=tuple(
+                SavedBaseline(
+                    name=each.name,
+                    step_ms=None if each.planned is None else each.planned.estimate.step_us / 1e3,
+                    fits=each.fits,
+                    reason=each.reason,
+                )
+                for each in result.baselines
+            ),
+        )
+
+    def to_json(self) -> bytes:
+        """Return the plan's document, keys sorted, a line a value."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
+
+    @property
+    def title(self) -> str:
+        """The model, and how the devices are used."""
+        layout = self.layout
+        return (
+            f"{self.profile.name}, data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × "
+            f"tensor-parallel {layout.tensor_parallel}"
+        )
+
+
+def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
+    """Read a plan of `tessel plan --save`.
+
+    Raises:
+        DocumentError: the file cannot be read, is no such plan, or contradicts itself.
+    """
+    try:
+        plan = msgspec.json.decode(read_document(path), type=SavedPlan)
+        check_schedule(plan.schedule)
+        _check(plan)
+    except (msgspec.MsgspecError, ScheduleError, RecursionError) as error:
+        if isinstance(error, DocumentError):
+            raise
+        raise DocumentError(
+            f"{Path(path)} is no plan of layers: {shown(error)}; make one with `tessel plan --save`"
+        ) from error
+    return plan
+
+
+def _check(plan: SavedPlan) -> None:
+    """Refuse figures that nothing can be computed with, and parts that do not belong together.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    if plan.schema_version != SCHEMA_VERSION:
+        raise ScheduleError(
+            f"it has schema_version {plan.schema_version}, this installation reads {SCHEMA_VERSION}"
+        )
+    if plan.optimizer not in OPTIMIZERS:
+        raise ScheduleError(f"there is no optimizer {shown(plan.optimizer)!r}")
+    for name in ("step_us", "training_step_us", "lower_bound_us"):
+        value = getattr(plan, name)
+        if not 0 <= value < float("inf") or (name == "step_us" and not value):
+            raise ScheduleError(f"{name} is {value}, and it is a finite number above 0")
+    devices = plan.schedule.placement.devices
+    if devices != plan.layout.pipeline:
+        raise ScheduleError(f"the schedule has {devices} devices, and the layout {plan.layout.pipeline}")
+    for name in ("static_bytes", "memory_bytes"):
+        values = getattr(plan, name)
+        if len(values) != devices or not all(0 <= value <= MAX_UNITS for value in values):
+            raise ScheduleError(f"{name} is not one number within 0..{MAX_UNITS} for each device")
+    if plan.layout.cuts[-1][1] + 1 != len(plan.profile.layers) or plan.layout.cuts[0][0] != 0:
+        raise ScheduleError("the cuts do not cover the layers of the profile")
+    for text in (plan.profile.name, plan.profile.device, plan.order, *(each.name for each in plan.baselines)):
+        if not text.isprintable():
+            raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")

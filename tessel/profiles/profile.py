@@ -1,0 +1,258 @@
+"""A profile: what each layer of a model costs on one device, as measured by whoever wrote the table.
+
+Layers stand in model order and form a chain: what a layer hands on goes to the next one. A model that is a
+graph is read as the chain of its topological order, where `boundary_bytes` counts every tensor that is alive
+across the cut behind the layer. Costs are of one micro-batch on one device (or, with a tensor-parallel degree
+above 1, on each device of the group, their collectives included). A profile says nothing about the cluster:
+links, memory and the number of devices are the planner's.
+
+Checked in tests/tessel/profiles/test_profile.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from tessel.errors import ScheduleError, shown
+
+MAX_LATENCY_US = 3.6e9
+"""Longest time of a layer and one micro-batch, an hour: anything above is a wrong unit."""
+
+MAX_BYTES = 1 << 44
+"""Most bytes of a layer on one device, 16 TiB: anything above is a wrong unit."""
+
+MAX_LAYERS = 10_000
+"""Most layers; graphs of operators have some two thousand."""
+
+MAX_NAME = 200
+"""Longest name of a layer or a tie."""
+
+
+class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one layer costs, each micro-batch, on each device that runs it.
+
+    Attributes:
+        forward_us: microseconds of the forward.
+        backward_us: microseconds of the joint backward; None where only halves were measured, or for
+            inference.
+        backward_input_us: microseconds of the half that yields the gradient of the input; None if unknown.
+        backward_weight_us: microseconds of the half that yields the weights' gradients; None if unknown.
+        recompute_us: microseconds of running the forward again before the backward; None: as the forward.
+        update_us: microseconds of the optimizer's step on this layer, once a training step; None if unknown.
+        weight_bytes: bytes of the weights that a device holds.
+        saved_bytes: bytes kept from forward to backward.
+        saved_for_weight_bytes: of a split backward, bytes kept from its input half to its weight half; None
+            if unknown: all that is saved.
+        peak_bytes: bytes that the layer needs only while it runs, beyond weights and saved activations.
+        boundary_bytes: bytes handed to the next layer (the gradient that comes back is as large).
+    """
+
+    forward_us: float
+    backward_us: float | None = None
+    backward_input_us: float | None = None
+    backward_weight_us: float | None = None
+    recompute_us: float | None = None
+    update_us: float | None = None
+    weight_bytes: int = 0
+    saved_bytes: int = 0
+    saved_for_weight_bytes: int | None = None
+    peak_bytes: int = 0
+    boundary_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in LayerCost.__struct_fields__:
+            value, limit = getattr(self, name), MAX_BYTES if name.endswith("_bytes") else MAX_LATENCY_US
+            if value is not None and not 0 <= value <= limit:
+                raise ScheduleError(
+                    f"{name} is {value}, and it is a number within 0..{limit:.0f}; check its unit"
+                )
+
+    @property
+    def is_splittable(self) -> bool:
+        """Whether the halves of the backward were both measured."""
+        return self.backward_input_us is not None and self.backward_weight_us is not None
+
+    @property
+    def joint_backward_us(self) -> float | None:
+        """Microseconds of the whole backward: as measured, or else the sum of its halves."""
+        if self.backward_us is not None:
+            return self.backward_us
+        if self.backward_input_us is None and self.backward_weight_us is None:
+            return None
+        return (self.backward_input_us or 0.0) + (self.backward_weight_us or 0.0)
+
+
+class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of a layer, and the tensor it shares with others.
+
+    Attributes:
+        name: unique in the profile.
+        tie: a name shared by all layers that hold one and the same weight; empty for none.
+    """
+
+    name: str
+    tie: str = ""
+
+    def __post_init__(self) -> None:
+        for text in (self.name, self.tie):
+            if len(text) > MAX_NAME or not text.isprintable():
+                raise ScheduleError(
+                    f"the name {shown(text[:40])!r} has {len(text)} characters, or some that cannot be "
+                    f"printed; give a printable name of at most {MAX_NAME}"
+                )
+        if not self.name:
+            raise ScheduleError("a layer has an empty name; give each layer a name of its own")
+
+
+class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The costs of every layer at one micro-batch size and one tensor-parallel degree.
+
+    Attributes:
+        micro_batch: samples of a micro-batch.
+        tensor_parallel: devices over which each layer is split.
+        costs: one a layer, in model order.
+    """
+
+    micro_batch: int
+    tensor_parallel: int
+    costs: tuple[LayerCost, ...]
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model's layers and their measured costs on one kind of device.
+
+    Attributes:
+        name: of the model, for messages and pictures.
+        device: kind of device measured on, empty if unknown.
+        notes: a sentence on each thing that its file does not say and that was assumed.
+        layers: in model order.
+        tables: one for each micro-batch size and tensor-parallel degree that was measured.
+
+    Raises:
+        ScheduleError: layers are missing or named twice, a table is given twice or has another number of
+            layers, or a backward is given in some tables or layers only.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    tables: tuple[CostTable, ...]
+    device: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layers or not self.tables:
+            raise ScheduleError("the profile has no layers; give one row for each layer, in model order")
+        if len(self.layers) > MAX_LAYERS:
+            raise ScheduleError(f"the profile has {len(self.layers)} layers; {MAX_LAYERS} are the most")
+        names = Counter(layer.name for layer in self.layers)
+        if twice := next((name for name, count in names.items() if count > 1), None):
+            raise ScheduleError(f"two layers are named {twice!r}; give each its own name")
+        keys = Counter((table.micro_batch, table.tensor_parallel) for table in self.tables)
+        if again := next((key for key, count in keys.items() if count > 1), None):
+            raise ScheduleError(
+                f"micro-batch size {again[0]} with tensor-parallel degree {again[1]} is given twice; keep one"
+            )
+        for table in self.tables:
+            self._check_table(table)
+        if len({table.costs[0].joint_backward_us is None for table in self.tables}) > 1:
+            raise ScheduleError("some tables have a backward and some have none; profile all in the same way")
+
+    def _check_table(self, table: CostTable) -> None:
+        """Refuse a table that does not fit the layers.
+
+        Raises:
+            ScheduleError: it does not.
+        """
+        if table.micro_batch < 1 or table.tensor_parallel < 1:
+            raise ScheduleError(
+                f"micro-batch size {table.micro_batch} with tensor-parallel degree {table.tensor_parallel} "
+                "is impossible; each is at least 1"
+            )
+        where = f"micro-batch size {table.micro_batch}, tensor-parallel degree {table.tensor_parallel}"
+        if len(table.costs) != len(self.layers):
+            raise ScheduleError(
+                f"{where} has {len(table.costs)} layers, and the profile {len(self.layers)}; give each a row"
+            )
+        without = [cost.joint_backward_us is None for cost in table.costs]
+        if any(without) and not all(without):
+            name = self.layers[without.index(True)].name
+            raise ScheduleError(
+                f"layer {name!r} has no backward at {where}, and others have one; give it, 0 if it has none"
+            )
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the backward was measured."""
+        return self.tables[0].costs[0].joint_backward_us is not None
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """The micro-batch sizes that were measured, ascending."""
+        return tuple(sorted({table.micro_batch for table in self.tables}))
+
+    @property
+    def tensor_parallel_degrees(self) -> tuple[int, ...]:
+        """The tensor-parallel degrees that were measured, ascending."""
+        return tuple(sorted({table.tensor_parallel for table in self.tables}))
+
+    def costs(self, *, micro_batch: int, tensor_parallel: int = 1) -> tuple[LayerCost, ...]:
+        """Return the costs of every layer, in model order.
+
+        Raises:
+            ScheduleError: this pair was not measured.
+        """
+        for table in self.tables:
+            if (table.micro_batch, table.tensor_parallel) == (micro_batch, tensor_parallel):
+                return table.costs
+        measured = ", ".join(f"{table.micro_batch} × {table.tensor_parallel}" for table in self.tables)
+        raise ScheduleError(
+            f"the profile has no micro-batch size {micro_batch} with tensor-parallel degree "
+            f"{tensor_parallel}; it has {measured}"
+        )
+
+    def with_num_layers(self, num_layers: int) -> Profile:
+        """Return the profile with its second layer repeated or left out, until it has so many.
+
+        Many published profiles measure one block of a stack and list it a few times.
+
+        Args:
+            num_layers: of the new profile, first and last included; the layers between must be alike.
+
+        Raises:
+            ScheduleError: the layers between first and last are not one repeated block within 5 %, or the
+                number is below 3.
+        """
+        if num_layers == len(self.layers):
+            return self
+        if (
+            num_layers < 3
+            or len(self.layers) < 3
+            or not all(_is_repeated(table.costs) for table in self.tables)
+        ):
+            raise ScheduleError(
+                f"the profile has {len(self.layers)} layers, of which those between first and last are not "
+                f"one repeated block, so it cannot stand for {num_layers}; profile the whole model"
+            )
+        inner = num_layers - 2
+        prefix = "block"
+        while any(layer.name.startswith(prefix) for layer in (self.layers[0], self.layers[-1])):
+            prefix += "_"
+        return msgspec.structs.replace(
+            self,
+            layers=(self.layers[0], *(Layer(f"{prefix}{index}") for index in range(inner)), self.layers[-1]),
+            tables=tuple(
+                msgspec.structs.replace(
+                    table, costs=(table.costs[0], *[table.costs[1]] * inner, table.costs[-1])
+                )
+                for table in self.tables
+            ),
+        )
+
+
+def _is_repeated(costs: Sequence[LayerCost]) -> bool:
+    """Return whether all layers between the first and the last take as long as one another, within 5 %."""
+    return all(math.isclose(cost.forward_us, costs[1].forward_us, rel_tol=0.05) for cost in costs[2:-1])

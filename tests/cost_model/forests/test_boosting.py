@@ -1,0 +1,44 @@
+"""Threads neither change a model nor spin, and training takes only cores that are idle."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from cost_model.forests.boosting import idle_cores, num_idle_cores, train_forest, waiting_passively
+
+
+def test_the_trees_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(3000, 40)).astype(np.float32)
+    labels = features[:, 0] * features[:, 1] + rng.normal(size=3000)
+    parameters = {
+        "objective": "reg:pseudohubererror", "max_depth": 8, "subsample": 0.8, "colsample_bytree": 0.5,
+        "tree_method": "hist", "max_bin": 128,
+    }  # fmt: skip
+    forests = {
+        bytes(train_forest(parameters, 10, features, labels, seed=3, num_threads=n).save_raw("json"))
+        for n in (1, 2, 3)
+    }
+    assert len(forests) == 1
+
+
+def test_waiting_is_set_only_while_openmp_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with waiting_passively():
+        assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with waiting_passively():
+        assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+
+
+@pytest.mark.parametrize(
+    ("usable", "others", "cores"), [(8, [0, 0, 0], 8), (8, [1, 3, 2], 5), (2, [9, 9, 9], 1), (4, [-1], 4)]
+)
+def test_training_takes_the_cores_that_are_left(usable: int, others: list[int], cores: int) -> None:
+    assert idle_cores(usable, others) == cores
+    assert num_idle_cores() >= 1

@@ -1,0 +1,163 @@
+"""Small profiles and clusters to plan with, and a price of a layout that shares no code with the planner."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from tessel.placement import Block, BlockKind, Edge, Placement
+from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.layout import Layout
+from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+
+MIB = 2**20
+
+QUIET = Optimizer(name="quiet", gradient_ratio=0.0, state_ratio=3.0)
+"""Nothing to synchronise and no update, so that a step is its pipeline's makespan."""
+
+
+def random_profile(
+    rng: np.random.Generator,
+    num_layers: int,
+    *,
+    is_split: bool = False,
+    is_tied: bool = False,
+    micro_batches: tuple[int, ...] = (1,),
+    has_update: bool = True,
+) -> Profile:
+    """Return a profile of unequal layers."""
+    tables = []
+    base = [[float(rng.integers(1, 9)) for _ in range(9)] for _ in range(num_layers)]
+    for size in micro_batches:
+        scale = size**0.9
+        tables.append(
+            CostTable(
+                micro_batch=size,
+                tensor_parallel=1,
+                costs=tuple(
+                    _cost(row, scale, size, is_split=is_split, has_update=has_update) for row in base
+                ),
+            )
+        )
+    ends = (0, num_layers - 1) if is_tied else ()
+    layers = tuple(Layer(f"l{index}", tie="t" if index in ends else "") for index in range(num_layers))
+    return Profile(name="random", layers=layers, tables=tuple(tables))
+
+
+def _cost(row: list[float], scale: float, size: int, *, is_split: bool, has_update: bool) -> LayerCost:
+    f, b, i, w, weights, saved, peak, boundary, update = row
+    return LayerCost(
+        forward_us=100 * f * scale,
+        backward_us=100 * (f + b) * scale,
+        backward_input_us=100 * (f + i) / 2 * scale if is_split else None,
+        backward_weight_us=100 * (b + w) / 2 * scale if is_split else None,
+        update_us=10 * update if has_update else 0.0,
+        weight_bytes=int(weights) * MIB,
+        saved_bytes=int(saved) * MIB * size,
+        peak_bytes=int(peak) * MIB // 8,
+        boundary_bytes=int(boundary) * MIB // 16 * size,
+    )
+
+
+def small_cluster(devices: int, *, memory_bytes: int | None = None, **options: object) -> Cluster:
+    """Return devices with links that show in a step."""
+    link = Link(bytes_per_s=5e9, latency_us=20.0)
+    return Cluster(devices=devices, hop=link, collective=link, memory_bytes=memory_bytes, **options)  # type: ignore[arg-type]
+
+
+def every_layout(num_layers: int, devices: int, *, samples: int, recompute: bool) -> Iterator[Layout]:
+    """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices."""
+    for pipeline in (degree for degree in range(1, devices + 1) if devices % degree == 0):
+        replicas = devices // pipeline
+        if samples % replicas:
+            continue
+        shapes = [("vshape", pipeline)]
+        if pipeline > 1:
+            shapes += [("xshape", pipeline)] if samples // replicas % 2 == 0 else []
+            shapes += [("zbv", 2 * pipeline)]
+            shapes += [("interleaved", chunks * pipeline) for chunks in range(2, num_layers // pipeline + 1)]
+        for placement, stages in shapes:
+            for inner in itertools.combinations(range(1, num_layers), stages - 1):
+                bounds = (0, *inner, num_layers)
+                for flags in itertools.product((False, True) if recompute else (False,), repeat=stages):
+                    yield Layout(
+                        data_parallel=replicas,
+                        pipeline=pipeline,
+                        micro_batch=1,
+                        micro_batches=samples // replicas,
+                        cuts=tuple((first, after - 1) for first, after in itertools.pairwise(bounds)),
+                        placement=placement,  # type: ignore[arg-type]
+                        recompute=flags if any(flags) else (),
+                    )
+
+
+def placed_by_hand(
+    profile: Profile, layout: Layout, cluster: Cluster, optimizer: Optimizer
+) -> tuple[Placement, tuple[int, ...] | None, float]:
+    """Return blocks, room for activations and the length of a step, from the definitions, layer by layer."""
+    (table,) = profile.tables
+    costs, stages = table.costs, len(layout.cuts)
+    chains = [[layout.device_of(stage) for stage in range(stages)]]
+    if layout.placement == "xshape":
+        chains.append([layout.pipeline - 1 - device for device in chains[0]])
+    busy, static = [0.0] * layout.pipeline, [0.0] * layout.pipeline
+    running = [0.0] * layout.pipeline
+    held_ties: set[tuple[int, str]] = set()
+    times, kept = [], []
+    for stage, (first, last) in enumerate(layout.cuts):
+        again = bool(layout.recompute) and layout.recompute[stage]
+        forward = backward = keeps = 0.0
+        for index in range(first, last + 1):
+            cost = costs[index]
+            forward += cost.forward_us
+            backward += (cost.backward_us or 0.0) + (cost.forward_us if again else 0.0)
+            taken = costs[index - 1].boundary_bytes if index else 0
+            keeps += min(cost.saved_bytes, taken) if again else cost.saved_bytes
+        times.append((forward, backward))
+        kept.append(keeps)
+        for chain in chains:
+            device = chain[stage]
+            busy[device] += forward + backward
+            for index in range(first, last + 1):
+                cost, tie = costs[index], profile.layers[index].tie
+                needs = cost.peak_bytes + (cost.saved_bytes if again else 0)
+                running[device] = max(running[device], needs)
+                if not tie or (device, tie) not in held_ties:
+                    static[device] += cost.weight_bytes * (
+                        1 + optimizer.gradient_ratio + optimizer.state_ratio
+                    )
+                if tie:
+                    held_ties.add((device, tie))
+    step_us = max(busy) / 4096
+    blocks, edges = [], []
+    for number, chain in enumerate(chains):
+        for stage, device in enumerate(chain):
+            forward, backward = (math.ceil(us / step_us - 1e-9) for us in times[stage])
+            name = f"{number}.{stage}"
+            units = int(kept[stage])
+            blocks += [
+                Block(name=f"f{name}", kind=BlockKind.FORWARD, devices=(device,), span=forward, memory=units),
+                Block(
+                    name=f"b{name}", kind=BlockKind.BACKWARD, devices=(device,), span=backward, memory=-units
+                ),
+            ]
+            edges.append(Edge(f"f{name}", f"b{name}"))
+            if stage + 1 < stages:
+                us = 0.0
+                num_bytes = costs[layout.cuts[stage][1]].boundary_bytes
+                if chain[stage + 1] != device and num_bytes:
+                    us = cluster.hop.latency_us + num_bytes / cluster.hop.bytes_per_s * 1e6
+                lag = math.ceil(us / step_us - 1e-9)
+                edges += [
+                    Edge(f"f{name}", f"f{number}.{stage + 1}", lag),
+                    Edge(f"b{number}.{stage + 1}", f"b{name}", lag),
+                ]
+    rooms = None
+    if cluster.memory_bytes is not None:
+        limit = cluster.memory_bytes
+        rooms = tuple(math.floor(limit - a - b) for a, b in zip(static, running, strict=True))
+    placement = Placement(devices=layout.pipeline, blocks=tuple(blocks), edges=tuple(edges))
+    return placement, rooms, step_us

@@ -1,0 +1,100 @@
+"""Options are declared once, as fields, and are each command's own on the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from scripts.app import app
+from scripts.options.command_app import RENAMED_OPTIONS, CheckedCommand
+from scripts.options.dataclass_options import takes_options
+from scripts.options.tuning_options import JsonOption, MeasuringOptions, ModelArgument, TuningOptions
+
+MAX_PARAMETERS = 8
+
+
+def test_fields_stand_where_the_options_stood_and_come_back_as_one() -> None:
+    got: list[object] = []
+
+    @takes_options
+    def command(model: ModelArgument, options: TuningOptions, json: JsonOption = False) -> None:
+        """Say what it does."""
+        got.extend((model, options, json))
+
+    names = list(inspect.signature(command).parameters)
+    assert (names[0], names[1], names[-1]) == ("model", "target", "json")
+    assert {"records", "price", "schedule_cost_model"} < set(names)
+    assert (command.__name__, command.__doc__) == ("command", "Say what it does.")
+
+    own = typer.Typer()
+    own.command()(command)
+    own(["net.onnx", "--jobs", "3", "--price", "active", "--json"], standalone_mode=False)
+    assert got == ["net.onnx", TuningOptions(jobs=3, price="active"), True]
+
+
+def test_several_groups_of_options_each_get_their_own_fields() -> None:
+    got: list[object] = []
+
+    @takes_options
+    def command(first: MeasuringOptions, model: ModelArgument) -> None:
+        got.extend((first, model))
+
+    own = typer.Typer()
+    own.command()(command)
+    own(["--seed", "7", "mlp"], standalone_mode=False)
+    assert got == [MeasuringOptions(seed=7), "mlp"]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, child in getattr(command, "commands", {}).items():
+        if hasattr(child, "commands"):
+            yield from leaves(child, (*path, name))
+        else:
+            yield (*path, name), child
+
+
+def test_every_renamed_option_is_one_of_some_command_and_the_old_name_of_none() -> None:
+    names = {
+        name
+        for _, command in leaves(typer.main.get_command(app))
+        for each in command.params
+        for name in each.opts
+    }
+    assert set(RENAMED_OPTIONS.values()) <= names
+    assert not set(RENAMED_OPTIONS) & names
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "is_noted"),
+    [
+        (["--second-level", "4"], 4, True),
+        (["--second-level=4"], 4, True),
+        (["--graph-level-search=4"], 4, False),
+        (["--", "--second-level"], 0, False),  # the model's name
+    ],
+)
+def test_old_names_are_still_read_and_noted_on_stderr(
+    written: list[str], read: int, is_noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    got: list[int] = []
+
+    def command(model: str = typer.Argument(""), graph_level_search: int = 0) -> None:
+        got.append(graph_level_search)
+
+    own = typer.Typer()
+    own.command(cls=CheckedCommand)(command)
+    own(written, standalone_mode=False)
+    noted = capsys.readouterr().err
+    assert got == [read]
+    expected = "--second-level is now --graph-level-search; the old name goes with the next version\n"
+    assert noted == (expected if is_noted else "")
+
+
+def test_an_old_name_is_hidden_and_unknown_where_the_new_one_is(tessel: Callable[..., Any]) -> None:
+    assert "--go-on" not in tessel("language", "train", "--help").stdout
+    outcome = tessel("records", "stats", "--go-on")
+    assert (outcome.status, "--go-on" in outcome.stderr) == (2, True)

@@ -1,0 +1,99 @@
+"""Progress says what is done and how long the rest takes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from scripts.terminal import console, progress
+from scripts.terminal.console import format_numbers, print_table, progress_bar, track
+from scripts.terminal.progress import describe_rest
+
+
+@pytest.mark.parametrize(
+    ("completed", "total", "elapsed_s", "remaining_s", "limit_s", "expected"),
+    [
+        (12, 40, 8.2, 20.1, None, "12/40, 0:09, about 0:21 left"),
+        (0, 40, 0.5, None, None, "0/40, 0:01"),
+        (0, None, 3.0, None, 10.0, "0:03, at most 0:07 left"),
+        (0, None, 13.0, None, 10.0, "0:13, at most 0:00 left"),
+        (7, None, 3700.0, None, None, "7, 1:01:40"),
+    ],
+)
+def test_what_is_left_is_said_where_it_can_be_known(
+    completed: float,
+    total: float | None,
+    elapsed_s: float,
+    remaining_s: float | None,
+    limit_s: float | None,
+    expected: str,
+) -> None:
+    assert (
+        describe_rest(completed, total, elapsed_s=elapsed_s, remaining_s=remaining_s, limit_s=limit_s)
+        == expected
+    )
+
+
+def test_a_log_gets_plain_lines_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    found = ""
+    with progress_bar("searching", limit_s=3000.0) as update:
+        update("half done", 1, 2)
+        while "1/2" not in found:  # the writer's next line has what was said last
+            time.sleep(0.01)
+            found = capsys.readouterr().err
+        update("no longer counted")
+        while "no longer counted: 0:01, at most" not in found:
+            time.sleep(0.01)
+            found = capsys.readouterr().err
+    assert "\x1b" not in found
+    capsys.readouterr()
+    assert not [thread for thread in threading.enumerate() if thread.daemon and thread.name == "progress"]
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_progress_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.001)
+    console.set_verbosity(quiet=True, verbose=False)
+    try:
+        with progress_bar("searching") as update:
+            update("half done", 1, 2)
+            time.sleep(0.02)
+    finally:
+        console.set_verbosity(quiet=False, verbose=False)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_number_a_device_stays_readable() -> None:
+    assert format_numbers((6, 6, 6)) == "6"
+    assert format_numbers((4, 3, 2, 1)) == "4,3,2,1"
+    assert format_numbers(range(1, 65)) == "1 to 64"
+
+
+def test_names_stay_in_tables_with_wide_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("", ["schedule", "makespan", "peak"], [["early-recompute-1f1b", "12", "9" * 85]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("schedule")
+    assert max(map(len, lines)) <= 100
+    assert "".join(line[:8] for line in lines[1:]).strip() == "early-recompute-1f1b"
+
+
+def test_long_text_is_folded_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    others = [f"backend{number}" for number in range(30)]
+    rows = [["matmul", "12.0 us", "; ".join(others), "rule"]]
+    print_table("", ["operators", "latency", "others", "rule"], rows, folded=("others", "rule"))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert all(other in out for other in others)
+    assert "rule" in out.splitlines()[1]
+
+
+def test_tracked_items_are_those_given() -> None:
+    assert list(track(iter("abc"), "letters", 3)) == ["a", "b", "c"]

@@ -1,0 +1,30 @@
+"""The report shows settings, stages and orders, and nothing of a name is Markdown."""
+
+from __future__ import annotations
+
+from layer_plans import saved_plan
+
+from tessel.exports.markdown import MAX_ACTIONS, recipe_markdown
+from tessel.exports.recipe import Recipe, recipe_of_saved_plan, recipe_of_schedule
+from tessel.handwritten.gpipe import GPIPE
+from tessel.shapes import vshape
+
+
+def test_a_plan_is_shown_whole() -> None:
+    text = recipe_markdown(recipe_of_saved_plan(saved_plan(data_parallel=2)))
+    assert "## Pipeline of toy" in text
+    assert "| global batch | 8 |" in text
+    assert "| 0 | 0 | embed … block2 (4) | no |" in text
+    assert "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3" in text
+
+
+def test_names_are_escaped_and_long_orders_cut() -> None:
+    plan = recipe_of_saved_plan(saved_plan())
+    names = ("a|b\n<script>", *plan.layers[1:])
+    text = recipe_markdown(
+        Recipe(**{**{each: getattr(plan, each) for each in Recipe.__slots__}, "layers": names})
+    )
+    assert r"a\|b \<script\>" in text
+    long = recipe_markdown(recipe_of_schedule(GPIPE.build(vshape(2), micro_batches=MAX_ACTIONS)))
+    assert f"… and {MAX_ACTIONS} more" in long
+    assert "| makespan |" in long

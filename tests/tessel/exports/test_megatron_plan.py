@@ -1,0 +1,101 @@
+"""A plan's cuts as Megatron's arguments, and what its own order costs beside the plan's."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from layer_plans import profile, saved_plan
+
+from tessel.errors import ScheduleError
+from tessel.exports.megatron import read_layout
+from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
+from tessel.exports.recipe import Recipe, recipe_of_saved_plan
+from tessel.planning.layout import Layout
+
+
+def interleaved(**changes: object) -> Recipe:
+    values: dict[str, object] = {
+        "data_parallel": 2,
+        "pipeline": 2,
+        "micro_batch": 1,
+        "micro_batches": 8,
+        "placement": "interleaved",
+        "cuts": ((0, 2), (3, 4), (5, 6), (7, 7)),
+    }
+    layout = Layout(**(values | changes))  # type: ignore[arg-type]  # fields of Layout
+    return recipe_of_saved_plan(saved_plan(layout=layout, order="interleaved"))
+
+
+def arguments_of(text: str) -> dict[str, str]:
+    words = [shlex.split(line) for line in text.splitlines() if not line.startswith("#")]
+    return dict(words)
+
+
+def test_arguments_say_the_plan_s_layout_and_numbers() -> None:
+    plan = interleaved()
+    found = arguments_of(megatron_arguments(plan))
+    layout = read_layout(
+        found["--pipeline-model-parallel-layout"], int(found["--pipeline-model-parallel-size"])
+    )
+    assert layout == layout_of_recipe(plan)
+    assert layout.stages == ("Ett", "tt", "tt", "L")
+    assert found["--num-layers"] == "6"
+    assert found["--global-batch-size"] == "16"
+    size = int(found["--microbatch-group-size-per-virtual-pipeline-stage"])
+    assert size == orders_of_megatron(plan, layout)[0].group_size
+
+
+def test_the_shortest_of_megatron_s_orders_is_named() -> None:
+    plan = interleaved()
+    orders = orders_of_megatron(plan, layout_of_recipe(plan))
+    assert {order.group_size for order in orders} == {2, 3, 4, 5, 6, 8}
+    assert [order.schedule.makespan for order in orders] == sorted(
+        order.schedule.makespan for order in orders
+    )
+    assert min(order.schedule.makespan for order in orders) <= plan.schedule.makespan
+
+
+def test_rows_that_are_the_embedding_together_are_one_letter() -> None:
+    plan = interleaved()
+    names = ("wte", "wpe", "h.0", "h.1", "h.2", "h.3", "ln", "head")
+    named = Recipe(
+        **{
+            **{each: getattr(plan, each) for each in Recipe.__slots__},
+            "layers": names,
+            "cuts": ((0, 2), (3, 4), (5, 5), (6, 7)),
+        }
+    )
+    assert layout_of_recipe(named).stages == ("Et", "tt", "t", "L")
+
+
+def test_what_megatron_cannot_place_is_refused() -> None:
+    v = saved_plan(
+        layout=Layout(
+            data_parallel=1,
+            pipeline=2,
+            micro_batch=1,
+            micro_batches=4,
+            placement="zbv",
+            cuts=((0, 2), (3, 4), (5, 6), (7, 7)),
+            split_backward=True,
+        ),
+        order="zb-v",
+    )
+    with pytest.raises(ScheduleError, match="in a loop over the ranks only"):
+        megatron_arguments(recipe_of_saved_plan(v))
+    plan = interleaved()
+    blocks = Recipe(
+        **{
+            **{each: getattr(plan, each) for each in Recipe.__slots__},
+            "layers": tuple(f"block{index}" for index in range(8)),
+        }
+    )
+    with pytest.raises(ScheduleError, match="no layer of toy is an embedding"):
+        megatron_arguments(blocks)
+
+
+def test_recomputation_of_some_stages_is_said() -> None:
+    text = megatron_arguments(interleaved(recompute=(True, False, False, False)))
+    assert "The plan recomputes stages 0;" in text
+    assert profile().layers[0].name == "embed"

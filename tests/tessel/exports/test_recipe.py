@@ -1,0 +1,108 @@
+"""Roles of layers, and the recipes of plans and schedules; one contract for every framework's export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from layer_plans import saved_plan
+from tuned_model import tuned_model
+
+from tessel.errors import ScheduleError
+from tessel.exports.deepspeed import deepspeed_module
+from tessel.exports.markdown import recipe_markdown
+from tessel.exports.megatron_plan import megatron_arguments
+from tessel.exports.recipe import (
+    Recipe,
+    Role,
+    recipe_of_plan,
+    recipe_of_saved_plan,
+    recipe_of_schedule,
+    renumbered_by_first_stage,
+    roles_of,
+)
+from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
+from tessel.handwritten.gpipe import GPIPE
+from tessel.pipeline import build_plan
+from tessel.search.budget import SearchBudget
+from tessel.shapes import make_shape, vshape
+
+WRITERS: dict[str, Callable[[Recipe], str]] = {
+    "torch": orders_csv,
+    "torchtitan (Python)": lambda recipe: titan_python(recipe, csv="orders.csv"),
+    "torchtitan (TOML)": lambda recipe: titan_toml(recipe, csv="orders.csv"),
+    "megatron": megatron_arguments,
+    "deepspeed": deepspeed_module,
+    "markdown": recipe_markdown,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_export_is_text_that_ends_a_line_and_is_the_same_again(name: str) -> None:
+    recipe = recipe_of_saved_plan(saved_plan())
+    text = WRITERS[name](recipe)
+    assert text.endswith("\n")
+    assert text == WRITERS[name](recipe)
+    assert "\x00" not in text
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "markdown"])
+def test_every_export_refuses_what_its_framework_cannot_run(name: str) -> None:
+    inference = recipe_of_schedule(GPIPE.build(vshape(2, infer=True), micro_batches=2))
+    if name.startswith(("torchtitan", "megatron")):  # which refuse it for its missing layers
+        inference = recipe_of_schedule(GPIPE.build(vshape(2), micro_batches=2))
+    with pytest.raises(ScheduleError) as error:
+        WRITERS[name](inference)
+    assert "; " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", ["mshape", "xshape"])
+def test_stages_that_are_no_chain_are_refused(shape: str) -> None:
+    schedule = GPIPE.build(make_shape(shape, 2), micro_batches=2)
+    with pytest.raises(ScheduleError, match=r"no single chain|cannot be exported"):
+        recipe_of_schedule(schedule)
+
+
+def test_a_saved_plan_says_everything() -> None:
+    plan = saved_plan(data_parallel=2)
+    recipe = recipe_of_saved_plan(plan)
+    assert recipe.layers[0] == "embed"
+    assert recipe.layers_of(1) == recipe.layers[recipe.cuts[1][0] : recipe.cuts[1][1] + 1]
+    assert (recipe.devices, recipe.num_stages, recipe.data_parallel) == (2, 2, 2)
+    assert recipe.is_loop
+    assert not recipe.is_v
+    assert recipe.training_step_us == plan.training_step_us
+
+
+def test_a_tuned_plan_has_its_modules() -> None:
+    tuned = tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)])
+    plan = build_plan(tuned, micro_batches=2, memory_limit_bytes=None, budget=SearchBudget(0.1))
+    recipe = recipe_of_plan(plan)
+    assert [recipe.layers_of(stage) for stage in range(2)] == [stage.layers for stage in plan.stages]
+
+
+@pytest.mark.parametrize(
+    ("layers", "roles"),
+    [
+        ("embed block0 block1 head", "EttL"),
+        ("wte wpe h.0 h.1 h.2 ln_f lm_head", "EEtttLL"),
+        ("a b c d", "EttL"),
+        ("e l.0 l.1 mtp head", "EttmL"),
+        ("e l.0 l.1 l.2 mtp1 head", "EtttmL"),
+        ("a b", "EL"),
+        ("block0 block1", "tt"),
+    ],
+)
+def test_layers_have_roles_by_name_and_place(layers: str, roles: str) -> None:
+    assert "".join(roles_of(layers.split())) == roles
+    assert all(isinstance(role, Role) for role in roles_of(layers.split()))
+
+
+def test_micro_batches_are_numbered_by_the_first_stage() -> None:
+    recipe = recipe_of_schedule(GPIPE.build(vshape(2), micro_batches=3))
+    swapped = tuple(
+        tuple(action._replace(micro_batch=2 - action.micro_batch) for action in own) for own in recipe.actions
+    )
+    assert swapped != recipe.actions
+    assert renumbered_by_first_stage(swapped) == recipe.actions

@@ -1,0 +1,240 @@
+"""The plan against all layouts, cuts and orders of tiny models, its baselines, and an independent check."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from tessel.errors import InfeasibleError, ScheduleError
+from tessel.planning.cluster import OPTIMIZERS, Cluster
+from tessel.planning.find_plan import find_plan
+from tessel.planning.options import PlanOptions
+from tessel.planning.plan_result import PlanProgress, PlanResult
+from tessel.profiles.profile import Profile
+from tessel.search import SearchBudget
+from tessel.validation import check_schedule
+from tests.oracles.makespan_oracle import least_makespan_by_cpsat
+from tests.samples.plan_samples import MIB, QUIET, every_layout, placed_by_hand, random_profile, small_cluster
+
+
+def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float | None:
+    """Return the shortest step over all layouts with joint backwards, each order by CP-SAT."""
+    found = []
+    is_limited = cluster.memory_bytes is not None
+    layouts = every_layout(len(profile.layers), cluster.devices, samples=samples, recompute=is_limited)
+    for layout in layouts:
+        placement, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
+        if rooms is not None and min(rooms) < 0:
+            continue
+        micro_batches = layout.micro_batches // (2 if layout.placement == "xshape" else 1)
+        makespan = least_makespan_by_cpsat(placement, micro_batches, rooms)
+        if makespan is not None:
+            found.append(makespan * step_us)
+    return min(found, default=None)
+
+
+def plan(
+    profile: Profile, cluster: Cluster, *, samples: int, work: float = 2.0, **options: object
+) -> PlanResult:
+    return find_plan(
+        profile,
+        cluster,
+        global_batch=samples,
+        options=PlanOptions(**{"what_if": False, **options}),  # type: ignore[arg-type]
+        budget=SearchBudget(work_limit=work),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seed", "layers", "devices", "memory"),
+    [(0, 3, 2, None), (1, 3, 2, 70), (2, 4, 2, None), (3, 3, 3, None), (4, 3, 2, 60)],
+)
+def test_plan_equals_exhaustive_search(seed: int, layers: int, devices: int, memory: int | None) -> None:
+    profile = random_profile(np.random.default_rng(seed), layers, has_update=False)
+    samples = 2 if devices == 2 else 3
+    cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
+    truth = least_step_us(profile, cluster, samples=samples)
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            plan(profile, cluster, samples=samples, optimizer=QUIET)
+        return
+    found = plan(profile, cluster, samples=samples, optimizer=QUIET, baselines=False)
+    assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
+    assert found.lower_bound_us <= truth * (1 + 1e-9)
+    assert found.optimal
+
+
+def check_plan(found: PlanResult) -> None:
+    """Hold a plan against the independent validation, its limits and its baselines."""
+    best = found.best
+    assert best.schedule is not None
+    check_schedule(best.schedule)
+    step_us, step = best.estimate.step_us, best.step
+    assert found.lower_bound_us <= step_us * (1 + 1e-12)
+    assert best.lower_bound_us <= step_us * (1 + 1e-12)
+    assert best.schedule.makespan * step.step_us <= step_us * (1 + 1e-12)
+    if step.limits is not None:
+        assert all(peak <= room for peak, room in zip(best.schedule.peak_memory, step.limits, strict=True))
+    assert best.estimate.fits
+    for row in found.baselines:
+        assert row.planned is None or row.planned.estimate.fits
+        assert row.planned is None or step_us <= row.planned.estimate.step_us * (1 + 1e-12)
+    for other in found.alternatives:
+        assert step_us <= other.estimate.step_us * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("split", "memory", "options"),
+    [
+        (True, None, {}),
+        (False, 200, {}),
+        (True, 200, {"placements": ("vshape", "zbv")}),
+    ],
+)
+def test_plan_is_valid_and_never_slower_than_a_baseline(
+    split: bool, memory: int | None, options: dict[str, object]
+) -> None:
+    profile = random_profile(np.random.default_rng(5), 9, is_split=split, is_tied=True)
+    cluster = small_cluster(4, memory_bytes=None if memory is None else memory * MIB)
+    found = plan(profile, cluster, samples=8, work=1.0, max_chunks=2, **options)
+    check_plan(found)
+    names = {row.name for row in found.baselines}
+    assert {"data-parallel", "gpipe", "1f1b", "zb-h1", "zb-v", "torch-auto"} <= names
+
+
+def test_a_heavy_head_stands_alone_and_memory_makes_stages_recompute() -> None:
+    profile = random_profile(np.random.default_rng(6), 8)
+    free = plan(profile, small_cluster(2), samples=4, work=0.5, placements=("vshape",), pipeline=2)
+    assert free.best.layout.recompute == ()
+    held = max(free.best.estimate.memory_bytes)
+    tight = small_cluster(2, memory_bytes=int(0.8 * held))
+    found = plan(profile, tight, samples=4, work=0.5, placements=("vshape",), pipeline=2)
+    check_plan(found)
+    assert found.best.estimate.step_us >= free.best.estimate.step_us * (1 - 1e-12)
+    without = PlanOptions(placements=("vshape",), pipeline=2, recompute=False, what_if=False)
+    try:
+        other = find_plan(
+            profile, tight, global_batch=4, options=without, budget=SearchBudget(work_limit=0.5)
+        )
+    except InfeasibleError:
+        return
+    assert found.best.estimate.step_us <= other.best.estimate.step_us * (1 + 1e-12)
+
+
+def test_equal_calls_give_equal_plans() -> None:
+    profile = random_profile(np.random.default_rng(7), 8, is_split=True)
+    cluster = small_cluster(4, memory_bytes=220 * MIB)
+    one, two = (plan(profile, cluster, samples=8, work=1.0, max_chunks=2) for _ in range(2))
+    assert one.best.layout == two.best.layout
+    assert one.best.schedule is not None
+    assert two.best.schedule is not None
+    assert one.best.schedule.starts == two.best.schedule.starts
+    assert one.counts == two.counts
+    assert one.lower_bound_us == two.lower_bound_us
+
+
+def test_unequal_devices_get_unequal_stages() -> None:
+    profile = random_profile(np.random.default_rng(8), 8)
+    cluster = small_cluster(2, device_speed=(1.0, 0.4), device_memory_bytes=(900 * MIB, 600 * MIB))
+    found = plan(profile, cluster, samples=6, work=0.5, pipeline=2)
+    check_plan(found)
+    work = found.best.step.figures.device_work_us()
+    assert max(work) <= 1.6 * min(work)  # equal layers would make it 2.5
+    limits = found.best.step.figures.memory_bytes
+    assert limits is not None
+    order = found.best.layout.device_order
+    assert limits == tuple(cluster.memory_of(device) for device in order)
+
+
+def test_fixed_degrees_and_a_chain_of_ones_own_are_kept() -> None:
+    profile = random_profile(np.random.default_rng(9), 6)
+    chain = (0, 1, 1, 0)
+    found = plan(profile, small_cluster(4), samples=8, work=0.3, placements=(chain,), data_parallel=2)
+    layout = found.best.layout
+    assert (layout.data_parallel, layout.pipeline, layout.placement) == (2, 2, "custom")
+    assert layout.stage_devices == chain
+    check_plan(found)
+
+
+def test_micro_batch_sizes_are_chosen_from() -> None:
+    profile = random_profile(np.random.default_rng(10), 6, micro_batches=(1, 2, 4))
+    found = plan(profile, small_cluster(2), samples=16, work=0.5)
+    fixed = [plan(profile, small_cluster(2), samples=16, work=0.5, micro_batch=size) for size in (1, 2, 4)]
+    assert found.best.estimate.step_us <= min(each.best.estimate.step_us for each in fixed) * 1.02
+    assert found.best.layout.global_batch == 16
+
+
+def test_inference_has_no_backward() -> None:
+    trained = random_profile(np.random.default_rng(11), 6)
+    tables = tuple(
+        structs.replace(
+            table,
+            costs=tuple(structs.replace(cost, backward_us=None, update_us=None) for cost in table.costs),
+        )
+        for table in trained.tables
+    )
+    profile = structs.replace(trained, tables=tables)
+    found = plan(profile, small_cluster(2), samples=8, work=0.5, optimizer=OPTIMIZERS["none"])
+    check_plan(found)
+    assert not found.best.step.figures.has_backward
+
+
+def test_nothing_fits_is_said_and_the_nearest_is_given_where_wanted() -> None:
+    profile = random_profile(np.random.default_rng(12), 6)
+    cluster = small_cluster(2, memory_bytes=MIB)
+    with pytest.raises(InfeasibleError, match=r"nothing fits .*; use more devices"):
+        plan(profile, cluster, samples=4, work=0.3)
+    found = plan(profile, cluster, samples=4, work=0.3, may_exceed_memory=True)
+    assert not found.best.estimate.fits
+    assert found.best.schedule is not None
+    check_schedule(
+        type(found.best.schedule).of(
+            found.best.schedule.placement,
+            found.best.schedule.start_by_block(),
+            micro_batches=found.best.schedule.micro_batches,
+        )
+    )
+
+
+def test_impossible_batches_are_refused() -> None:
+    profile = random_profile(np.random.default_rng(13), 4, micro_batches=(2,))
+    with pytest.raises(ScheduleError, match="no degrees use 4 devices for a global batch of 3"):
+        plan(profile, small_cluster(4), samples=3)
+    with pytest.raises(ScheduleError, match="is no batch"):
+        plan(profile, small_cluster(4), samples=0)
+
+
+def test_an_interrupt_keeps_the_best_step_so_far() -> None:
+    profile = random_profile(np.random.default_rng(14), 8)
+    budget = SearchBudget(work_limit=50.0)
+    told: list[PlanProgress] = []
+
+    def stop(progress: PlanProgress) -> None:
+        told.append(progress)
+        budget.interrupt()
+
+    found = find_plan(profile, small_cluster(4), global_batch=8, budget=budget, on_progress=stop)
+    assert budget.has_answer
+    assert found.stopped_by == "interrupt"
+    assert found.best.estimate.step_us <= told[0].step_us
+    assert budget.answer is not None
+    assert isinstance(budget.answer(), PlanResult)
+
+
+def test_progress_only_gets_better() -> None:
+    profile = random_profile(np.random.default_rng(15), 8)
+    told: list[PlanProgress] = []
+    found = find_plan(
+        profile,
+        small_cluster(4),
+        global_batch=8,
+        options=PlanOptions(what_if=False),
+        budget=SearchBudget(work_limit=0.5),
+        on_progress=told.append,
+    )
+    steps = [each.step_us for each in told]
+    assert all(later < earlier for earlier, later in itertools.pairwise(steps))
+    assert found.best.estimate.step_us == steps[-1]

@@ -1,0 +1,127 @@
+"""Preparing an ONNX graph changes what is computed when, and nothing of what is computed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.errors import UnknownNameError
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402
+
+pytestmark = pytest.mark.onnx
+
+
+def tensor(name: str, shape: Sequence[int | str | None]):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def model_of(nodes, inputs, outputs, initializers=()):
+    graph = helper.make_graph(nodes, "test", inputs, outputs, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def run(model, feeds):
+    return ReferenceEvaluator(model).run(None, feeds)
+
+
+@given(
+    extent=st.integers(3, 9),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    dilation=st.integers(1, 2),
+    rule=st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_explicit_padding_computes_what_auto_pad_computes(
+    extent: int, kernel: int, stride: int, dilation: int, rule: str
+) -> None:
+    if rule == "VALID" and (kernel - 1) * dilation + 1 > extent:
+        return
+    weight = numpy_helper.from_array(
+        np.arange(kernel * kernel, dtype="float32").reshape(1, 1, kernel, -1), "w"
+    )
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["y"], auto_pad=rule, strides=[stride, stride], dilations=[dilation, dilation]
+    )
+    model = model_of([node], [tensor("x", [1, 1, extent, extent])], [tensor("y", None)], [weight])
+    prepared = prepare_graph(model, "test", {})
+    attributes = {attribute.name for attribute in prepared.graph.node[0].attribute}
+    assert "auto_pad" not in attributes
+    assert "pads" in attributes
+    x = np.random.default_rng(0).standard_normal((1, 1, extent, extent)).astype("float32")
+    (found,) = run(prepared, {"x": x})
+    steps = -(-extent // stride) if rule != "VALID" else (extent - (kernel - 1) * dilation - 1) // stride + 1
+    assert found.shape == (1, 1, steps, steps)
+    if dilation == 1:  # onnx's reference ignores dilation when it pads by itself
+        np.testing.assert_allclose(found, run(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_sum_becomes_additions_and_dropout_and_identity_go() -> None:
+    nodes = [
+        helper.make_node("Identity", ["a"], ["same"]),
+        helper.make_node("Dropout", ["same"], ["kept"]),
+        helper.make_node("Sum", ["kept", "b", "a", "b"], ["y"]),
+    ]
+    model = model_of(nodes, [tensor("a", [2]), tensor("b", [2])], [tensor("y", [2])])
+    prepared = prepare_graph(model, "test", {})
+    assert graph_operators(prepared) == ("Add",)
+    feeds = {"a": np.array([1, 2], "float32"), "b": np.array([10, 20], "float32")}
+    np.testing.assert_array_equal(run(prepared, feeds)[0], run(model, feeds)[0])
+
+
+def test_what_follows_from_shapes_and_constants_is_computed_once() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([0], "int64"), "zero"),
+        numpy_helper.from_array(np.array([-1], "int64"), "rest"),
+    ]
+    model = model_of(nodes, [tensor("x", ["batch", 2, 3])], [tensor("y", ["batch", 6])], constants)
+    prepared = prepare_graph(model, "test", {"x": (5, 2, 3)})
+    assert graph_operators(prepared) == ("Reshape",)
+    (target,) = prepared.graph.initializer
+    assert numpy_helper.to_array(target).tolist() == [5, -1]
+
+
+def test_random_numbers_are_not_folded_into_constants() -> None:
+    node = helper.make_node("RandomNormal", [], ["y"], shape=[2])
+    model = model_of([node], [], [tensor("y", [2])])
+    assert graph_operators(prepare_graph(model, "test", {})) == ("RandomNormal",)
+
+
+def test_initialisers_listed_as_inputs_are_no_inputs() -> None:
+    weight = numpy_helper.from_array(np.ones(2, "float32"), "w")
+    model = model_of(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [tensor("x", [2]), tensor("w", [2])],
+        [tensor("y", [2])],
+        [weight],
+    )
+    assert [value.name for value in prepare_graph(model, "test", {}).graph.input] == ["x"]
+
+
+def test_open_extent_without_a_shape_is_refused_with_the_option_to_give() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", ["n", 3])], [tensor("y", None)])
+    with pytest.raises(ValueError, match=r"leaves open \(\?,3\).*--shape x=1,3"):
+        prepare_graph(model, "test", {})
+    with pytest.raises(UnknownNameError, match="no input 'z'"):
+        prepare_graph(model, "test", {"z": (1, 3)})
+
+
+def test_model_that_was_given_is_left_as_it_was() -> None:
+    model = model_of([helper.make_node("Sum", ["x", "x"], ["y"])], [tensor("x", [2])], [tensor("y", [2])])
+    before = model.SerializeToString()
+    prepare_graph(model, "test", {})
+    assert model.SerializeToString() == before

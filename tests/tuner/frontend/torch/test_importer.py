@@ -1,0 +1,142 @@
+"""The importer: what is computed while importing, what is refused, and how refusals name their place."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tvm import relax  # noqa: E402 - after the skip
+
+from tuner.errors import UnsupportedOperatorError  # noqa: E402
+from tuner.frontend.converters import CONVERTERS  # noqa: E402
+from tuner.frontend.torch.program import import_module  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+class Apply(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def imported(function, *inputs):
+    return import_module(Apply(function), inputs, "own")
+
+
+def operators(model) -> list[str]:
+    return [
+        binding.value.op.name.removeprefix("relax.")
+        for block in model.module["main"].body.blocks
+        for binding in block.bindings
+        if hasattr(binding.value, "op")
+    ]
+
+
+def test_what_depends_on_no_input_is_computed_while_importing() -> None:
+    def masked(x):
+        keep = torch.ones(4, 4, dtype=torch.bool).tril().cumsum(-1) > 0
+        return torch.where(keep & torch.eye(4).logical_not(), x, torch.tensor(0.0))
+
+    assert operators(imported(masked, torch.randn(4, 4))) == ["where"]
+
+
+def test_what_is_made_like_an_input_depends_on_its_shape_alone() -> None:
+    assert operators(imported(lambda x: x + torch.ones_like(x).cumsum(0), torch.randn(3, 2))) == ["add"]
+
+
+def test_weights_are_not_computed_with() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+            self.register_buffer("rates", torch.ones(3))
+            self.register_buffer("places", torch.arange(3))
+
+        def forward(self, x):
+            return x * (self.scale * 2) * (self.rates + 1) * (self.places * 2)
+
+    model = import_module(Scaled(), (torch.randn(2, 3),), "own")
+    assert model.parameter_names == ("scale", "rates")
+    assert sorted(operators(model)) == ["add", *["multiply"] * 4]
+
+
+def test_inputs_without_axes_and_without_elements_are_taken(run_model) -> None:
+    def joined(x, factor, past):
+        return torch.cat([past, x * factor])
+
+    inputs = torch.randn(2, 3), torch.tensor(2.0), torch.empty(0, 3)
+    model = imported(joined, *inputs)
+    (found,) = run_model(model, [x.numpy() for x in inputs], model.parameters)
+    np.testing.assert_array_equal(found, joined(*inputs).numpy())
+
+
+def test_a_view_and_what_it_views_are_two_inputs_of_fixed_shapes() -> None:
+    x = torch.randn(2, 3)
+    assert [each.shape for each in imported(lambda x, y: x + y, x[0], x).inputs] == [(3,), (2, 3)]
+
+
+class Lost(torch.nn.Module):
+    def forward(self, x):
+        y = x + 1
+        return y.nonzero()
+
+
+def test_an_operator_without_a_converter_is_named_with_its_line() -> None:
+    with pytest.raises(
+        UnsupportedOperatorError,
+        match=r"own cannot be imported: operator nonzero\.default \(`return y\.nonzero\(\)` at "
+        r".*test_importer\.py:\d+\) is the first .*; write that line in other operators$",
+    ):
+        import_module(Lost(), (torch.randn(3),), "own")
+
+
+def test_an_operator_of_another_library_is_not_taken_for_one_of_the_same_name() -> None:
+    with torch.library._scoped_library("own_operators", "FRAGMENT") as library:
+        library.define("relu(Tensor self) -> Tensor")
+        library.impl("relu", lambda x: x * 3, "CompositeExplicitAutograd")
+        library._register_fake("relu", torch.empty_like)
+        with pytest.raises(UnsupportedOperatorError, match=r"operator own_operators::relu\.default"):
+            imported(lambda x: torch.ops.own_operators.relu(x), torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        (
+            "cumsum.default",
+            lambda call: call.emit(relax.op.cumsum(call["self"], axis=-1)),
+            r"bool\(2, 3\).*int64\(2, 3\)",
+        ),
+        (
+            "sum.dim_IntList",
+            lambda call: call.emit(relax.op.sum(call.operand("self"))),
+            r"int64\(\).*int64\(2,\)",
+        ),
+    ],
+)
+def test_the_first_wrong_type_or_shape_is_named(name, wrong, message, monkeypatch) -> None:
+    monkeypatch.setitem(CONVERTERS, name, wrong)
+    with pytest.raises(
+        UnsupportedOperatorError, match=rf"operator {name} \(`.*its converter gives {message}"
+    ):
+        imported(lambda x: (x.cumsum(-1) * 2).sum(-1), torch.ones(2, 3, dtype=torch.bool))
+
+
+def test_what_only_an_assertion_reads_is_left_out() -> None:
+    def checked(x):
+        torch._assert_async((x > 0).all())
+        return x + 1
+
+    assert operators(imported(checked, torch.ones(3))) == ["add"]
+
+
+def test_control_flow_is_refused() -> None:
+    def branches(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    with pytest.raises(UnsupportedOperatorError, match=r"own (holds a sub-graph|cannot be imported)"):
+        imported(branches, torch.randn(3))

@@ -1,0 +1,258 @@
+"""Torch programs: what TVM computes against torch itself, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
+from tuner.frontend import load_model, random_inputs
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from tuner.frontend.torch.program import import_module  # noqa: E402 - after the skip
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+OWN_MODEL = str(Path(__file__).parents[4] / "examples" / "own_model.py") + ":build"
+
+
+class Convolutions(nn.Module):
+    """Convolution, batch normalisation with statistics that differ from 0 and 1, pooling, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.head = nn.Linear(8, 5)
+        nn.init.uniform_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, image):
+        x = F.max_pool2d(F.relu6(self.norm(self.stem(image))), 2)
+        x = F.adaptive_avg_pool2d(F.hardswish(self.depthwise(x)), 1)
+        return self.head(F.dropout(x.flatten(1), 0.5, self.training))
+
+
+class MaskedAttention(nn.Module):
+    def __init__(self, mask: str) -> None:
+        super().__init__()
+        self.mask = mask
+        self.register_buffer("keep", torch.rand(6, 6) > 0.3)
+        self.keep.fill_diagonal_(True)
+
+    def forward(self, query, key, value):
+        match self.mask:
+            case "causal":
+                return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            case "boolean":
+                return F.scaled_dot_product_attention(query, key, value, attn_mask=self.keep)
+            case "additive":
+                return F.scaled_dot_product_attention(query, key, value, attn_mask=self.keep.float())
+            case "scaled":
+                return F.scaled_dot_product_attention(query, key, value, scale=0.3)
+        return F.scaled_dot_product_attention(query, key, value)
+
+
+class Shared(nn.Module):
+    """One layer called twice, one weight at two places, a table with its own indices, two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 4)
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 11, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("positions", torch.arange(3))
+
+    def forward(self, ids):
+        x = self.layer(self.layer(self.table(ids) + self.table(self.positions)))
+        return self.head(x), x.mean(-1)
+
+
+def compare(module, inputs, run_model, assert_close):
+    torch.manual_seed(0)
+    model = import_module(module, inputs, "own")
+    with torch.no_grad():
+        expected = module.eval()(*inputs)
+    found = run_model(model, [tensor.numpy() for tensor in inputs], model.parameters)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other.numpy())
+    return model
+
+
+def test_convolutions_compute_what_torch_computes(run_model, assert_close) -> None:
+    model = compare(Convolutions(), (torch.randn(2, 3, 16, 16),), run_model, assert_close)
+    assert {"norm.running_mean", "norm.running_var"} <= set(model.parameter_names)
+    assert {"stem", "norm", "depthwise", "head"} <= set(model.module_paths)
+
+
+@pytest.mark.parametrize("mask", ["causal", "boolean", "additive", "scaled", "none"])
+def test_attention_computes_what_torch_computes(mask: str, run_model, assert_close) -> None:
+    inputs = tuple(torch.randn(2, 3, 6, 8) for _ in range(3))
+    model = compare(MaskedAttention(mask), inputs, run_model, assert_close)
+    assert "attention" not in model.module.script().replace("MaskedAttention", "")
+
+
+def test_shared_layers_weights_and_results_compute_what_torch_computes(run_model, assert_close) -> None:
+    model = compare(Shared(), (torch.randint(11, (2, 3)),), run_model, assert_close)
+    assert model.tied == (("table.weight", "head.weight"),)
+    assert model.parameter_names == ("table.weight", "layer.weight", "layer.bias")
+    assert set(model.module_paths) == {"", "table", "layer", "head"}
+    assert model.inputs[0].high == 11
+
+
+def test_own_model_of_the_example_computes_what_torch_computes(run_model, assert_close) -> None:
+    model = load_model(OWN_MODEL)
+    inputs = random_inputs(model, 0)
+    sys.path.insert(0, str(Path(OWN_MODEL).parents[1]))
+    try:
+        from examples.own_model import build  # noqa: PLC0415 - the folder is no package of the project
+    finally:
+        sys.path.pop(0)
+    module, _ = build()
+    with torch.no_grad():
+        expected = module(torch.from_numpy(inputs[0]))
+    (found,) = run_model(model, inputs, model.parameters)
+    assert_close(found, expected.numpy())
+    assert "blocks.7.projection" in model.module_paths
+    assert model.tied == (("embedding.weight", "head.weight"),)
+
+
+def test_own_model_for_training_returns_a_loss() -> None:
+    model = load_model(OWN_MODEL, training=True)
+    assert len(model.module["main"].ret_ty.shape) == 0
+    assert [spec.name for spec in model.inputs] == ["token_ids", "labels"]
+
+
+def test_module_that_was_training_is_training_afterwards() -> None:
+    module = Convolutions().train()
+    import_module(module, (torch.randn(1, 3, 16, 16),), "own")
+    assert module.training
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("exported") / "convolutions.pt2"
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(
+        Convolutions().eval(), (torch.randn(2, 3, 16, 16),), dynamic_shapes=({0: batch},)
+    )
+    torch.export.save(program, str(path))
+    return str(path)
+
+
+def test_open_extent_of_an_exported_program_is_bound(exported: str, run_model, assert_close) -> None:
+    model = load_model(exported, shapes={"image": (3, 3, 16, 16)})
+    inputs = random_inputs(model, 0)
+    assert inputs[0].shape == (3, 3, 16, 16)
+    expected = torch.export.load(exported).module()(torch.from_numpy(inputs[0]))
+    assert_close(run_model(model, inputs, model.parameters)[0], expected.detach().numpy())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error", "message"),
+    [
+        ({}, ValueError, r"leaves open \(\?,3,16,16\)"),
+        ({"image": (2, 3, 16, 17)}, ValueError, "was exported for"),
+        ({"image": (2, 3, 16)}, ValueError, "does not fit"),
+        ({"picture": (2, 3, 16, 16)}, UnknownNameError, "no input 'picture'.*image"),
+    ],
+)
+def test_shape_that_does_not_fit_an_exported_program_is_refused(
+    shapes, error: type[Exception], message: str, exported: str
+) -> None:
+    with pytest.raises(error, match=message):
+        load_model(exported, shapes=shapes)
+
+
+def test_truncated_exported_program_is_refused_by_name(exported: str, tmp_path: Path) -> None:
+    path = tmp_path / "half.pt2"
+    content = Path(exported).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelFileError, match=r"half\.pt2"):
+        load_model(str(path))
+
+
+def test_missing_exported_program_is_refused_by_name() -> None:
+    with pytest.raises(ModelFileError, match=r"nowhere\.pt2"):
+        load_model("nowhere.pt2")
+
+
+PROGRAM = """
+import torch
+
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+class Rare(torch.nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+def branch(): return Branch(), (torch.randn(3),)
+def rare(): return Rare(), (torch.randn(3),)
+def nothing(): return 5
+def fails(): raise KeyError("no such key")
+def takes(x): return x
+value = 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        ("branch", UnsupportedOperatorError, r"torch\.export cannot trace"),
+        ("rare", UnsupportedOperatorError, r"bessel_j0"),
+        ("nothing", ModelFileError, "returned int"),
+        ("fails", ModelFileError, "KeyError.*no such key"),
+        ("takes", ModelFileError, "takes"),
+        ("value", UnknownNameError, "has no function 'value'"),
+        ("missing", UnknownNameError, "has no function 'missing'"),
+    ],
+)
+def test_function_that_gives_no_model_is_refused(
+    function: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    with pytest.raises(error, match=message):
+        load_model(f"{path}:{function}")
+
+
+@pytest.mark.parametrize("location", ["program.py", "program", "./program.py"])
+def test_function_may_import_what_lies_beside_it(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_it.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text("from beside_it import Rare, nothing")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    with pytest.raises(ModelFileError, match="returned int"):
+        load_model(f"{location}:nothing")
+    assert sys.path == path
+    for name in ("beside_it", "program"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_missing_python_file_is_refused_by_name() -> None:
+    with pytest.raises(ModelFileError, match=r"nowhere\.py"):
+        load_model("nowhere.py:build")
+
+
+def test_missing_python_module_is_no_model() -> None:
+    with pytest.raises(UnknownNameError, match="no model 'nowhere:build'"):
+        load_model("nowhere:build")
+    with pytest.raises(UnknownNameError, match=r"no Python module 'json\.nowhere'"):
+        load_model("json.nowhere:build")
+
+
+def test_values_of_parameters_are_those_of_the_module() -> None:
+    module = Shared()
+    model = import_module(module, (torch.zeros(2, 3, dtype=torch.long),), "own")
+    for name, value in model.parameters.items():
+        assert np.array_equal(value, module.state_dict()[name].numpy())

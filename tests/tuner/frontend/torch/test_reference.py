@@ -1,0 +1,104 @@
+"""The user's own program as a reference: its inputs, its losses and gradients, and what names it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from tuner.errors import TunerError  # noqa: E402 - after the skip
+from tuner.frontend import load_model  # noqa: E402
+from tuner.frontend.loading import for_training  # noqa: E402
+from tuner.frontend.torch.program import import_module  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+class Tied(nn.Module):
+    """Tied, frozen and unused weights, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.frozen, self.unused = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(2, 2)
+        self.head = nn.Linear(4, 9, bias=False)
+        self.head.weight = self.words.weight
+        self.frozen.requires_grad_(False)
+        self.register_buffer("scale", torch.tensor([2.0, 1.0, 0.5, 3.0]))
+
+    def forward(self, ids):
+        return self.head(self.frozen(self.words(ids)).tanh() * self.scale)
+
+
+@pytest.fixture(scope="module")
+def tied():
+    torch.manual_seed(0)
+    module = Tied()
+    return module, for_training(import_module(module, (torch.zeros(2, 3, dtype=torch.long),), "tied"))
+
+
+def test_loss_and_gradients_are_the_modules_own(tied) -> None:
+    module, model = tied
+    inputs, outputs = model.reference.draw(model.inputs, seed=0)
+    assert list(inputs) == ["ids", "labels"]
+    assert inputs["ids"].max() > 1  # drawn as far as the table reaches, though the example holds zeros
+    logits = module(torch.from_numpy(inputs["ids"]))
+    expected = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(inputs["labels"]).flatten())
+    expected.backward()
+    loss, gradients = model.reference.gradients(model, inputs)
+    assert loss == outputs[0] == expected.detach().numpy()
+    np.testing.assert_array_equal(outputs[1], logits.detach().numpy())
+    assert gradients.keys() == {"words.weight"}
+    np.testing.assert_array_equal(gradients["words.weight"], module.words.weight.grad.numpy())
+    assert model.untrained == {"frozen.weight", "frozen.bias", "scale"}
+
+
+def test_weights_and_programs_have_names_of_their_own(tied) -> None:
+    module, model = tied
+    name = model.reference.fingerprint(model)
+    assert name == model.reference.fingerprint(model)
+    other = replace(model, parameters={**model.parameters, "scale": model.parameters["scale"] * 2})
+    assert other.reference.fingerprint(other) != name
+    with torch.no_grad():
+        module.words.weight[0, 0] += 1
+    assert model.reference.fingerprint(model) != name
+
+
+def test_examples_are_taken_where_drawn_inputs_give_no_numbers() -> None:
+    class Log(nn.Module):
+        def forward(self, x, i):
+            return x.log()[i]
+
+    example = torch.full((3,), 2.0), torch.tensor([0, 2])
+    reference = import_module(Log(), example, "log").reference
+    inputs, (found,) = reference.draw(import_module(Log(), example, "log").inputs, seed=0)
+    np.testing.assert_array_equal(inputs["x"], [2.0, 2.0, 2.0])
+    np.testing.assert_allclose(found, np.log([2.0, 2.0]), rtol=1e-6)
+
+
+def test_a_module_without_numbers_is_refused() -> None:
+    class Log(nn.Module):
+        def forward(self, x):
+            return x.log()
+
+    model = import_module(Log(), (torch.full((3,), -1.0),), "log")
+    with pytest.raises(TunerError, match=r"Log gives no numbers.*outputs hold NaN.*example inputs"):
+        model.reference.draw(model.inputs, seed=0)
+
+
+def test_an_exported_program_is_its_own_reference(tmp_path) -> None:
+    torch.manual_seed(0)
+    module = Tied()
+    ids = torch.tensor([[1, 2, 8]])
+    path = tmp_path / "tied.pt2"
+    torch.export.save(torch.export.export(module.eval(), (ids,)), str(path))
+    model = load_model(str(path), training=True)
+    assert model.reference.mode == "export"
+    inputs, outputs = model.reference.draw(model.inputs, seed=0)
+    expected = module(torch.from_numpy(inputs["ids"]))
+    np.testing.assert_allclose(outputs[1], expected.detach().numpy(), rtol=1e-5)
+    F.cross_entropy(expected.flatten(0, 1), torch.from_numpy(inputs["labels"]).flatten()).backward()
+    loss, gradients = model.reference.gradients(model, inputs)
+    assert loss == outputs[0]
+    np.testing.assert_allclose(gradients["words.weight"], module.words.weight.grad.numpy(), atol=1e-7)

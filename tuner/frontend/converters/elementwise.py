@@ -1,0 +1,364 @@
+"""Arithmetic of torch, element by element: its promotion of types, its divisions and its powers.
+
+TVM's converters divide whole numbers as whole numbers, leave out `alpha`, and take operands of two types at
+their first one's. Here both are brought to the type that torch computes in. Checked against torch in
+tests/tuner/frontend/converters/test_elementwise.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import relax
+
+from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, is_constant
+
+_SMALL = 0.3
+"""Magnitude below which exp(x) - 1 is computed without a difference of nearly equal numbers."""
+
+_LARGEST_POWER = 64
+"""Whole exponents up to this are products; no model uses larger ones of whole numbers."""
+
+
+def _unary(operator: Callable[..., Expr]) -> Converter:
+    return lambda call: call.emit(operator(call.operand("self")))
+
+
+def _staircase(operator: Callable[..., Expr]) -> Converter:
+    """Convert a rounding, which leaves whole numbers as they are."""
+
+    def convert(call: Call) -> Expr:
+        x = call["self"]
+        return x if not _is_float(dtype_of(x)) else call.emit(operator(x))
+
+    return convert
+
+
+def _binary(
+    operator: Callable[..., Expr],
+    on_truth: Callable[..., Expr] | None = None,
+    *,
+    names: tuple[str, str] = ("self", "other"),
+) -> Converter:
+    """Convert an operator of two operands, in the type of the result.
+
+    Args:
+        operator: of Relax, on numbers.
+        on_truth: what it is on truth values.
+        names: of the operands.
+    """
+
+    def convert(call: Call) -> Expr:
+        dtype = call.working_type(*names)
+        left, right = (call.operand(name, dtype) for name in names)
+        chosen = on_truth if dtype == "bool" and on_truth is not None else operator
+        return call.cast(call.emit(chosen(left, right)), call.dtype)
+
+    return convert
+
+
+def _scaled(operator: Callable[..., Expr], *, is_reversed: bool = False) -> Converter:
+    """Convert a sum or a difference, whose second operand has a factor `alpha`."""
+
+    def convert(call: Call) -> Expr:
+        dtype = call.working_type("self", "other", "alpha")
+        if dtype == "bool":
+            return call.emit(relax.op.logical_or(call.operand("self"), call.operand("other")))
+        first, second = ("other", "self") if is_reversed else ("self", "other")
+        left, right = call.operand(first, dtype), call.operand(second, dtype)
+        alpha = call["alpha"]
+        if alpha != 1:
+            right = call.emit(relax.op.multiply(right, call.cast(alpha, dtype)))
+        return call.cast(call.emit(operator(left, right)), call.dtype)
+
+    return convert
+
+
+def _divide(call: Call) -> Expr:
+    """Emit a true division, or one rounded to whole numbers, down or towards zero."""
+    mode = call["rounding_mode"] if call.has("rounding_mode") else None
+    if mode == "floor":
+        return _floor_divide(call)
+    dtype = call.working_type("self", "other")
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    if mode is None or _is_float(dtype):
+        quotient = call.emit(relax.op.divide(left, right))
+        return call.cast(quotient if mode is None else call.emit(relax.op.trunc(quotient)), call.dtype)
+    # Of whole numbers, Relax's division rounds down as well; towards zero it is that of magnitudes.
+    return _towards_zero(call, left, right, dtype)
+
+
+def _floor_divide(call: Call) -> Expr:
+    dtype = call.working_type("self", "other")
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    if not _is_float(dtype):
+        return call.emit(relax.op.floor_divide(left, right))
+    return call.cast(call.emit(relax.op.floor(call.emit(relax.op.divide(left, right)))), call.dtype)
+
+
+def _remainder(call: Call) -> Expr:
+    """Emit the remainder with the divisor's sign."""
+    dtype = call.working_type("self", "other")
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    if not _is_float(dtype):
+        return call.emit(relax.op.floor_mod(left, right))
+    quotient = call.emit(relax.op.floor(call.emit(relax.op.divide(left, right))))
+    return call.cast(_rest(call, left, right, quotient), call.dtype)
+
+
+def _fmod(call: Call) -> Expr:
+    """Emit the remainder with the dividend's sign."""
+    dtype = call.working_type("self", "other")
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    if _is_float(dtype):
+        quotient = call.emit(relax.op.trunc(call.emit(relax.op.divide(left, right))))
+    else:
+        quotient = _towards_zero(call, left, right, dtype)
+    return call.cast(_rest(call, left, right, quotient), call.dtype)
+
+
+def _rest(call: Call, left: Expr, right: Expr, quotient: Expr) -> Expr:
+    return call.emit(relax.op.subtract(left, call.emit(relax.op.multiply(quotient, right))))
+
+
+def _towards_zero(call: Call, left: Expr, right: Expr, dtype: str) -> Expr:
+    """Emit the quotient of whole numbers, rounded towards zero."""
+    if dtype == "uint8":
+        return call.emit(relax.op.floor_divide(left, right))
+    zero = relax.const(0, dtype)
+    size = call.emit(relax.op.floor_divide(call.emit(relax.op.abs(left)), call.emit(relax.op.abs(right))))
+    flipped = [call.emit(relax.op.less(x, zero)) for x in (left, right)]
+    differs = call.emit(relax.op.not_equal(*(call.emit(relax.op.astype(x, "int8")) for x in flipped)))
+    return call.emit(relax.op.where(differs, call.emit(relax.op.negative(size)), size))
+
+
+def _power(call: Call) -> Expr:
+    """Emit a power; small whole exponents are products, which are exact and take negative bases."""
+    exponent = call["exponent"]
+    dtype = call.working_type("self", "exponent")
+    if isinstance(exponent, bool | int | float):
+        base = call.operand("self", dtype)
+        found = _known_power(call, base, exponent, dtype)
+        if found is not None:
+            return call.cast(found, call.dtype)
+    if not _is_float(dtype):
+        raise ValueError("its exponents are whole numbers that are not known before the model runs")
+    base, exponent = call.operand("self", dtype), call.operand("exponent", dtype)
+    return call.cast(call.emit(relax.op.power(base, exponent)), call.dtype)
+
+
+def _known_power(call: Call, base: Expr, exponent: float, dtype: str) -> Expr | None:
+    """Return a power by multiplications and roots; None where it is none of these."""
+    match exponent:
+        case 0.5:
+            return call.emit(relax.op.sqrt(base))
+        case -0.5:
+            return call.emit(relax.op.rsqrt(base))
+        case 0:
+            return call.emit(relax.op.ones_like(base))
+    if exponent != int(exponent) or abs(exponent) > (4 if _is_float(dtype) else _LARGEST_POWER):
+        return None
+    result: Expr | None = None
+    square, remaining = base, abs(int(exponent))
+    while remaining:
+        if remaining & 1:
+            result = square if result is None else call.emit(relax.op.multiply(result, square))
+        remaining >>= 1
+        if remaining:
+            square = call.emit(relax.op.multiply(square, square))
+    if exponent > 0:
+        return result
+    return call.emit(relax.op.divide(relax.const(1, dtype), result)) if _is_float(dtype) else None
+
+
+def _reciprocal(call: Call) -> Expr:
+    return call.emit(relax.op.divide(relax.const(1, call.dtype), call.operand("self")))
+
+
+def _logarithm(base: float) -> Converter:
+    """Convert a logarithm to a base, given by the base's own."""
+
+    def convert(call: Call) -> Expr:
+        found = call.emit(relax.op.log(call.operand("self")))
+        return call.emit(relax.op.divide(found, relax.const(base, call.dtype)))
+
+    return convert
+
+
+def _log1p(call: Call) -> Expr:
+    """Emit log(1 + x) without loss for small x: with u the rounded 1 + x, log(u) x / (u - 1).
+
+    Source: Kahan, as in Goldberg 1991, theorem 4.
+    """
+    x = call.operand("self")
+    one = relax.const(1, call.dtype)
+    u = call.emit(relax.op.add(x, one))
+    nearby = call.emit(relax.op.subtract(u, one))
+    scaled = call.emit(relax.op.multiply(call.emit(relax.op.log(u)), call.emit(relax.op.divide(x, nearby))))
+    is_plain = call.emit(relax.op.logical_or(call.emit(relax.op.equal(u, one)), call.emit(relax.op.isinf(u))))
+    return call.emit(relax.op.where(is_plain, x, scaled))
+
+
+def _expm1(call: Call) -> Expr:
+    """Emit exp(x) - 1; for small x by its series, since their difference would lose all digits."""
+    x = call.operand("self")
+    dtype = call.dtype
+    # 1 + x/2 (1 + x/3 (1 + …)), nested: at most _SMALL**n / n! is left, below a unit of the last place.
+    terms = 14 if dtype == "float64" else 8
+    series = relax.const(1, dtype)
+    for term in range(terms, 1, -1):
+        scaled = call.emit(relax.op.multiply(x, relax.const(1 / term, dtype)))
+        product = call.emit(relax.op.multiply(scaled, series))
+        series = call.emit(relax.op.add(product, relax.const(1, dtype)))
+    series = call.emit(relax.op.multiply(x, series))
+    plain = call.emit(relax.op.subtract(call.emit(relax.op.exp(x)), relax.const(1, dtype)))
+    size = call.emit(relax.op.abs(x))
+    is_small = call.emit(relax.op.less(size, relax.const(_SMALL, dtype)))
+    return call.emit(relax.op.where(is_small, series, plain))
+
+
+def _exp2(call: Call) -> Expr:
+    return call.emit(relax.op.power(relax.const(2, call.dtype), call.operand("self")))
+
+
+def _erfc(call: Call) -> Expr:
+    return call.emit(
+        relax.op.subtract(relax.const(1, call.dtype), call.emit(relax.op.erf(call.operand("self"))))
+    )
+
+
+def _extremum(
+    operator: Callable[..., Expr], on_truth: Callable[..., Expr], *, skips_nan: bool = False
+) -> Converter:
+    """Convert the larger or smaller of two tensors; NaN in either is NaN, or is passed over."""
+    plain = _binary(operator, on_truth)
+
+    def convert(call: Call) -> Expr:
+        found = plain(call)
+        if not _is_float(call.dtype):
+            return found
+        pair = call.operand("self"), call.operand("other")
+        for x, other in (pair, pair[::-1]):
+            kept = other if skips_nan else x
+            if not is_constant(x):
+                found = call.emit(relax.op.where(call.emit(relax.op.isnan(x)), kept, found))
+        return found
+
+    return convert
+
+
+def _clamp(call: Call) -> Expr:
+    """Emit values kept between bounds, of which one may be absent, by numbers or by tensors."""
+    x = call.operand("self")
+    low, high = (call[name] if call.has(name) else None for name in ("min", "max"))
+    if _is_float(call.dtype) and all(
+        bound is None or isinstance(bound, int | float) for bound in (low, high)
+    ):
+        least = float("-inf") if low is None else float(low)
+        most = float("inf") if high is None else float(high)
+        return call.emit(relax.op.clip(x, min(least, most), most))
+    if low is not None:
+        x = call.emit(relax.op.maximum(x, call.cast(low, call.dtype)))
+    return x if high is None else call.emit(relax.op.minimum(x, call.cast(high, call.dtype)))
+
+
+def _only(name: str) -> Converter:
+    """Convert a clamp that has one bound."""
+
+    def convert(call: Call) -> Expr:
+        x, bound = call.operand("self"), call[name]
+        if _is_float(call.dtype) and isinstance(bound, int | float):
+            ends = (float(bound), float("inf")) if name == "min" else (float("-inf"), float(bound))
+            return call.emit(relax.op.clip(x, *ends))
+        operator = relax.op.maximum if name == "min" else relax.op.minimum
+        return call.emit(operator(x, call.cast(bound, call.dtype)))
+
+    return convert
+
+
+def _sign(call: Call) -> Expr:
+    x = call["self"]
+    return x if dtype_of(x) == "bool" else call.emit(relax.op.sign(x))
+
+
+def _absolute(call: Call) -> Expr:
+    x = call["self"]
+    return x if dtype_of(x) in ("bool", "uint8") else call.emit(relax.op.abs(x))
+
+
+def _copysign(call: Call) -> Expr:
+    size = call.emit(relax.op.abs(call.operand("self")))
+    is_negative = call.emit(relax.op.less(call.operand("other"), relax.const(0, call.dtype)))
+    return call.emit(relax.op.where(is_negative, call.emit(relax.op.negative(size)), size))
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def _named(table: Mapping[str, Any], *overloads: str) -> dict[str, Any]:
+    """Return a table with each name under each of the overloads."""
+    return {f"{name}.{overload}": converter for name, converter in table.items() for overload in overloads}
+
+
+_UNARY = {
+    name: _unary(getattr(relax.op, name))
+    for name in (
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "rsqrt",
+        "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+    )
+}  # fmt: skip
+
+_ROUNDING = {name: _staircase(getattr(relax.op, name)) for name in ("ceil", "floor", "round", "trunc")}
+
+_BINARY = {
+    "mul": _binary(relax.op.multiply, relax.op.logical_and),
+    "div": _divide,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "fmod": _fmod,
+    "add": _scaled(relax.op.add),
+    "sub": _scaled(relax.op.subtract),
+    "rsub": _scaled(relax.op.subtract, is_reversed=True),
+}
+
+_EXTREMA = {
+    "maximum.default": _extremum(relax.op.maximum, relax.op.logical_or),
+    "minimum.default": _extremum(relax.op.minimum, relax.op.logical_and),
+    "fmax.default": _extremum(relax.op.maximum, relax.op.logical_or, skips_nan=True),
+    "fmin.default": _extremum(relax.op.minimum, relax.op.logical_and, skips_nan=True),
+}
+
+ELEMENTWISE: Mapping[str, Converter] = {
+    **_named(_UNARY | _ROUNDING, "default"),
+    **_named(_BINARY, "Tensor", "Scalar", "default", "Tensor_mode", "Scalar_mode"),
+    **_EXTREMA,
+    "max.other": _EXTREMA["maximum.default"],
+    "min.other": _EXTREMA["minimum.default"],
+    "abs.default": _absolute,
+    "neg.default": _unary(relax.op.negative),
+    "sign.default": _sign,
+    "sgn.default": _sign,
+    "square.default": _unary(relax.op.square),
+    "reciprocal.default": _reciprocal,
+    "log2.default": _logarithm(0.6931471805599453),
+    "log10.default": _logarithm(2.302585092994046),
+    "log1p.default": _log1p,
+    "expm1.default": _expm1,
+    "exp2.default": _exp2,
+    "erfc.default": _erfc,
+    "special_erfc.default": _erfc,
+    "pow.Tensor_Tensor": _power,
+    "pow.Tensor_Scalar": _power,
+    "pow.Scalar": _power,
+    "atan2.default": _binary(relax.op.atan2),
+    "copysign.Tensor": _copysign,
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp,
+    "clamp_min.default": _only("min"),
+    "clamp_min.Tensor": _only("min"),
+    "clamp_max.default": _only("max"),
+    "clamp_max.Tensor": _only("max"),
+}
+"""Converter by name of operator and overload."""

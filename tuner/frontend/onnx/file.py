@@ -1,0 +1,169 @@
+"""Import an ONNX file into Relax through TVM's importer.
+
+A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of
+nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked against onnx's reference and the
+outputs that onnx ships, in tests/tuner/frontend/onnx/test_file.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from tuner.errors import ModelFileError, UnsupportedOperatorError
+from tuner.frontend.emission import PathBuilder
+from tuner.frontend.imported import finish_imported
+from tuner.frontend.model import IRModule, Model
+from tuner.frontend.onnx.external_data import external_bytes, load_external
+from tuner.frontend.onnx.graph import graph_operators, prepare_graph
+from tuner.frontend.onnx.rewrite import OnnxModel
+from tuner.frontend.sandbox import try_import
+
+logger = logging.getLogger(__name__)
+
+_MAX_NAMES = 8
+_MAX_QUOTED = 200
+"""Operators, and characters of each, that a message quotes."""
+
+
+def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
+    """Return the model of a file.
+
+    Args:
+        path: of a file `.onnx`; weights that it keeps in files of their own must lie in its folder.
+        shapes: static shapes by name of input, needed where the file leaves extents open.
+
+        guarded: whether it is first tried in a child process with limits.
+
+    Raises:
+        ModelFileError: the file is missing, or is no ONNX model, or breaks a limit, or names weights that do
+            not lie beside it.
+        UnknownNameError: a shape is given for what is no input.
+        UnsupportedOperatorError: the importer has no such operator, or cannot take one as it is used here.
+        ValueError: an input's extents are open and no shape is given, or the given one does not fit.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+    if guarded:
+        more_bytes = external_bytes(_parse(content, path), path)
+        try_import(f"{__name__}:import_onnx", content, path, shapes=dict(shapes), more_bytes=more_bytes)
+    return import_onnx(content, path, shapes=shapes)
+
+
+def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of a file's bytes; arguments and errors of `load_onnx`."""
+    name = path.name
+    model = _parse(content, path)
+    load_external(model, path)
+    graph = prepare_graph(model, name, shapes)
+    importer = _Importer()
+    module = _import(importer, graph, name)
+    # The importer drops this prefix of torch's exporter from names of parameters.
+    values = {
+        tensor.name.removeprefix("onnx::"): numpy_helper.to_array(tensor)
+        for tensor in graph.graph.initializer
+    }
+    try:
+        return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UnsupportedOperatorError(
+            f"what TVM's ONNX importer made of {name} is no model ({type(error).__name__}: {error}); export "
+            "it again"
+        ) from error
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer, noting the layer of each node and the node it is at."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, keep_params_in_input=True, sanitize=False)
+        self.bb = PathBuilder()
+        self.current_operator = ""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        self.current_operator = op_name
+        node = attrs["tvm_custom"]["name"]
+        with self.bb.layer(_layer(node)):
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            # The importer leaves calls inside their users; here each is bound while its layer is open.
+            is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType | relax.TupleType)
+            return (
+                self.bb.emit(result, _label(node)) if is_tensor and isinstance(result, relax.Call) else result
+            )
+
+
+def _parse(content: bytes, path: Path) -> OnnxModel:
+    """Return the model of a file's bytes, without the weights that it keeps in files of their own."""
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's DecodeError, whose module is private
+        raise ModelFileError(f"{path} is not an ONNX model ({error}); export it again") from error
+    if not model.graph.node:
+        raise ModelFileError(f"{path} holds no operators, so it is empty or no ONNX model; export it again")
+    return model
+
+
+def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
+    known = onnx_frontend._get_convert_map()
+    missing = [operator for operator in graph_operators(graph) if operator not in known]
+    if missing:
+        raise UnsupportedOperatorError(
+            f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "
+            "without it, or decompose it"
+        )
+    opset = max((item.version for item in graph.opset_import if item.domain in ("", "ai.onnx")), default=0)
+    noise = io.StringIO()
+    try:
+        # The importer prints on failure and warns of every renamed tensor.
+        with contextlib.redirect_stdout(noise), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importer.from_onnx(graph.graph, opset)
+    except Exception as error:  # foreign code: any fault of a converter names its operator
+        logger.debug("importer printed: %s", noise.getvalue())
+        raise UnsupportedOperatorError(
+            f"TVM's ONNX importer cannot take operator {_quoted([str(importer.current_operator)])} as {name} "
+            f"uses it ({_first_line(error)[:_MAX_QUOTED]}); export the model with another opset, or "
+            "without it"
+        ) from error
+
+
+def _layer(node: str) -> str:
+    """Return the dotted path of the module that a node's name tells of; empty where it tells of none.
+
+    torch's exporter repeats the name of a container in its items, as in `/head/head.1/Gemm`.
+    """
+    *modules, _ = [part for part in node.split("/") if part] or [""]
+    pairs = itertools.pairwise([*modules, ""])
+    kept = [module for module, inner in pairs if not inner.startswith(f"{module}.")]
+    return ".".join(kept) if node.startswith("/") else ""
+
+
+def _label(node: str) -> str:
+    """Return a node's own name as one that a variable may have."""
+    return re.sub(r"\W+", "_", node.rsplit("/", 1)[-1])
+
+
+def _quoted(operators: Sequence[str]) -> str:
+    """Return names out of a file as a message may quote them: some, not too long, and printable."""
+    names = [name if name.isprintable() else repr(name) for name in operators]
+    more = "" if len(names) <= _MAX_NAMES else f" and {len(names) - _MAX_NAMES} more"
+    return ", ".join(name[:_MAX_QUOTED] for name in names[:_MAX_NAMES]) + more
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

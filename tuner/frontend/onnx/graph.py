@@ -1,0 +1,195 @@
+"""Preprocess an ONNX graph for import: bind static shapes and fold constants.
+
+TVM's importer turns every initialiser into a parameter, and what ONNX computes from constants into operators
+that run each time. So nodes over constants are evaluated here by onnx's own reference, a shape that is known
+becomes a constant, and what the importer takes badly is rewritten. Checked in
+tests/tuner/frontend/onnx/test_graph.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tuner.errors import ModelFileError
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
+from tuner.frontend.shapes import static_shapes
+
+_LARGEST_SHAPE = 1024
+"""Elements above which a constant is taken for a weight, which no shape follows from."""
+
+_RANDOM = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+)
+
+
+def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
+    """Return a copy of the model whose inputs are static, with constants folded and padding explicit.
+
+    Args:
+        model: as it was loaded; its initialisers may be listed as inputs, as old files do.
+        name: of the model, for messages.
+        shapes: wanted shapes by name of input; every symbolic input needs one.
+
+    Raises:
+        ModelFileError: the graph contradicts itself.
+        UnknownNameError: a shape is given for what is no input.
+        ValueError: an input has symbolic extents and no shape is given, or the given one does not fit.
+    """
+    prepared = type(model)()
+    prepared.CopyFrom(model)
+    graph = prepared.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    _bind_shapes(list(graph.input), name, shapes)
+    try:
+        _simplify(prepared)
+    except (
+        Exception
+    ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise ModelFileError(
+            f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"
+        ) from error
+    return prepared
+
+
+def _simplify(model: OnnxModel) -> None:
+    # What a file says of tensors in between and of results may be symbolic: it is inferred anew.
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    shapes_by_name = _infer_shapes(model)
+    while _fold_constants(model, shapes_by_name):
+        shapes_by_name = _infer_shapes(model)
+    simplify_graph(model, shapes_by_name)
+    spell_out_padding(model, shapes_by_name)
+
+
+def graph_operators(model: OnnxModel) -> tuple[str, ...]:
+    """Return the names of the operators that the graph uses, with their domain where it is not ONNX's own."""
+    names = {
+        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        for node in model.graph.node
+    }
+    return tuple(sorted(names))
+
+
+def _bind_shapes(inputs: list[Any], name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    declared = {value.name: _declared_shape(value) for value in inputs}
+    bound = static_shapes(name, declared, shapes)
+    for value in inputs:
+        for dimension, extent in zip(value.type.tensor_type.shape.dim, bound[value.name], strict=True):
+            dimension.Clear()
+            dimension.dim_value = extent
+
+
+def _declared_shape(value: Any) -> tuple[int, ...]:
+    """Return the extents that a file declares, 0 where one is symbolic."""
+    return tuple(int(dimension.dim_value) for dimension in value.type.tensor_type.shape.dim)
+
+
+def _infer_shapes(model: OnnxModel) -> Shapes:
+    """Return the shape of every tensor by name; None where onnx's inference cannot tell.
+
+    Inference reads small constants only, so large ones are handed to it as inputs: it copies what it is
+    given, and can take no more than 2 GiB.
+    """
+    graph = model.graph
+    large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _LARGEST_SHAPE]
+    small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _LARGEST_SHAPE]
+    weights = [helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in large]
+    light = helper.make_model(
+        helper.make_graph(graph.node, "light", [*graph.input, *weights], graph.output, small),
+        opset_imports=list(model.opset_import),
+        # Before version 4 the inference looks for initialisers among the inputs alone.
+        ir_version=max(model.ir_version, 4),
+        functions=list(model.functions),
+    )
+    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    constants = {tensor.name: tuple(tensor.dims) for tensor in small}
+    return {value.name: _known_shape(value) for value in values} | constants
+
+
+def _fold_constants(model: OnnxModel, shapes: Shapes) -> bool:
+    """Evaluate every node whose inputs, or whose input's shape, are known; return whether there was one."""
+    graph = model.graph
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    folded: dict[str, np.ndarray] = {}
+    kept = []
+    for node in graph.node:
+        results = _evaluate(node, values, shapes, model)
+        if results is None:
+            kept.append(node)
+        values |= results or {}
+        folded |= results or {}
+    if not folded:
+        return False
+    used = {name for node in kept for name in _names_used(node)} | {output.name for output in graph.output}
+    unused = [index for index, tensor in enumerate(graph.initializer) if tensor.name not in used]
+    for index in reversed(unused):
+        del graph.initializer[index]
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in folded.items() if name in used
+    )
+    del graph.node[:]
+    graph.node.extend(kept)
+    return True
+
+
+def _evaluate(
+    node: OnnxNode,
+    values: Mapping[str, np.ndarray],
+    shapes: Shapes,
+    model: OnnxModel,
+) -> dict[str, np.ndarray] | None:
+    """Return the node's outputs by name, or None where they are known only when the model runs."""
+    if node.op_type == "Shape" and not node.attribute and shapes.get(node.input[0]) is not None:
+        return {node.output[0]: np.array(shapes[node.input[0]], dtype="int64")}
+    if node.op_type in _RANDOM or any(attribute.HasField("g") for attribute in node.attribute):
+        return None
+    if any(name and name not in values for name in node.input):
+        return None
+    evaluator = ReferenceEvaluator(_single_node_model(node, model))
+    results = evaluator.run(None, {name: values[name] for name in node.input if name})
+    return dict(zip(node.output, map(np.asarray, results), strict=True))
+
+
+def _single_node_model(node: OnnxNode, model: OnnxModel) -> OnnxModel:
+    inputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.input) if name]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = helper.make_graph([node], "constant", inputs, outputs)
+    return helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+
+
+def _known_shape(value: Any) -> tuple[int, ...] | None:
+    dimensions = value.type.tensor_type.shape.dim
+    if not value.type.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in dimensions):
+        return None
+    return tuple(int(dimension.dim_value) for dimension in dimensions)
+
+
+def _names_used(node: OnnxNode) -> tuple[str, ...]:
+    """Return every name a node reads, also inside the graphs of its branches."""
+    inner = [
+        name
+        for attribute in node.attribute
+        if attribute.HasField("g")
+        for branch in attribute.g.node
+        for name in _names_used(branch)
+    ]
+    return (*node.input, *inner)

@@ -1,0 +1,134 @@
+"""Rewrite operators that TVM's ONNX importer mishandles into ones that it imports correctly.
+
+Sums become additions, PRelu two sides, and `auto_pad` explicit padding, which the importer would hide in a
+kernel; dropout and identities go; and nodes without a name get one. Checked in
+tests/tuner/frontend/onnx/test_graph.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from onnx import helper
+
+OnnxModel: TypeAlias = Any
+"""An `onnx.ModelProto`; its types are generated and not known to the type checker."""
+
+OnnxNode: TypeAlias = Any
+"""An `onnx.NodeProto`."""
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...] | None]
+"""Shapes by name of tensor; None, or no entry, where one is not known."""
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Key of the metadata of a node under which torch's exporter notes the modules around it."""
+
+
+def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
+    """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
+    graph = model.graph
+    outputs = {output.name for output in graph.output}
+    renamed: dict[str, str] = {}
+    nodes = []
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)
+        if node.op_type in ("Dropout", "Identity") and node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+        elif node.op_type == "Sum" and len(node.input) > 1:
+            nodes.extend(_additions(node))
+        elif node.op_type == "PRelu":
+            _spread_slope(node, model, shapes)
+            nodes.extend(_two_sides(node))
+        else:
+            nodes.append(node)
+    for node in nodes:
+        node.name = _scoped_name(node) or node.name or node.output[0]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def spell_out_padding(model: OnnxModel, shapes: Shapes) -> None:
+    """Replace `auto_pad = SAME_UPPER | SAME_LOWER | VALID` by `pads`, where the input's shape is known."""
+    for node in model.graph.node:
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        rule = attributes.get("auto_pad", b"NOTSET").decode()
+        shape = shapes.get(node.input[0]) if node.input else None
+        if rule == "NOTSET" or shape is None or node.op_type not in ("Conv", "MaxPool", "AveragePool"):
+            continue
+        kernel = attributes.get("kernel_shape") or (shapes[node.input[1]] or ())[2:]
+        pads = _pads(rule, shape[2:], tuple(kernel), attributes)
+        remaining = [a for a in node.attribute if a.name not in ("auto_pad", "pads")]
+        del node.attribute[:]
+        node.attribute.extend([*remaining, helper.make_attribute("pads", pads)])
+
+
+def _scoped_name(node: OnnxNode) -> str:
+    """Return `/path/of/module/operator` from the scopes that torch's newer exporter notes; empty without.
+
+    It writes the path of every enclosing module and then the operator, as a list: `['', 'h', 'h.0', 'add']`.
+    """
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES:
+            *modules, operator = re.findall(r"'([^']*)'", entry.value) or [""]
+            innermost = modules[-1] if modules else ""
+            return f"/{innermost}/{operator}" if innermost else ""
+    return ""
+
+
+def _additions(node: OnnxNode) -> list[OnnxNode]:
+    """Return the additions, from the left, that a sum of several tensors stands for."""
+    partial = [f"{node.output[0]}/partial{index}" for index in range(1, len(node.input) - 1)]
+    results = [*partial, node.output[0]]
+    lefts = [node.input[0], *partial]
+    return [
+        helper.make_node("Add", [left, right], [result], name=node.name)
+        for left, right, result in zip(lefts, node.input[1:], results, strict=True)
+    ]
+
+
+def _spread_slope(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
+    """Give a slope of PRelu-6, one per channel, the axes by which it broadcasts as later versions ask for."""
+    graph, slope = model.graph, node.input[1]
+    version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
+    shape = shapes.get(node.input[0])
+    for tensor in graph.initializer:
+        if version < 7 and tensor.name == slope and shape is not None and len(tensor.dims) == 1:
+            tensor.dims.extend([1] * (len(shape) - 2))
+
+
+def _two_sides(node: OnnxNode) -> list[OnnxNode]:
+    """Return `relu(x) - slope · relu(-x)`, which has a gradient and takes any slope that broadcasts."""
+    x, slope = node.input
+    positive, flipped, negative, scaled = (
+        f"{node.output[0]}/{part}" for part in ("pos", "flip", "neg", "scaled")
+    )
+    return [
+        helper.make_node("Relu", [x], [positive], name=node.name),
+        helper.make_node("Neg", [x], [flipped], name=node.name),
+        helper.make_node("Relu", [flipped], [negative], name=node.name),
+        helper.make_node("Mul", [negative, slope], [scaled], name=node.name),
+        helper.make_node("Sub", [positive, scaled], [node.output[0]], name=node.name),
+    ]
+
+
+def _pads(
+    rule: str, extents: tuple[int, ...], kernel: tuple[int, ...], attributes: Mapping[str, Any]
+) -> list[int]:
+    """Return padding before each axis and then after each, by ONNX's rule for Conv-11 and MaxPool-12."""
+    axes = range(len(extents))
+    strides = attributes.get("strides") or [1 for _ in axes]
+    dilations = attributes.get("dilations") or [1 for _ in axes]
+    if rule == "VALID":
+        return [0 for _ in axes] * 2
+    totals = [
+        max(
+            0,
+            (-(-extents[i] // strides[i]) - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - extents[i],
+        )
+        for i in axes
+    ]
+    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return small + large if rule == "SAME_UPPER" else large + small

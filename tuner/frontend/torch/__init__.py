@@ -1,0 +1,1 @@
+"""Programs of torch into Relax: modules, and files of `torch.export` that are read without running code."""

@@ -1,0 +1,398 @@
+"""Import an exported torch program into Relax, operator by operator.
+
+What depends on no input and no weight is computed by torch here, once: masks, positions, tables. Every
+other operator goes through a converter of `tuner.frontend.converters`, and what that gives is compared with
+the type and shape that `torch.export` noted for it, so that the first operator that is converted wrongly is
+named, with the line of source that it comes from. Values are compared later, on inputs (`reference`).
+Layers come from the module stack that `torch.export` notes. Checked in
+tests/tuner/frontend/torch/test_importer.py and test_program.py.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from tvm import relax
+
+from tuner.errors import UnsupportedOperatorError
+from tuner.frontend.converters import COMPLEX, CONVERTERS, Call, Converter, is_complex
+from tuner.frontend.converters.call import dtype_name
+from tuner.frontend.emission import PathBuilder
+from tuner.frontend.imported import finish_imported
+from tuner.frontend.model import IRModule, Model
+from tuner.frontend.torch.decomposition import has_converter
+from tuner.frontend.torch.source import layer_of, place_of
+
+_LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+"""Kinds of inputs of an exported program that are tensors of the module."""
+
+_MAX_COMPUTED_BYTES = 64 << 20
+"""Size of a tensor up to which it is computed here; larger ones are made when the model runs."""
+
+_MAX_UNIFORM_BYTES = 1 << 16
+"""Size of a tensor of equal numbers up to which it is kept as such."""
+
+_UNIFORM = {"zeros": 0, "ones": 1, "empty": 0}
+"""Number that a creation fills a tensor with, by the start of its name less `new_`; empty ones hold any."""
+
+_FILLED = ("full", "full_like", "new_full")
+
+_NUMPY_TYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+"""Types of tensors that NumPy has too."""
+
+
+def import_program(program: torch.export.ExportedProgram, name: str) -> Model:
+    """Return the model of a program that `decompose` returned.
+
+    Raises:
+        UnsupportedOperatorError: an operator has no converter, or is converted wrongly; names the first.
+    """
+    _require_numpy_types(program, name)
+    importer = _Importer(program, name)
+    module = importer.translate()
+    model = finish_imported(
+        name,
+        module,
+        importer.num_inputs,
+        values=importer.values,
+        paths=importer.builder.paths,
+        tied=importer.tied,
+    )
+    return replace(model, untrained=frozenset(model.parameter_names) - importer.trained)
+
+
+def translate_nodes(program: torch.export.ExportedProgram) -> tuple[tuple[torch.fx.Node, ...], IRModule]:
+    """Return the nodes of a program that were converted, and a module that returns what each became.
+
+    The module takes the inputs and then every tensor of the program, under its own name.
+    """
+    importer = _Importer(program, "the program")
+    module = importer.translate(returns_nodes=True)
+    return tuple(importer.tensor_nodes()), module
+
+
+class _Values(dict[torch.fx.Node, Any]):
+    """What each node became; what is known becomes a constant when something asks for it."""
+
+    def __init__(self, known: Mapping[torch.fx.Node, Any], builder: PathBuilder) -> None:
+        super().__init__()
+        self._known = known
+        self._builder = builder
+
+    def __missing__(self, node: torch.fx.Node) -> Any:
+        """Make a constant of what a node is known to give."""
+        found = _constant(self._known[node], self._builder)
+        self[node] = found
+        return found
+
+
+class _Importer:
+    """Converts a program, and satisfies `ImporterView` for its converters."""
+
+    def __init__(self, program: torch.export.ExportedProgram, name: str) -> None:
+        self.program = program
+        self.name = name
+        self.builder = PathBuilder()
+        self.computed: dict[torch.fx.Node, Any] = {}
+        self.env = _Values(self.computed, self.builder)
+        self.num_inputs = 0
+        names_by_tensor: dict[object, list[str]] = {}
+        for parameter, tensor in program.state_dict.items():
+            names_by_tensor.setdefault(_identity(tensor), []).append(parameter)
+        self.tied = tuple(tuple(names) for names in names_by_tensor.values() if len(names) > 1)
+        self.values: dict[str, np.ndarray] = {}
+        self.trained: set[str] = set()
+
+    def known(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """Return what a node gives if that depends on no input and no weight."""
+        return self.computed.get(node)
+
+    def translate(self, *, returns_nodes: bool = False) -> IRModule:
+        """Return the module whose `main` takes the inputs and then the lifted tensors, by their own names.
+
+        Args:
+            returns_nodes: whether it returns every tensor that a node gives, in place of the program's own.
+
+        Raises:
+            UnsupportedOperatorError: an operator has no converter, or is converted wrongly.
+        """
+        parameters = self._bind_placeholders()
+        with self.builder.function("main", parameters):
+            with self.builder.dataflow():
+                outputs = self._translate_nodes()
+                if returns_nodes:
+                    outputs = [self.env[node] for node in self.tensor_nodes()]
+                is_one = len(outputs) == 1 and not returns_nodes
+                result = self.builder.emit_output(outputs[0] if is_one else relax.Tuple(outputs))
+            self.builder.emit_func_output(result)
+        return self.builder.get()
+
+    def tensor_nodes(self) -> list[torch.fx.Node]:
+        """Return the nodes that were converted to a tensor, in order."""
+        return [
+            node
+            for node in self.program.graph.nodes
+            if node.op == "call_function"
+            and node not in self.computed
+            and isinstance(node.meta.get("val"), torch.Tensor)
+            and node in self.env
+        ]
+
+    def _bind_placeholders(self) -> list[Any]:
+        """Give every placeholder its variable, and return the parameters of `main` in order."""
+        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        first_name = {name: names[0] for names in self.tied for name in names}
+        inputs: list[Any] = []
+        variables: dict[str, Any] = {}
+        for spec in self.program.graph_signature.input_specs:
+            node = nodes[spec.arg.name]
+            if spec.kind in _LIFTED:
+                name = first_name.get(spec.target, spec.target)
+                tensor = _tensor(self.program, spec)
+                variables.setdefault(name, _variable(name, tensor))
+                self.env[node] = variables[name]
+                self.values[name] = tensor.detach().cpu().numpy()
+                if spec.kind is InputKind.PARAMETER and tensor.requires_grad:
+                    self.trained.add(name)
+                if _never_changes(spec, tensor):
+                    self._compute(node, tensor.detach().cpu())
+            elif spec.kind is not InputKind.USER_INPUT:
+                raise UnsupportedOperatorError(
+                    f"{self.name} takes {spec.arg.name}, which is no tensor ({spec.kind.name.lower()}), but "
+                    "only tensors can be handed to a compiled program; leave it out"
+                )
+            elif isinstance(spec.arg, TensorArgument):
+                value = node.meta["val"]
+                self.env[node] = _variable(spec.arg.name, value)
+                inputs.append(self.env[node])
+                if not value.numel():
+                    self._compute(node, torch.empty(value.shape, dtype=value.dtype))
+        self.num_inputs = len(inputs)
+        return [*inputs, *variables.values()]
+
+    def _compute(self, node: torch.fx.Node, value: Any) -> None:
+        self.env.pop(node, None)
+        self.computed[node] = value
+
+    def _translate_nodes(self) -> list[Any]:
+        """Emit what the user's function returns, flattened, and every node that it needs.
+
+        What only an assertion reads is left out: shapes hold, and a compiled program does not check values.
+        """
+        wanted = _results(self.program)
+        needed = _needed(wanted)
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder" or node not in needed:
+                continue
+            if node.op != "call_function":
+                raise UnsupportedOperatorError(
+                    f"{self.name} holds a sub-graph {node.target}, as control flow does, but only data flow "
+                    "can be partitioned; write it without torch.cond and its like"
+                )
+            with self.builder.layer(layer_of(node)), self._refusing(node):
+                self._translate(node)
+        return [self.env[node] for node in wanted]
+
+    def _translate(self, node: torch.fx.Node) -> None:
+        """Compute a node here if nothing that changes goes into it, or else emit what it computes."""
+        target: Any = node.target
+        found = self._computed(node)
+        if found is not None:
+            self.computed[node] = found
+            return
+        if target is operator.getitem:
+            source, index = node.args
+            converted = self.env[source][index]  # type: ignore[index]  # a node's own arguments are
+        elif has_converter(target):
+            converted = _converter(node)(Call(node, self))
+        elif _is_random(target):
+            raise ValueError("it draws random numbers")
+        else:
+            raise ValueError("it has no converter")
+        _require_noted(node, converted)
+        self.env[node] = converted
+
+    def _computed(self, node: torch.fx.Node) -> Any:
+        """Return what a node gives if that depends on no input and no weight; None where it does."""
+        target: Any = node.target
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            if not all(isinstance(extent, int) for extent in value.shape):
+                raise ValueError("its shape depends on values that are known only when the model runs")
+            if not value.numel():
+                return torch.empty(value.shape, dtype=value.dtype)
+            number = _filling(node)
+            if number is not None:
+                return torch.full((), number, dtype=value.dtype).expand(value.shape)
+        if any(each not in self.computed for each in node.all_input_nodes):
+            return None
+        if target is not operator.getitem and not _is_computable(target):
+            return None
+        if isinstance(value, torch.Tensor) and value.numel() * value.element_size() > _MAX_COMPUTED_BYTES:
+            return None
+        arguments, keywords = torch.fx.node.map_arg((node.args, node.kwargs), self.computed.__getitem__)
+        with torch.no_grad():
+            return target(*arguments, **_on_cpu(keywords))
+
+    @contextmanager
+    def _refusing(self, node: torch.fx.Node) -> Iterator[None]:
+        """Turn whatever a converter raises into an error that names the operator, its line and a remedy."""
+        try:
+            yield
+        except Exception as error:  # TVM and torch raise what they happen to raise
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            remedy = "" if ";" in reason else "; write that line in other operators"
+            raise UnsupportedOperatorError(
+                f"{self.name} cannot be imported: {place_of(node)} is the first that cannot be converted, "
+                f"because {reason}{remedy}"
+            ) from error
+
+
+def _results(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """Return the nodes of what the user's function returns, flattened."""
+    (output,) = program.graph.find_nodes(op="output")
+    kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = program.graph_signature.output_specs
+    found = [node for node, spec in zip(output.args[0], specs, strict=True) if spec.kind in kinds]
+    return [node for node in found if isinstance(node, torch.fx.Node)]
+
+
+def _needed(results: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return the nodes that results depend on, and the results."""
+    found: set[torch.fx.Node] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return found
+
+
+def _converter(node: torch.fx.Node) -> Converter:
+    """Return the converter of a call.
+
+    Raises:
+        ValueError: it has none for complex numbers.
+    """
+    name = str(node.target.__name__)  # type: ignore[union-attr]  # of a call
+    table = COMPLEX if is_complex(node) else CONVERTERS
+    if name not in table:
+        raise ValueError(
+            "it has no converter for complex numbers" if name in CONVERTERS else "it has no converter"
+        )
+    return table[name]
+
+
+def _is_computable(target: Any) -> bool:
+    """Say whether an operator gives the same whenever it is given the same, and changes nothing."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not _is_random(target) and not target._schema.is_mutable
+
+
+def _is_random(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _filling(node: torch.fx.Node) -> Any:
+    """Return the number that a creation fills its tensor with, whatever it is made like; None for others."""
+    target: Any = node.target
+    if getattr(target, "namespace", "") != "aten":
+        return None
+    name = target.__name__.partition(".")[0]
+    if name in _FILLED:
+        number = node.args[1] if len(node.args) > 1 else node.kwargs.get("fill_value")
+        return number if isinstance(number, bool | int | float) else None
+    return _UNIFORM.get(name.removeprefix("new_").removesuffix("_like").partition("_")[0])
+
+
+def _on_cpu(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords with the device on which constants are computed."""
+    return {
+        name: torch.device("cpu") if name == "device" and value is not None else value
+        for name, value in keywords.items()
+    }
+
+
+def _constant(value: Any, builder: PathBuilder) -> Any:
+    """Return what torch computed as constants; large ones of equal numbers are made when the model runs."""
+    if not isinstance(value, torch.Tensor):
+        return [_constant(item, builder) for item in value] if isinstance(value, list | tuple) else value
+    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    dtype = dtype_name(value.dtype)
+    is_uniform = value.numel() > 1 and not any(value.stride())
+    if is_uniform and value.numel() * value.element_size() > _MAX_UNIFORM_BYTES:
+        number = value.flatten()[:1].reshape(()).numpy()
+        return builder.emit(relax.op.full(list(value.shape), relax.const(number, dtype), dtype))
+    return relax.const(value.detach().contiguous().numpy(), dtype)
+
+
+def _require_noted(node: torch.fx.Node, converted: Any) -> None:
+    """Require of what was converted the type and shape that `torch.export` noted.
+
+    Raises:
+        ValueError: it has others; says which.
+    """
+    noted = node.meta.get("val")
+    pairs: list[tuple[Any, Any]] = (
+        list(zip(noted, converted, strict=False)) if isinstance(noted, list | tuple) else [(noted, converted)]
+    )
+    for wanted, got in pairs:
+        if isinstance(wanted, torch.Tensor) and got is not None:
+            wanted = torch.view_as_real(wanted.resolve_conj()) if wanted.is_complex() else wanted
+            expected = f"{dtype_name(wanted.dtype)}{tuple(wanted.shape)}"
+            found = f"{got.ty.dtype.dtype}{tuple(int(extent) for extent in got.ty.shape)}"
+            if found != expected:
+                raise ValueError(f"its converter gives {found} where torch gives {expected}")
+
+
+def _variable(name: str, tensor: torch.Tensor) -> Any:
+    return relax.Var(name, relax.TensorType(list(tensor.shape), dtype_name(tensor.dtype)))
+
+
+def _never_changes(spec: Any, tensor: torch.Tensor) -> bool:
+    """Say whether a tensor of a module is one of whole numbers, or a number that stands in its code."""
+    if not tensor.is_floating_point():
+        return True
+    return spec.kind is InputKind.CONSTANT_TENSOR and tensor.numel() <= 1
+
+
+def _require_numpy_types(program: torch.export.ExportedProgram, name: str) -> None:
+    for tensor_name, tensor in program.state_dict.items():
+        if tensor.dtype not in _NUMPY_TYPES:
+            raise UnsupportedOperatorError(
+                f"{tensor_name} of {name} is of type {tensor.dtype}, which cannot be handed to TVM; convert "
+                "the module by .float() or .half()"
+            )
+
+
+def _tensor(program: torch.export.ExportedProgram, spec: Any) -> torch.Tensor:
+    if spec.kind is not InputKind.CONSTANT_TENSOR and spec.target in program.state_dict:
+        return program.state_dict[spec.target]
+    constant = program.constants[spec.target]  # constants, and buffers that are not saved
+    assert isinstance(constant, torch.Tensor)
+    return constant
+
+
+def _identity(tensor: torch.Tensor) -> object:
+    """Return what is equal for two names of one tensor alone."""
+    empty = tensor.numel() == 0
+    return id(tensor) if empty else (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)

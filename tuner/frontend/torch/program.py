@@ -1,0 +1,288 @@
+"""Load a torch program: an exported file, or a module returned by a user's function.
+
+Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own
+is code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs.
+What torch says while it exports is kept back: what went wrong comes as an error. Checked in
+tests/tuner/frontend/torch/test_program.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
+from tuner.frontend.model import Model
+from tuner.frontend.pipeline_marks import marked_cuts
+from tuner.frontend.sandbox import try_import
+from tuner.frontend.torch.decomposition import decompose, require_shapes
+from tuner.frontend.torch.exported_program import load_program
+from tuner.frontend.torch.importer import import_program
+from tuner.frontend.torch.reference import TorchReference
+
+_UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
+
+_EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
+"""Loggers that repeat, over many lines, what an export that fails raises."""
+
+
+def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
+    """Return the model of a file that `torch.export.save` wrote. No code that stands in it is run.
+
+    Args:
+        path: of the file.
+        shapes: static shapes by name of input.
+        guarded: whether it is first tried in a child process with limits.
+
+    Raises:
+        ModelFileError: the file is missing, or holds no exported program, or breaks a limit.
+        UnsupportedOperatorError: the importer has no such operator.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+    if guarded:
+        try_import(f"{__name__}:import_exported", content, path, shapes=dict(shapes))
+    return import_exported(content, path, shapes=shapes)
+
+
+def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of bytes that `torch.export.save` wrote; arguments and errors of `load_exported`."""
+    try:
+        with quiet_export():
+            program = load_program(content)
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(f"{path}: {error}") from error
+    except Exception as error:  # torch raises what the archive and its parts happen to raise
+        raise ModelFileError(
+            f"{path} is not an exported torch program ({_first_line(error)}); write it with "
+            "torch.export.save, with this version of torch"
+        ) from error
+    decomposed = _decomposed(program, path.name, shapes)
+    model = import_program(decomposed, path.name)
+    arguments, keywords = _example_inputs(program)
+    if keywords:
+        return replace(model, notes=(*model.notes, _UNCOMPARED))
+    return _with_reference(
+        model,
+        TorchReference(
+            module=program.module(check_guards=False),
+            examples=arguments,
+            program=decomposed,
+            mode="export",
+        ),
+    )
+
+
+def _example_inputs(program: torch.export.ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return inputs of the program's shapes, all zeros: those that a file holds are not read."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    leaves = [
+        torch.zeros([_extent(extent) for extent in value.shape], dtype=value.dtype)
+        if isinstance(value := nodes[spec.arg.name].meta.get("val"), torch.Tensor)
+        else getattr(spec.arg, "value", value)
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    arguments, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(arguments), dict(keywords)
+
+
+def _extent(extent: int | torch.SymInt) -> int:
+    """Return a number for an extent; any number for an open one."""
+    return extent if isinstance(extent, int) else 2
+
+
+def warm_up() -> None:
+    """Import what torch imports only when it first exports a program: for the server of `sandbox`."""
+    import_module(torch.nn.Linear(1, 1), (torch.zeros(1, 1),), "warm-up")
+
+
+def load_function(location: str, function: str, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of a function that returns a torch module and example inputs.
+
+    This runs the user's own code, as importing it in Python would.
+
+    Args:
+        location: an importable module, such as `package.module`, or a path `folder/file.py`.
+        function: its name; it takes nothing and returns `(module, inputs)`.
+
+    Raises:
+        ModelFileError: the function does not return a torch module and a sequence of tensors.
+        UnknownNameError: there is no such module or function.
+        UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
+    """
+    module, inputs = build_torch_module(location, function)
+    return import_module(module, inputs, f"{location}:{function}", shapes=shapes)
+
+
+def build_torch_module(
+    location: str, function: str, *, seed: int = 0
+) -> tuple[torch.nn.Module, Sequence[torch.Tensor]]:
+    """Return the torch module and the example inputs that a user's function makes.
+
+    This runs the user's own code; arguments are those of `load_function`. The seed is torch's while it runs.
+
+    Raises:
+        ModelFileError: the function fails, or does not return a torch module and a sequence of tensors.
+        UnknownNameError: there is no such module or function.
+    """
+    name = f"{location}:{function}"
+    build = getattr(_load_python(location), function, None)
+    if not callable(build):
+        raise UnknownNameError(
+            f"{location} has no function {function!r}; name one that returns (module, inputs)"
+        )
+    try:
+        # Weights that the function draws are the same in every process and on every day.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            built = build()
+    except Exception as error:  # foreign code: the user's own function
+        raise ModelFileError(
+            f"{name} failed ({_first_line(error)}); it must take nothing and return a torch module and a "
+            "tuple of example inputs"
+        ) from error
+    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
+        raise ModelFileError(
+            f"{name} returned {type(built).__name__}, but it must return a torch module and a tuple of "
+            "example inputs"
+        )
+    return built
+
+
+def import_module(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    name: str,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Model:
+    """Return the model of a torch module, exported for the shapes of its example inputs and for inference.
+
+    Sub-modules that `cut_pipeline_stage` marked are its cuts. Dropout is left out and batch normalisation
+    uses its running statistics, as `module.eval()` has it.
+
+    Raises:
+        UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
+    """
+    was_training = module.training
+    try:
+        with quiet_export():
+            examples = pytree.tree_map(_own_memory, tuple(inputs))
+            program = torch.export.export(module.eval(), examples, strict=False)
+    except Exception as error:  # foreign code: torch traces the module by running it
+        raise UnsupportedOperatorError(
+            f"torch.export cannot trace {name} ({_first_line(error)}); see that its control flow does not "
+            "depend on values of tensors"
+        ) from error
+    finally:
+        module.train(was_training)
+    program = _decomposed(program, name, shapes or {})
+    model = _with_reference(
+        import_program(program, name),
+        TorchReference(module=module, examples=tuple(inputs), program=program),
+    )
+    return replace(model, cuts=marked_cuts(module))
+
+
+def _own_memory(example: Any) -> Any:
+    """Return a tensor that is no view: of one, and of what it views, an export would leave extents open."""
+    is_view = isinstance(example, torch.Tensor) and example._is_view()
+    return example.clone() if is_view else example
+
+
+def _with_reference(model: Model, reference: TorchReference) -> Model:
+    """Return the model with what it is compared with; whole numbers reach as far as in the examples."""
+    return replace(model, inputs=reference.with_ranges(model.inputs), reference=reference)
+
+
+def _decomposed(
+    program: torch.export.ExportedProgram, name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> torch.export.ExportedProgram:
+    """Return the program for fixed shapes, in operators that have converters; errors of `decompose`.
+
+    Raises:
+        UnsupportedOperatorError: torch cannot trace it again.
+    """
+    require_shapes(program, name, shapes)
+    try:
+        with quiet_export():
+            return decompose(program, name, shapes=shapes)
+    except Exception as error:  # foreign code: torch traces the program again
+        raise UnsupportedOperatorError(
+            f"torch cannot take {name} apart into simpler operators ({_first_line(error)}); export it again, "
+            "for fixed shapes"
+        ) from error
+
+
+def _load_python(location: str) -> ModuleType:
+    """Return the module that an importable name or a path of a Python file names.
+
+    As for `python -m` and `python FILE`, the working folder or the file's own is searched first.
+    """
+    if not location.endswith(".py"):
+        try:
+            with _searched_first(Path.cwd()):
+                return importlib.import_module(location)
+        except ModuleNotFoundError as error:
+            if error.name is None or not location.startswith(error.name):
+                raise  # the module exists, and misses one of its own
+            raise UnknownNameError(
+                f"there is no Python module {location!r}; check the name and PYTHONPATH"
+            ) from error
+    path = Path(location)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ModelFileError(f"cannot read {location}: there is no such file; check the path")
+    module = importlib.util.module_from_spec(spec)
+    with _searched_first(path.resolve().parent):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _searched_first(folder: Path) -> Iterator[None]:
+    """Let imports find what lies in the folder."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Keep back what torch itself says while it exports: what went wrong comes as an error."""
+    loggers = [logging.getLogger(name) for name in _EXPORT_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        # It also prints the graph so far.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

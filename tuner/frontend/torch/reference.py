@@ -1,0 +1,327 @@
+"""The user's own torch program, run by torch: the reference for the imported model.
+
+Outputs, losses and gradients come from the module itself, by torch's operators and autograd alone. Inputs are
+drawn like its examples; where the module refuses them, or they give it no numbers, the examples are taken.
+Where an import is wrong, the exported graph is run node by node beside the imported one, and the first
+operator that differs in value is named; types and shapes were compared in the import. Checked in
+tests/tuner/frontend/torch/test_reference.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as pytree
+
+from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
+from tuner.frontend.torch.importer import translate_nodes
+from tuner.frontend.torch.source import place_of
+from tuner.frontend.torch.training import in_mode, observe_training
+from tuner.graph.structure import Structure
+from tuner.numerical_error import compare_tensor
+
+_CHUNK = 1 << 24
+"""Bytes of a tensor that are hashed at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchReference:
+    """A torch module; satisfies `Reference`.
+
+    Attributes:
+        module: the user's own; it is left in the mode that it is in, with the buffers that it has.
+        examples: its inputs, as the user gave them.
+        program: the export that was imported.
+        mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
+    """
+
+    module: torch.nn.Module
+    examples: tuple[Any, ...]
+    program: torch.export.ExportedProgram
+    mode: str = "eval"
+
+    @property
+    def label(self) -> str:
+        """Who runs the program."""
+        return "torch-reference"
+
+    def fingerprint(self, model: Model) -> str:
+        """Name the module's code and weights, its exported graph, and what was imported."""
+        digest = hashlib.sha256(torch.__version__.encode())
+        digest.update(Structure(model.module).fingerprint.encode())
+        digest.update(str(self.program.graph_module.code).encode())
+        for path in self._sources():
+            digest.update(path.read_bytes())
+        for name, example in sorted(self._examples().items()):
+            digest.update(f"{name} {example.dtype} {example.shape}".encode())
+            _hash_array(digest, example)
+        hashed: set[int] = set()
+        for name, array in [*sorted(model.parameters.items()), *sorted(self._state().items())]:
+            address = array.__array_interface__["data"][0]
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            if address not in hashed:  # The import shares the memory of most tensors.
+                hashed.add(address)
+                _hash_array(digest, array)
+        return digest.hexdigest()[:32]
+
+    def with_ranges(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+        """Return inputs whose whole numbers reach to the examples', where the program does not bound them."""
+        largest = {
+            name: int(example.max()) + 1
+            for name, example in self._examples().items()
+            if example.size and np.issubdtype(example.dtype, np.integer)
+        }
+        unknown = InputSpec.__dataclass_fields__["high"].default
+        return tuple(
+            replace(spec, high=max(unknown, largest.get(spec.name, unknown)))
+            if spec.high == unknown
+            else spec
+            for spec in inputs
+        )
+
+    def draw(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
+        """Return inputs by name that the module gives numbers for, and those numbers.
+
+        Inputs are drawn; where the module takes none of those, they are the user's examples.
+
+        Raises:
+            TunerError: it gives none for either.
+        """
+        rng = np.random.default_rng([seed, 2])
+        examples = self._examples()
+        drawn = {spec.name: _drawn(spec, examples.get(spec.name), rng) for spec in inputs}
+        own = {
+            spec.name: examples[spec.name]
+            for spec in inputs
+            if spec.name in examples and examples[spec.name].shape == spec.shape
+        }
+        reason = ""
+        for candidate in (drawn, drawn | own):
+            try:
+                found = self.outputs(candidate)
+            except Exception as error:  # foreign code: the user's own module
+                reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+                continue
+            if not any(np.isnan(array.astype(np.float64)).any() for array in found):
+                return candidate, found
+            reason = "its outputs hold NaN"
+        raise TunerError(
+            f"{type(self.module).__name__} gives no numbers under torch for its example inputs ({reason}), "
+            "so that its import cannot be compared; give example inputs that it works for"
+        )
+
+    def own(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]] | None:
+        """Return the user's examples, with labels that are drawn, and what the module gives for them.
+
+        None for a program from a file, whose examples are not read, where the examples are of other shapes,
+        and where the module gives no numbers for them.
+        """
+        rng = np.random.default_rng([seed, 3])
+        examples, names = self._examples(), self._input_names()
+        shapes = {name: example.shape for name, example in examples.items()}
+        fits = all(shapes.get(spec.name) == spec.shape for spec in inputs if spec.name in names)
+        if self.mode == "export" or not fits:
+            return None
+        values = {spec.name: examples.get(spec.name, _drawn(spec, None, rng)) for spec in inputs}
+        try:
+            found = self.outputs(values)
+        except Exception:  # foreign code: the user's own module, in another mode than it was traced in
+            return None
+        return None if any(np.isnan(array.astype(np.float64)).any() for array in found) else (values, found)
+
+    def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return what the module gives in the reference's mode, flattened; a loss comes before its logits."""
+        with self._call() as call, torch.no_grad():
+            found = _tensors(call(*self._arguments(inputs)))
+            loss = [_loss(found, inputs)] if len(inputs) > len(self._input_names()) else []
+            return tuple(_array(tensor) for tensor in (*loss, *found))
+
+    def gradients(
+        self, model: Model, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the loss in the reference's mode, and every trained weight's gradient by name.
+
+        A weight that the loss does not depend on has a gradient of zeros. `.grad` is left alone.
+        """
+        groups = self._trained(model)
+        weights = [weight for group in groups.values() for weight in group]
+        with self._call() as call, torch.enable_grad():
+            loss = _loss(_tensors(call(*self._arguments(inputs))), inputs)
+            found = (
+                torch.autograd.grad(loss, weights, allow_unused=True)
+                if loss.requires_grad and weights
+                else [None] * len(weights)
+            )
+        gradient_of = {
+            id(weight): torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(weights, found, strict=True)
+        }
+        return _array(loss), {
+            name: _array(torch.stack([gradient_of[id(weight)] for weight in group]).sum(0))
+            for name, group in groups.items()
+        }
+
+    def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
+        """Return the reference in the mode that is compared, and a sentence on what training leaves out.
+
+        Raises:
+            UnsupportedOperatorError: a function has a backward of its own, which the export loses.
+        """
+        if self.mode == "export":
+            return self, ()
+        behaviour = observe_training(self.module, self.examples)
+        if behaviour.own_backwards:
+            raise UnsupportedOperatorError(
+                f"the model has a backward of its own ({'; '.join(behaviour.own_backwards)}), which its "
+                "program does not hold, so that its gradients would be wrong; write its forward in operators "
+                "that autograd differentiates, or tune it with --infer"
+            )
+        if not behaviour.differences:
+            return replace(self, mode="train"), ()
+        return self, (
+            f"while training the model also has {'; '.join(behaviour.differences)}: it is tuned, and its "
+            "loss and gradients are compared, as in eval mode",
+        )
+
+    def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
+        """Name the first operator that the import has wrong, with its layer; empty if each is right."""
+        nodes, module = translate_nodes(self.program)
+        parameters = [self._state()[name] for name in _parameter_names(module, len(self._input_names()))]
+        found = run(module, [*(inputs[name] for name in self._input_names()), *parameters])
+        recorder = _Recorder(self.program, nodes)
+        with self._call(), torch.no_grad():
+            recorder.run(*_program_arguments(self.program, self._arguments(inputs)))
+        for node, array in zip(nodes, found, strict=True):
+            found_here = compare_tensor(place_of(node), array, recorder.values[node], infinity_agrees=True)
+            if not found_here.is_within(limit):
+                return f"{found_here.tensor}, which {found_here.describe(limit)},"
+        return ""
+
+    def _call(self) -> Any:
+        return in_mode(self.module, training=None if self.mode == "export" else self.mode == "train")
+
+    def _input_names(self) -> tuple[str, ...]:
+        """Return names of the inputs that are tensors, in order."""
+        specs = self.program.graph_signature.input_specs
+        return tuple(
+            spec.arg.name
+            for spec in specs
+            if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        )
+
+    def _examples(self) -> dict[str, np.ndarray]:
+        leaves = [leaf for leaf in pytree.tree_leaves(self.examples) if isinstance(leaf, torch.Tensor)]
+        return {name: _array(leaf) for name, leaf in zip(self._input_names(), leaves, strict=False)}
+
+    def _arguments(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+        """Return the module's arguments with the given tensors in the places of the examples'."""
+        leaves, structure = pytree.tree_flatten(self.examples)
+        names = iter(self._input_names())
+        given = [
+            torch.from_numpy(np.array(inputs[next(names)])).to(leaf.device)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in leaves
+        ]
+        return tuple(pytree.tree_unflatten(given, structure))
+
+    def _trained(self, model: Model) -> dict[str, list[torch.nn.Parameter]]:
+        """Return the tensors of each trained weight: one, or several where a file holds a tied one twice."""
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        aliases = {name: group for group in model.tied for name in group}
+        groups = {}
+        for name in model.parameter_names:
+            members = [parameters[each] for each in aliases.get(name, (name,)) if each in parameters]
+            trained = list({id(each): each for each in members if each.requires_grad}.values())
+            if trained:
+                groups[name] = trained
+        return groups
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Return the program's tensors by name, without copies."""
+        state = {**self.program.constants, **self.program.state_dict}
+        return {name: _array(value) for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+    def _sources(self) -> list[Path]:
+        """Return the files of the user's own that the module's forwards are written in."""
+        torchs = Path(str(torch.__file__)).parent
+        codes = (getattr(type(each).forward, "__code__", None) for each in self.module.modules())
+        found = {Path(code.co_filename) for code in codes if code is not None}
+        return sorted(path for path in found if torchs not in path.parents and path.is_file())
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs an exported graph and keeps the values of some nodes."""
+
+    def __init__(self, program: torch.export.ExportedProgram, nodes: Sequence[torch.fx.Node]) -> None:
+        super().__init__(program.graph_module)
+        self.values: dict[torch.fx.Node, np.ndarray] = {}
+        self._wanted = frozenset(nodes)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """Run a node, and keep what it gives."""
+        result = super().run_node(n)
+        if n in self._wanted:
+            self.values[n] = _array(result).copy()
+        return result
+
+
+def _program_arguments(program: torch.export.ExportedProgram, arguments: Sequence[Any]) -> list[Any]:
+    """Return what the placeholders of a program's graph stand for, in order."""
+    user = iter(pytree.tree_leaves(tuple(arguments)))
+    state = {**program.state_dict, **program.constants}
+    return [
+        next(user) if spec.kind is InputKind.USER_INPUT else state[spec.target]
+        for spec in program.graph_signature.input_specs
+    ]
+
+
+def _parameter_names(module: IRModule, num_inputs: int) -> list[str]:
+    return [parameter.name for parameter in module["main"].params[num_inputs:]]
+
+
+def _drawn(spec: InputSpec, example: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return values like an example's: normal numbers, or whole ones from its least to what makes sense."""
+    if np.issubdtype(np.dtype(spec.dtype), np.floating):
+        return rng.standard_normal(spec.shape).astype(spec.dtype)
+    if spec.dtype == "bool":
+        return rng.integers(2, size=spec.shape).astype(spec.dtype)
+    low = 0 if example is None or not example.size else min(0, int(example.min()))
+    high = 1 if example is None or not example.size else int(example.max()) + 1
+    return rng.integers(low, max(spec.high, high), size=spec.shape).astype(spec.dtype)
+
+
+def _loss(outputs: Sequence[torch.Tensor], inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
+    """Return the module's own loss, or the mean cross-entropy that the tuner puts on its logits."""
+    (output,) = outputs
+    if not output.shape:
+        return output
+    labels = torch.from_numpy(np.array(list(inputs.values())[-1])).to(output.device)
+    return cross_entropy(output.reshape(-1, output.shape[-1]), labels.reshape(-1))
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _hash_array(digest: Any, array: np.ndarray) -> None:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(content), _CHUNK):
+        digest.update(content[start : start + _CHUNK].tobytes())

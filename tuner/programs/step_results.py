@@ -1,0 +1,53 @@
+"""What a stage adds up over a step, whichever engine computes it: losses, and gradients of weights.
+
+Gradients are added up a stage at a time and not in `.grad`: a tied weight that two stages of one process
+share has a part from each. Checked in tests/tuner/programs/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+
+
+class StepResults:
+    """Losses and summed gradients of one step of one stage.
+
+    Attributes:
+        losses: of each micro-batch; empty but for the last stage.
+        gradients: of each weight, summed over the micro-batches so far.
+    """
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        self.gradients: Tensors = {}
+        self._num_micro_batches = 0
+
+    def start(self, num_micro_batches: int) -> None:
+        """Forget what the step before left."""
+        self.losses = {}
+        self.gradients = {}
+        self._num_micro_batches = num_micro_batches
+
+    def add(self, found: Iterable[tuple[str, torch.Tensor | None]]) -> None:
+        """Add gradients of weights by name; None stands for none."""
+        for name, gradient in found:
+            if gradient is None:
+                continue
+            if name in self.gradients:
+                self.gradients[name] += gradient
+            else:
+                self.gradients[name] = gradient.clone()
+
+    def mean_gradients(self) -> Tensors:
+        """Return the mean over the step's micro-batches of each weight's gradient that there is."""
+        return {name: total / self._num_micro_batches for name, total in self.gradients.items()}
+
+
+def total_gradient(*parts: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the gradient of a tensor that is used here and further on; None where neither use has one."""
+    found = [part for part in parts if part is not None]
+    return sum(found[1:], found[0]) if found else None

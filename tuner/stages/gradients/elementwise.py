@@ -1,0 +1,116 @@
+"""Gradients of operators that work on each element by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax
+
+from tuner.stages.gradients.rule import Gradient, Parts, constant_like
+from tuner.stages.program import Expr, Var
+
+op = relax.op
+
+
+def _relu(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Read the result, which the next operator often saves, rather than the input."""
+    return (op.where(op.greater(result, constant_like(result, 0.0)), gradient, op.zeros_like(gradient)),)
+
+
+def _gelu(result: Var, call: Any, gradient: Expr) -> Parts:
+    """x Φ(x) has the derivative Φ(x) + x φ(x)."""
+    value = call.args[0]
+    cumulative = op.multiply(
+        constant_like(value, 0.5),
+        op.add(constant_like(value, 1.0), op.erf(op.multiply(value, constant_like(value, math.sqrt(0.5))))),
+    )
+    density = op.multiply(
+        constant_like(value, 1 / math.sqrt(2 * math.pi)),
+        op.exp(op.multiply(constant_like(value, -0.5), op.multiply(value, value))),
+    )
+    return (op.multiply(gradient, op.add(cumulative, op.multiply(value, density))),)
+
+
+def _gelu_tanh(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Take y = x (1 + t) / 2 with t = tanh(c (x + a x³)): y' = (1 + t + x (1 - t²) c (1 + 3 a x²)) / 2."""
+    value = call.args[0]
+    factor, cubic = math.sqrt(2 / math.pi), 0.044715  # Hendrycks and Gimpel 2016, section 2
+    squared = op.multiply(value, value)
+    inner = op.multiply(
+        op.multiply(constant_like(value, factor), value),
+        op.add(constant_like(value, 1.0), op.multiply(constant_like(value, cubic), squared)),
+    )
+    curve = op.tanh(inner)
+    slope = op.multiply(
+        constant_like(value, factor),
+        op.add(constant_like(value, 1.0), op.multiply(constant_like(value, 3 * cubic), squared)),
+    )
+    rise = op.multiply(
+        op.multiply(value, op.subtract(constant_like(value, 1.0), op.multiply(curve, curve))), slope
+    )
+    derivative = op.multiply(
+        constant_like(value, 0.5), op.add(op.add(constant_like(value, 1.0), curve), rise)
+    )
+    return (op.multiply(gradient, derivative),)
+
+
+def _rsqrt(result: Var, call: Any, gradient: Expr) -> Parts:
+    cubed = op.multiply(result, op.multiply(result, result))
+    return (op.multiply(gradient, op.multiply(constant_like(result, -0.5), cubed)),)
+
+
+def _square(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.multiply(gradient, op.multiply(constant_like(result, 2.0), call.args[0])),)
+
+
+def _erf(result: Var, call: Any, gradient: Expr) -> Parts:
+    value = call.args[0]
+    slope = op.multiply(
+        constant_like(value, 2 / math.sqrt(math.pi)), op.exp(op.negative(op.multiply(value, value)))
+    )
+    return (op.multiply(gradient, slope),)
+
+
+def _leaky_relu(result: Var, call: Any, gradient: Expr) -> Parts:
+    value = call.args[0]
+    sloped = op.multiply(gradient, constant_like(value, float(call.attrs.alpha)))
+    return (op.where(op.greater(value, constant_like(value, 0.0)), gradient, sloped),)
+
+
+def _softplus(result: Var, call: Any, gradient: Expr) -> Parts:
+    scaled = op.multiply(constant_like(result, float(call.attrs.beta)), call.args[0])
+    return (op.multiply(gradient, op.sigmoid(scaled)),)
+
+
+def _clip(result: Var, call: Any, gradient: Expr) -> Parts:
+    """The gradient passes where the value was not clipped."""
+    value, low, high = call.args
+    inside = op.logical_and(
+        op.greater_equal(value, constant_like(value, float(low.value))),
+        op.less_equal(value, constant_like(value, float(high.value))),
+    )
+    return op.where(inside, gradient, op.zeros_like(gradient)), None, None
+
+
+def _no_gradient(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Give zeros: the operator is a staircase."""
+    return (op.zeros_like(gradient),)
+
+
+ELEMENTWISE: Mapping[str, Gradient] = {
+    "ceil": _no_gradient,
+    "clip": _clip,
+    "erf": _erf,
+    "floor": _no_gradient,
+    "nn.gelu": _gelu,
+    "nn.gelu_tanh": _gelu_tanh,
+    "nn.leakyrelu": _leaky_relu,
+    "nn.relu": _relu,
+    "nn.softplus": _softplus,
+    "round": _no_gradient,
+    "rsqrt": _rsqrt,
+    "sign": _no_gradient,
+    "square": _square,
+}

@@ -1,0 +1,130 @@
+"""Gradients of operators that move elements or reduce over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tuner.stages.gradients.rule import Gradient, Parts, shape_of
+from tuner.stages.program import Expr, Var
+
+op = relax.op
+
+
+def _reshaped(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.reshape(gradient, call.args[0].ty.shape), *[None] * (len(call.args) - 1))
+
+
+def _tril(result: Var, call: Any, gradient: Expr) -> Parts:
+    return op.tril(gradient, call.args[1]), None
+
+
+def _extremum(result: Var, call: Any, gradient: Expr) -> Parts:
+    """The gradient goes to the largest (smallest) elements, in equal shares where several are equal."""
+    value = call.args[0]
+    axes = _axes(call.attrs.axis, value)
+    kept = [1 if index in axes else extent for index, extent in enumerate(shape_of(value))]
+    hits = op.astype(op.equal(value, op.reshape(result, kept)), value.ty.dtype)
+    shares = op.divide(hits, op.sum(hits, axes, keepdims=True))
+    return (op.multiply(op.reshape(gradient, kept), shares),)
+
+
+def _take(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Scatter the gradient; TVM's own covers indices in one dimension, and an index known now is a slice."""
+    value, indices = call.args
+    if len(indices.ty.shape) == 1:
+        return None
+    shape = shape_of(value)
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
+    num_taken = math.prod(shape_of(indices))
+    flat = op.reshape(gradient, (*shape[:axis], num_taken, *shape[axis + 1 :]))
+    if isinstance(indices, tvm.ir.expr.Constant) and num_taken == 1:
+        index = int(indices.value.numpy().item()) % shape[axis]
+        widths = [0] * (2 * len(shape))
+        widths[2 * axis : 2 * axis + 2] = index, shape[axis] - 1 - index
+        return op.nn.pad(flat, widths), None
+    return op.grad.take_backward(flat, value, op.reshape(indices, (num_taken,)), axis), None
+
+
+def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
+    tensors = call.args[0].fields
+    axis = int(call.attrs.axis) if call.attrs.axis is not None else 0
+    if len(tensors) == 1:
+        return (relax.Tuple([op.squeeze(gradient, [axis])]),)
+    parts = op.split(gradient, len(tensors), axis=axis)
+    return (
+        relax.Tuple([op.squeeze(relax.TupleGetItem(parts, index), [axis]) for index in range(len(tensors))]),
+    )
+
+
+def _strided_slice(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Put zeros where nothing was taken; slices that skip elements are not covered."""
+    value, axes, begins, _, *strides = call.args
+    if any(int(stride.value) != 1 for stride in (strides[0].fields if strides else ())):
+        return None
+    shape, taken = shape_of(value), shape_of(result)
+    before = [0] * len(shape)
+    for axis, begin in zip(axes.fields, begins.fields, strict=True):
+        index, start = int(axis.value) % len(shape), int(begin.value)
+        before[index] = min(max(start + shape[index] if start < 0 else start, 0), shape[index])
+    after = [whole - part - skipped for whole, part, skipped in zip(shape, taken, before, strict=True)]
+    widths = [width for pair in zip(before, after, strict=True) for width in pair]
+    return (op.nn.pad(gradient, widths), *[None] * (len(call.args) - 1))
+
+
+def _pad(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Take what was there before; padding that repeats elements is not covered."""
+    if call.attrs.pad_mode != "constant":
+        return None
+    shape = shape_of(call.args[0])
+    begins = [int(width) for width in call.attrs.pad_width][::2]
+    ends = [begin + extent for begin, extent in zip(begins, shape, strict=True)]
+    return (op.strided_slice(gradient, list(range(len(shape))), begins, ends),)
+
+
+def _repeat(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Sum over the copies of each element."""
+    shape, repeats = shape_of(call.args[0]), int(call.attrs.repeats)
+    if call.attrs.axis is None:
+        return (op.reshape(op.sum(op.reshape(gradient, (-1, repeats)), [1]), shape),)
+    axis = int(call.attrs.axis) % len(shape)
+    copies = (*shape[: axis + 1], repeats, *shape[axis + 1 :])
+    return (op.sum(op.reshape(gradient, copies), [axis + 1]),)
+
+
+def _adaptive_average_pool(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Spread each average over its window; windows that overlap are not covered."""
+    batch, channels, height, width = shape_of(call.args[0])
+    rows, columns = shape_of(result)[2:]
+    if call.attrs.layout != "NCHW" or height % rows or width % columns:
+        return None
+    window = (height // rows, width // columns)
+    share = op.divide(gradient, relax.const(float(window[0] * window[1]), result.ty.dtype))
+    apart = op.reshape(share, (batch, channels, rows, 1, columns, 1))
+    spread = op.broadcast_to(apart, (batch, channels, rows, window[0], columns, window[1]))
+    return (op.reshape(spread, (batch, channels, height, width)),)
+
+
+def _axes(axis: Any, value: Expr) -> list[int]:
+    rank = len(value.ty.shape)
+    return list(range(rank)) if axis is None else [int(index) % rank for index in axis]
+
+
+MOVEMENT: Mapping[str, Gradient] = {
+    "flatten": _reshaped,
+    "max": _extremum,
+    "min": _extremum,
+    "nn.adaptive_avg_pool2d": _adaptive_average_pool,
+    "nn.batch_flatten": _reshaped,
+    "nn.pad": _pad,
+    "repeat": _repeat,
+    "squeeze": _reshaped,
+    "stack": _stack,
+    "strided_slice": _strided_slice,
+    "take": _take,
+    "tril": _tril,
+}

@@ -1,0 +1,54 @@
+"""Find the gradient of an operator: this package's if there is one, else TVM's.
+
+The gradients of this package leave the forward as it is, so a layer norm stays one operator there; TVM's
+`DecomposeOpsForTraining` would take it apart for the sake of its gradient. Nothing is registered with TVM:
+its process-wide table stays as it was.
+
+Every gradient of this package, and TVM's that models commonly need, is checked against finite differences in
+tests/tuner/stages/gradients/test_operator_gradients.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tuner.errors import UnsupportedOperatorError
+from tuner.stages.gradients.elementwise import ELEMENTWISE
+from tuner.stages.gradients.movement import MOVEMENT
+from tuner.stages.gradients.normalization import NORMALIZATION
+from tuner.stages.gradients.products import PRODUCTS
+from tuner.stages.gradients.rule import Gradient
+from tuner.stages.program import Expr, Var, operator_name
+
+GRADIENTS: Mapping[str, Gradient] = {**ELEMENTWISE, **MOVEMENT, **NORMALIZATION, **PRODUCTS}
+"""Gradients that TVM 0.27 lacks, or that serve a pipeline better than its own, by operator."""
+
+
+def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequence[Expr | None]:
+    """Give the gradient of each argument of a call.
+
+    Raises:
+        UnsupportedOperatorError: the operator, or this use of it, has no gradient; names it.
+    """
+    name = operator_name(call)
+    own = GRADIENTS.get(name)
+    parts = own(result, call, gradient) if own else None
+    if parts is not None:
+        return parts
+    rule = call.op.get_attr("FPrimalGradient") if isinstance(call.op, tvm.ir.Op) else None
+    if rule is None:
+        raise UnsupportedOperatorError(
+            f"operator {name!r}, which computes {result.name!r}, has no gradient"
+            f"{' for these attributes' if own else ''}, so the model cannot be trained in stages; tune it "
+            "for inference, or write its gradient beside those in tuner/stages/gradients/"
+        )
+    return tuple(None if _is_no_gradient(part) else part for part in rule(result, call, gradient, builder))
+
+
+def _is_no_gradient(part: Expr) -> bool:
+    """Say whether TVM's rule marks an argument as one without a gradient; run, the mark is the argument."""
+    return isinstance(part, relax.Call) and operator_name(part) == "grad.no_grad"
