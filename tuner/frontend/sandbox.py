@@ -156,6 +156,11 @@ class _Server:
         self._owner = 0
 
     def ask(self, trial: Trial, content: bytes) -> Outcome:
+        """Return what became of the trial.
+
+        Raises:
+            TunerError: if the server ended while it tried.
+        """
         with self._lock:
             connection = self._started()
             try:
@@ -181,8 +186,12 @@ class _Server:
             self._stop()
 
     def _started(self) -> Connection:
-        if self._connection is not None and self._owner == os.getpid():
-            return self._connection
+        """Return a connection to a server that runs: one that ended while it had nothing to do is replaced."""
+        process = self._process
+        if self._connection is not None and process is not None and self._owner == os.getpid():
+            if process.poll() is None:
+                return self._connection
+            self._stop()
         ours, theirs = socket.socketpair()
         with theirs:
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tuner.errors import ModelFileError, UnknownNameError
@@ -92,6 +93,14 @@ def test_what_breaks_a_limit_or_crashes_is_refused_and_the_next_is_tried(attempt
         with pytest.raises(error, match=message):
             attempt(importer, content)
     assert not written.exists() or not written.read_bytes()
+
+
+def test_a_server_that_ended_while_it_had_nothing_to_do_is_replaced(attempt) -> None:
+    attempt(accept)
+    server = psutil.Process(sandbox._SERVER._process.pid)
+    server.kill()
+    server.wait(timeout=5)
+    attempt(accept)
 
 
 def test_onnx_file_that_folds_into_a_huge_constant_is_refused(tmp_path: Path) -> None:

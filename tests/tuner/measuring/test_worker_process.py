@@ -24,6 +24,12 @@ def worker() -> Iterator[WorkerProcess]:
         yield process
 
 
+def _workers() -> list[psutil.Process]:
+    """Return the workers among this process's children, which other tests may have some of too."""
+    children = psutil.Process().children()
+    return [child for child in children if any("tuner.measuring.worker" in word for word in child.cmdline())]
+
+
 def test_nonsense_is_an_error_and_the_worker_lives_on(worker: WorkerProcess) -> None:
     request = Build(key=1, module_json="not a module", check=False, seed=0)
     reply = worker.ask(request, 60)
@@ -39,10 +45,11 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     request = Build(key=2, module_json="not a module", check=False, seed=0)
     worker.ask(request, 60)
     starts = worker.num_starts
-    children = psutil.Process().children()
-    for child in children:
-        child.kill()
-    psutil.wait_procs(children, timeout=5)
+    workers = _workers()
+    assert workers
+    for process in workers:
+        process.kill()
+    psutil.wait_procs(workers, timeout=5)
     killed = worker.ask(request, 60)
     assert isinstance(killed, Failed)
     assert killed.status is Status.ERROR
@@ -57,8 +64,8 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
 def test_a_worker_that_hangs_is_killed_in_time(worker: WorkerProcess, num_bytes: int) -> None:
     """A stopped worker reads nothing: what a socket buffers is sent, more blocks the sender too."""
     worker.ask(Build(key=3, module_json="not a module", check=False, seed=0), 60)
-    for child in psutil.Process().children():
-        child.suspend()
+    for process in _workers():
+        process.suspend()
     array = np.zeros(num_bytes, np.uint8)
     request = Run(module_json="", function="main", arrays=(ArrayInfo(array.shape, "uint8"),))
     failed = worker.run(request, [array], timeout_s=0.2)
@@ -66,4 +73,4 @@ def test_a_worker_that_hangs_is_killed_in_time(worker: WorkerProcess, num_bytes:
     assert failed.status is Status.TIMEOUT
     assert failed.message == "run did not end within 0.2 s, so it was killed"
     assert not worker.alive
-    assert not psutil.Process().children()
+    assert not _workers()
