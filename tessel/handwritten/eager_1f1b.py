@@ -25,11 +25,7 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
-    num_stages = len(pipeline.stages)
-    return streams_by_device(
-        pipeline,
-        lambda stage: one_f_one_b(stage, warm_up=2 * (num_stages - stage) - 1, micro_batches=micro_batches),
-    )
+    return _with_extra(pipeline, micro_batches, len(pipeline.stages) - 1)
 
 
 def depths(stage: int, num_stages: int, extra: int) -> int:
