@@ -27,7 +27,7 @@ import numpy as np
 
 from cost_model import Dataset, Query, SplitFigures, evaluate, load_dataset, train_kernel_model
 from cost_model.dataset import combination_groups, network_groups, shape_groups
-from cost_model.evaluation import HeldOut, figures_of, folds_by_split, predict_held_out
+from cost_model.evaluation import HeldOut, ModelVariant, figures_of, folds_by_split, predict_held_out
 from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES, anchor_of, feature_matrix, roofline_vector
 from cost_model.stage_model import MIN_STAGES, held_out_corrections, load_stages, train_stage_model
 from records import Record, open_store
@@ -226,7 +226,7 @@ def ablations(dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, se
     everything = range(len(FEATURE_NAMES))
     chosen = np.random.default_rng(seed).permutation(len(dataset.samples))[:ABLATED_KEYS]
     part = dataset.subset(sorted(map(int, chosen)))
-    variants: dict[str, dict[str, Any]] = {  # further arguments of `evaluate`
+    variants: dict[str, dict[str, Any]] = {  # of `ModelVariant`
         "all, log(latency / roofline)": {},
         "all, log(latency)": {"target": "log_latency"},
         **{
@@ -245,8 +245,7 @@ def ablations(dataset: Dataset, networks: Mapping[str, Sequence[str]] | None, se
             splits=("shape", "network"),
             min_latency_us=COUNTED_US,
             seed=seed,
-            calibrated=False,
-            **options,
+            variant=ModelVariant(calibrated=False, **options),
         )
         shape, network = figures["shape"], figures.get("network")
         lines.append(

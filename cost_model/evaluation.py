@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +35,25 @@ _EXTREME_SHARE = 0.15
 """Share of the programs of each kind, by work and working set, that stand for larger ones than any seen."""
 
 _CLEAR_GAP = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVariant:
+    """How the models that are evaluated differ from those of `train_kernel_model`, for an ablation.
+
+    Attributes:
+        target: what the trees learn.
+        columns: features that count; all if None.
+        calibrated: whether intervals are learnt, which takes most of the time.
+    """
+
+    target: TargetKind = "roofline_ratio"
+    columns: Sequence[int] | None = None
+    calibrated: bool = True
+
+
+AS_TRAINED = ModelVariant()
+"""No difference."""
 
 
 class SplitFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +103,7 @@ def evaluate(
     splits: Sequence[str] | None = None,
     min_latency_us: float = 100.0,
     seed: int = 0,
-    target: TargetKind = "roofline_ratio",
-    columns: Sequence[int] | None = None,
-    calibrated: bool = True,
+    variant: ModelVariant = AS_TRAINED,
     num_threads: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, SplitFigures]:
@@ -99,9 +117,7 @@ def evaluate(
         splits: names of those that are wanted; all if None.
         min_latency_us: shorter kernels are predicted but not counted.
         seed: seed of folds and models.
-        target: what the trees learn.
-        columns: features that count; all if None.
-        calibrated: whether intervals are learnt, which takes most of the time.
+        variant: how the models differ from those that are used.
         num_threads: threads of the training; one for each idle core if None.
         on_progress: called after each fold with the number done and the total.
 
@@ -119,9 +135,7 @@ def evaluate(
                 dataset,
                 fold,
                 seed=seed,
-                target=target,
-                columns=columns,
-                calibrated=calibrated,
+                variant=variant,
                 num_threads=num_threads,
                 on_fold=lambda: on_progress(next(ended), total),
             ),
@@ -165,9 +179,7 @@ def predict_held_out(
     folds: np.ndarray,
     *,
     seed: int,
-    target: TargetKind = "roofline_ratio",
-    columns: Sequence[int] | None = None,
-    calibrated: bool = True,
+    variant: ModelVariant = AS_TRAINED,
     num_threads: int | None = None,
     on_fold: Callable[[], None] = lambda: None,
 ) -> HeldOut:
@@ -177,9 +189,7 @@ def predict_held_out(
         dataset: the samples.
         folds: fold of each sample, shape (num_samples,); samples of fold -1 are only trained on.
         seed: seed of the models.
-        target: what the trees learn.
-        columns: features that count; all if None.
-        calibrated: whether intervals are learnt, which takes most of the time.
+        variant: how the models differ from those that are used.
         num_threads: threads of the training; one for each idle core if None.
         on_fold: told after each fold.
     """
@@ -194,9 +204,9 @@ def predict_held_out(
         model = train_kernel_model(
             dataset.subset(rest),
             seed=seed,
-            target=target,
-            columns=columns,
-            calibrated=calibrated,
+            target=variant.target,
+            columns=variant.columns,
+            calibrated=variant.calibrated,
             num_threads=num_threads,
         )
         latency, low, high = model.predict_arrays(dataset.subset(inside).queries)

@@ -20,7 +20,7 @@ MAX_LINE_BYTES = 128 * 2**20
 message takes up to 6 bytes a character as JSON. Both databases take longer texts."""
 
 MAX_MESSAGE_CHARACTERS = 20 * 2**20
-"""Longest message of a failure; a compiler that printed its intermediate code was the longest met."""
+"""Longest message of a failure; a compiler that printed its intermediate code was the longest seen."""
 
 MAX_BACKEND_BYTES = 1000
 """Longest name of a backend. PostgreSQL refuses index entries above 2704 bytes; two indexes hold the name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,12 @@ def test_text_names_no_machine_and_no_address() -> None:
 def test_the_api_reference_has_every_public_name() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     assert sorted(re.findall(r"^::: tessel\.(\w+)$", text, re.MULTILINE)) == sorted(tessel.__all__)
+
+
+def test_the_picture_of_the_rooms_is_current() -> None:
+    code = [sys.executable, str(ROOT / ".ci" / "draw_rooms.py"), "--check"]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_every_page_is_in_the_menu() -> None:

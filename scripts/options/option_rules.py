@@ -5,7 +5,7 @@ An option that is accepted and ignored misleads, so it is refused, in one line t
 into the sentence that the help shows. An option without rules takes effect wherever it is given. What the
 table leaves out: values that are wrong by themselves, which each command checks. That it names every option,
 and that no two options are accepted of which one has no effect, is checked in
-tests/scripts/options/test_option_rules.py.
+tests/scripts/options/test_option_pairs.py, single rules in tests/scripts/options/test_option_rules.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ tests/tessel/engine/ranks/test_faults.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -31,8 +32,29 @@ Reference = tuple[dict[int, float], Mapping[str, np.ndarray]]
 RankGradients = Mapping[tuple[str, int], Sequence[tuple[int, np.ndarray]]]
 """By weight and stage: each rank that holds the stage, and the gradient there."""
 
+UNPIPELINED = "the unpipelined model"
+"""What a reference is called unless it has another name."""
+
 _SHOWN = 3
 """Wrong tensors that a message names; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedResults:
+    """What results are compared with, and what is known of the weights.
+
+    Attributes:
+        reference: returns losses and mean gradients of the whole model for so many micro-batches. Losses are
+            compared if it returns any.
+        name: what makes them, in words.
+        tied: groups of weights that are one and the same; equal names in several stages are one anyway.
+        parameters: weights of each stage, where they are known, to say whose gradient is missing.
+    """
+
+    reference: Callable[[int], Reference]
+    name: str = UNPIPELINED
+    tied: Sequence[Sequence[TiedParameter]] = ()
+    parameters: Sequence[Sequence[str]] = ()
 
 
 class TensorCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,31 +134,28 @@ class ResultsCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_results(
     found: Mapping[str, tuple[Sequence[RankResult], RankGradients]],
-    reference: Reference,
+    expected: ExpectedResults,
     *,
-    reference_name: str,
+    micro_batches: int,
     last_stage: int,
     is_trained: bool,
-    tied: Sequence[Sequence[TiedParameter]] = (),
-    parameters: Sequence[Sequence[str]] = (),
 ) -> ResultsCheck:
     """Compare what ranks computed with the reference.
 
     Args:
         found: by schedule, what the ranks reported and the gradients that they wrote.
-        reference: losses and mean gradients of the whole model. Losses are compared if it has any.
-        reference_name: what made them, in words.
+        expected: what they are compared with.
+        micro_batches: how many there were.
         last_stage: the stage that makes losses.
         is_trained: whether gradients are compared.
-        tied: groups of weights that are one and the same; equal names in several stages are one anyway.
-        parameters: weights of each stage, where they are known, to say whose gradient is missing.
     """
-    losses, gradients = reference
+    losses, gradients = expected.reference(micro_batches)
+    weights = (gradients, expected.tied, expected.parameters)
     checks = [
         check
         for name, (results, by_rank) in found.items()
         for check in (
-            *(_check_gradients(name, by_rank, gradients, tied, parameters) if is_trained else ()),
+            *(_check_gradients(name, by_rank, *weights) if is_trained else ()),
             *(_check_losses(name, results, losses, last_stage, gradients.values()) if losses else ()),
         )
     ]
@@ -144,7 +163,7 @@ def check_results(
     of_losses = [check for check in checks if check.kind == "loss"]
     failures = sorted((check for check in checks if not check.is_right), key=_severity, reverse=True)
     return ResultsCheck(
-        reference_name=reference_name if checks else "",
+        reference_name=expected.name if checks else "",
         num_gradients=len(of_gradients),
         num_losses=len(of_losses),
         worst_gradient=max(of_gradients, key=_severity, default=None),

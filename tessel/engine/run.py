@@ -9,7 +9,8 @@ how many ranks share a core. Checked in tests/tessel/engine/test_run.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,18 +23,63 @@ from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.measured_timeline import with_measured_spans
 from tessel.engine.ranks.launch import launch
-from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
+from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsCheck, check_results
 from tessel.engine.synthetic.overheads import Calibration, makespan_with_overheads_ms
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.construction.stages import read_pipeline
-from tessel.plan import Plan
 from tessel.schedule import Schedule
-from tuner.plan import TiedParameter
 
 SEARCHED = "searched"
 
-UNPIPELINED = "the unpipelined model"
-"""What a reference is called unless it has another name."""
+
+@dataclass(frozen=True, slots=True)
+class StagePrograms:
+    """Who builds the programs of the stages.
+
+    Attributes:
+        provider: `module:function` that builds them in each rank.
+        spec: what the provider is given, as JSON text.
+    """
+
+    provider: str
+    spec: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How often, for how long and where ranks run.
+
+    Attributes:
+        num_threads: threads of each rank.
+        repeats: counted steps of each schedule.
+        timeout_s: longest the ranks may take.
+        devices: where each rank computes, and what carries tensors between them.
+    """
+
+    num_threads: int = 1
+    repeats: int = 3
+    timeout_s: float = 300.0
+    devices: Devices = CPUS
+
+
+DEFAULT_SETTINGS = RunSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What simulated makespans assume.
+
+    Attributes:
+        step_us: microseconds of a step of the schedule; None for the durations that blocks really had.
+        overheads: what real ranks take beyond what is simulated, where it is known.
+    """
+
+    step_us: float | None = None
+    overheads: Calibration | None = None
+
+
+BLOCKS_AS_THEY_RAN = Simulation()
+"""Every block as long as it really took, and nothing beyond."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,19 +128,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_schedule(
     schedule: Schedule,
+    programs: StagePrograms,
     *,
-    step_us: float | None,
-    provider: str,
-    provider_spec: str,
-    reference: Callable[[int], Reference] | None,
-    reference_name: str = UNPIPELINED,
-    tied: Sequence[Sequence[TiedParameter]] = (),
-    parameters: Sequence[Sequence[str]] = (),
-    num_threads: int = 1,
-    repeats: int = 3,
-    timeout_s: float = 300.0,
-    overheads: Calibration | None = None,
-    devices: Devices = CPUS,
+    expected: ExpectedResults | None = None,
+    settings: RunSettings = DEFAULT_SETTINGS,
+    simulation: Simulation = BLOCKS_AS_THEY_RAN,
 ) -> RunReport:
     """Run a schedule and, where it applies, 1F1B in turn, and check both.
 
@@ -102,19 +140,10 @@ def run_schedule(
 
     Args:
         schedule: what to run.
-        step_us: microseconds of one of its steps; None simulates with the durations that blocks really had.
-        provider: `module:function` that builds the stages' programs in each rank.
-        provider_spec: what the provider is given, as JSON text.
-        reference: returns losses and mean gradients of the whole model for so many micro-batches; None where
-            nothing is to be checked.
-        reference_name: what makes them, in words, for the report.
-        tied: groups of weights that are one and the same; equal names in several stages are one anyway.
-        parameters: weights of each stage, where they are known, to say whose gradient is missing.
-        num_threads: threads of each rank.
-        repeats: counted steps of each schedule.
-        timeout_s: longest the ranks may take.
-        overheads: what real ranks take beyond what is simulated, where it is known.
-        devices: where each rank computes, and what carries tensors between them.
+        programs: who builds the programs of its stages.
+        expected: what the results are compared with; None where nothing is to be checked.
+        settings: how long, how often and where ranks run.
+        simulation: what the simulated makespans in the report assume.
 
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
@@ -126,79 +155,26 @@ def run_schedule(
     gradients: dict[str, RankGradients] = {}
 
     def read(folder: Path) -> None:
-        for name in schedules if reference is not None else ():
+        for name in schedules if expected is not None else ():
             gradients[name] = _read_gradients(folder, name, schedule.placement.devices)
 
-    results = launch(
-        JobSpec(
-            num_ranks=schedule.placement.devices,
-            ranks_by_stage=rank_by_stage(schedule),
-            micro_batches=schedule.micro_batches,
-            provider=provider,
-            provider_spec=provider_spec,
-            runs=tuple(
-                RunSpec(name=name, actions=actions_as_lines(actions_of(each)))
-                for name, each in schedules.items()
-            ),
-            repeats=repeats,
-            num_threads=num_threads,
-            devices=devices,
-            write_gradients=reference is not None,
-        ),
-        timeout_s=timeout_s,
-        read=read,
-    )
+    job = _job(schedules, programs, settings, write_gradients=expected is not None)
+    results = launch(job, timeout_s=settings.timeout_s, read=read)
     check = ResultsCheck()
-    if reference is not None:
+    if expected is not None:
         check = check_results(
             {name: (results, gradients[name]) for name in schedules},
-            reference(schedule.micro_batches),
-            reference_name=reference_name,
-            last_stage=len(rank_by_stage(schedule)) - 1,
+            expected,
+            micro_batches=schedule.micro_batches,
+            last_stage=len(job.ranks_by_stage) - 1,
             is_trained=read_pipeline(schedule.placement).has_backward,
-            tied=tied,
-            parameters=parameters,
         )
     return RunReport(
-        figures=_figures(results, schedules, step_us=step_us, overheads=overheads),
+        figures=_figures(results, schedules, simulation),
         check=check,
-        ranks_per_core=schedule.placement.devices * num_threads / num_usable_cores(),
-        ranks_per_gpu=devices.ranks_per_gpu,
+        ranks_per_core=job.num_ranks * settings.num_threads / num_usable_cores(),
+        ranks_per_gpu=settings.devices.ranks_per_gpu,
         events={name: _steps(results, name) for name in schedules},
-    )
-
-
-def run_plan(
-    plan: Plan,
-    *,
-    provider: str,
-    provider_spec: str,
-    reference: Callable[[int], Reference] | None,
-    reference_name: str = UNPIPELINED,
-    repeats: int = 3,
-    timeout_s: float = 300.0,
-    overheads: Calibration | None = None,
-    devices: Devices = CPUS,
-) -> RunReport:
-    """Run the plan's schedule and 1F1B in turn, and check both; arguments are those of `run_schedule`.
-
-    Raises:
-        EngineError: the schedule cannot run, a rank failed, or the results are not there.
-    """
-    return run_schedule(
-        plan.schedule,
-        step_us=plan.step_us,
-        provider=provider,
-        provider_spec=provider_spec,
-        reference=reference,
-        reference_name=reference_name,
-        tied=plan.tied,
-        parameters=[stage.parameters for stage in plan.stages],
-        num_threads=plan.num_threads,
-        repeats=repeats,
-        timeout_s=timeout_s,
-        overheads=overheads,
-        devices=devices,
     )
 
 
@@ -217,17 +193,38 @@ def _baseline(schedule: Schedule) -> dict[str, Schedule]:
     return {BASELINE: rule.build(schedule.placement, micro_batches=schedule.micro_batches)}
 
 
+def _job(
+    schedules: Mapping[str, Schedule],
+    programs: StagePrograms,
+    settings: RunSettings,
+    *,
+    write_gradients: bool,
+) -> JobSpec:
+    schedule = schedules[SEARCHED]
+    return JobSpec(
+        num_ranks=schedule.placement.devices,
+        ranks_by_stage=rank_by_stage(schedule),
+        micro_batches=schedule.micro_batches,
+        provider=programs.provider,
+        provider_spec=programs.spec,
+        runs=tuple(
+            RunSpec(name=name, actions=actions_as_lines(actions_of(each))) for name, each in schedules.items()
+        ),
+        repeats=settings.repeats,
+        num_threads=settings.num_threads,
+        devices=settings.devices,
+        write_gradients=write_gradients,
+    )
+
+
 def _steps(results: Sequence[RankResult], name: str) -> tuple[tuple[tuple[Event, ...], ...], ...]:
     return tuple(zip(*(result.events[name] for result in results), strict=True))
 
 
 def _figures(
-    results: Sequence[RankResult],
-    schedules: Mapping[str, Schedule],
-    *,
-    step_us: float | None,
-    overheads: Calibration | None,
+    results: Sequence[RankResult], schedules: Mapping[str, Schedule], simulation: Simulation
 ) -> dict[str, RunFigures]:
+    step_us, overheads = simulation.step_us, simulation.overheads
     if step_us is None:
         steps = [step for name in schedules for step in _steps(results, name)]
         schedules = {name: with_measured_spans(schedule, steps) for name, schedule in schedules.items()}

@@ -25,11 +25,7 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
-    num_stages = len(pipeline.stages)
-    return streams_by_device(
-        pipeline,
-        lambda stage: one_f_one_b(stage, warm_up=2 * (num_stages - stage) - 1, micro_batches=micro_batches),
-    )
+    return _with_extra(pipeline, micro_batches, len(pipeline.stages) - 1)
 
 
 def depths(stage: int, num_stages: int, extra: int) -> int:
@@ -39,11 +35,11 @@ def depths(stage: int, num_stages: int, extra: int) -> int:
 
 def extra_forwards(num_stages: int) -> tuple[int, ...]:
     """Return how many forwards more than 1F1B are tried, the most first; all of them with few stages."""
-    step = max(1, num_stages // MOST_DEPTHS)
+    step = max(1, num_stages // MAX_DEPTHS)
     return tuple(range(num_stages - 2, 0, -step))
 
 
-MOST_DEPTHS = 8
+MAX_DEPTHS = 8
 """Warm-ups tried, about."""
 
 

@@ -48,8 +48,16 @@ class Repetend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     end: int
 
 
-class _Found(TypedDict, total=False):
-    """What a search says of a schedule beside its starts."""
+class SearchFindings(TypedDict, total=False):
+    """What a search says of a schedule beside its starts.
+
+    Attributes:
+        lower_bound: proven bound on the makespan; 0 where none is known.
+        optimal: whether the makespan is proven least; implied where it equals the bound.
+        repetend: the repeating part.
+        search_seconds: time the search took.
+        found_by: the method that found it.
+    """
 
     lower_bound: int
     optimal: bool
@@ -105,11 +113,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         micro_batches: int,
         memory: Sequence[int] | None = None,
-        lower_bound: int = 0,
-        optimal: bool = False,
-        repetend: Repetend | None = None,
-        search_seconds: float = 0.0,
-        found_by: str = "",
+        **found: Unpack[SearchFindings],
     ) -> Schedule:
         """Return the schedule of these starts with its figures derived from them.
 
@@ -118,11 +122,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             starts: step by (block index in the placement, micro-batch); with choices, only the blocks run.
             micro_batches: number of micro-batches.
             memory: limit per device; None for none.
-            lower_bound: proven bound on the makespan; 0 where none is known.
-            optimal: whether the makespan is proven least; implied where it equals the bound.
-            repetend: the repeating part.
-            search_seconds: time the search took.
-            found_by: the method that found it.
+            found: what the search says of it, as `SearchFindings` lists.
         """
         keys = np.array(list(starts), dtype=np.int64).reshape(-1, 2)
         return cls.of_tasks(
@@ -132,11 +132,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             np.fromiter(starts.values(), dtype=np.int64, count=len(starts)),
             micro_batches=micro_batches,
             memory=memory,
-            lower_bound=lower_bound,
-            optimal=optimal,
-            repetend=repetend,
-            search_seconds=search_seconds,
-            found_by=found_by,
+            **found,
         )
 
     @classmethod
@@ -149,7 +145,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         micro_batches: int,
         memory: Sequence[int] | None = None,
-        **figures: Unpack[_Found],
+        **figures: Unpack[SearchFindings],
     ) -> Schedule:
         """Return what `of` does, for tasks in arrays: hundreds of thousands of them in tenths of a second.
 

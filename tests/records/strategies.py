@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -105,11 +106,8 @@ def make_measurement(
     backend: str = "tvm",
     target: str = "llvm",
     environment: Environment | None = None,
-    settings: str = "",
     status: Status = Status.OK,
-    measured_at: float = 0.0,
-    message: str = "",
-    seed: int = 0,
+    **fields: Any,
 ) -> Measurement:
     return Measurement(
         workload_fingerprint=workload.fingerprint,
@@ -118,8 +116,5 @@ def make_measurement(
         environment=environment or make_environment(),
         status=status,
         samples_us=tuple(samples_us) if status is Status.OK else (),
-        settings=settings,
-        measured_at=measured_at,
-        message=message,
-        seed=seed,
+        **fields,
     )

@@ -105,9 +105,8 @@ def transformer_block(width: int = 16, length: int = 4, heads: int = 2) -> Any:
     """Return a module with one block of a decoder: normalise, attend, add, normalise, widen, narrow, add."""
     depth = width // heads
 
-    def build(
-        builder: Any, x: Any, scale: Any, shift: Any, qkv: Any, bias: Any, out: Any, wide: Any, narrow: Any
-    ) -> Any:
+    def build(builder: Any, x: Any, *weights: Any) -> Any:
+        scale, shift, qkv, bias, out, wide, narrow = weights
         emit = builder.emit
         normal = emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
         joint = emit(relax.op.add(emit(relax.op.matmul(normal, qkv)), bias))

@@ -27,6 +27,14 @@ WIDTH = 8
 ROWS = 4
 
 
+@dataclass(frozen=True)
+class Step:
+    """One action of a stage's program, as a rank asks for it."""
+
+    kind: str
+    micro_batch: int
+
+
 class ChainSpec(msgspec.Struct, frozen=True):
     """How many stages, and what goes wrong in one of them."""
 

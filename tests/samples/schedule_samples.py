@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.model.instance import InstanceArrays, IntArray
+from tessel.shapes import zbv
 
 Case = tuple[Placement, int, tuple[int, ...] | None]
 """Placement, micro-batches, memory limits."""
@@ -52,10 +53,18 @@ def tiny_cases(draw: st.DrawFn) -> Case:
     )
 
 
-def ticking_clock() -> Callable[[], float]:
-    """Return a clock that moves on by a second each time it is read: a limit becomes a number of rounds."""
-    ticks = itertools.count()
-    return lambda: float(next(ticks))
+def zero_bubble_v() -> Placement:
+    """Return a V over 4 devices, passes of 10, 11 and 9 steps and hops of 1, all counted in half-steps."""
+    return zbv(
+        4,
+        split_backward=True,
+        forward_span=10,
+        backward_input_span=11,
+        backward_weight_span=9,
+        lag=2,
+        forward_memory=2,
+        backward_memory=-2,
+    )
 
 
 def as_schedule(

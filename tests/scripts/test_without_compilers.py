@@ -1,4 +1,4 @@
-"""Schedules, pictures and records without TVM, XGBoost and torch: in a process that refuses them."""
+"""Schedules, plans, pictures and records without TVM, XGBoost and torch: in a process that refuses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ for line in sys.stdin.read().splitlines():
     print("exit status", status, flush=True)
 """
 LEFT_OUT = (
-    "tvm,tvm_ffi,xgboost,torch,onnx,onnxruntime,transformers,ortools,psutil,cloudpickle,tornado,threadpoolctl"
+    "tvm,tvm_ffi,xgboost,torch,onnx,onnxruntime,transformers,ortools,scipy,psutil,cloudpickle,tornado,"
+    "threadpoolctl"
 )
 COMMANDS = """
 schedule vshape --devices 2 --micro-batches 2 --save {folder}/schedule.json
@@ -39,6 +40,14 @@ draw {folder}/schedule.json --out {folder}/picture.svg --compare
 draw {folder}/schedule.json --out {folder}/page.html
 draw {folder}/schedule.json --out {folder}/trace.json
 draw {folder}/schedule.json --out {folder}/report.md
+plan examples/profiles/eight_layers.csv --devices 2 --global-batch 4 --work 0.01 --save {folder}/plan.json
+export {folder}/plan.json --to torch --out {folder}/torch.csv
+export {folder}/plan.json --to torchtitan --out {folder}/stages.toml
+export {folder}/plan.json --to megatron
+export {folder}/plan.json --to deepspeed --out {folder}/schedule.py
+export {folder}/plan.json --to markdown --out {folder}/plan.md
+check examples/checking/orders.csv --profile examples/checking/profile.csv --work 0.01
+check Et*5|t*6|t*6|t*5L --devices 4 --micro-batches 8 --profile examples/checking/profile.csv --work 0.01
 run {folder}/schedule.json --csv {folder}/orders.csv
 records import {folder}/records.jsonl --records {folder}/records.db
 records list --records {folder}/records.db
@@ -62,7 +71,7 @@ def run_without(commands: str, folder: Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_schedules_pictures_and_records_need_none_of_them(tmp_path: Path) -> None:
+def test_schedules_plans_pictures_and_records_need_none_of_them(tmp_path: Path) -> None:
     save(shapes.vshape(2), tmp_path / "placement.json")
     with open_store(str(tmp_path / "first.db")) as store:
         for record in kernel_physics.many_records(2):

@@ -61,7 +61,7 @@ def _matmul(inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: dic
 
 
 def _convolution(inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: dict[str, str]) -> int:
-    """Each output element takes one product a weight of its output channel."""
+    """Each output element takes one product per weight of its output channel."""
     weight = inputs[1]
     channels = weight.shape[attributes.get("kernel_layout", "OIHW").index("O")]
     return 2 * outputs[0].num_elements * weight.num_elements // max(channels, 1)

@@ -69,7 +69,7 @@ KIND_BY_OPERATOR = {name: kind for kind, names in _NAMES_BY_KIND.items() for nam
 """Kind of the operators known beforehand, by name without the dialect."""
 
 _derived_kind_by_operator: dict[str, PatternKind] = {}
-"""What analysis found for other operators, as they were met; the same in every process."""
+"""What analysis found for other operators, in the order of their first use; the same in every process."""
 
 
 def short_name(call: Any) -> str:

@@ -2,7 +2,7 @@
 
 Relax has bindings that compute nothing: names for names, tuples, projections out of tuples, constants and
 shapes. Reading resolves all of them, so that each remaining *call* is one node, reads parameters, constants
-and the *values* of other calls, and makes one value or, where it returns a tuple, one value a field. A cut
+and the *values* of other calls, and makes one value or, where it returns a tuple, one value per field. A cut
 between a `split` and its projections therefore cannot happen, and no partition has a tuple at its border.
 """
 

@@ -38,7 +38,7 @@ _KERNEL = re.compile(r"([a-z]+):(\d+(?:x\d+)*)(?:,([a-z]+))?")
 
 _MAX_EXTENT = 65536
 
-_LEAST_OPERATIONS, _MOST_OPERATIONS = 10**6, 2 * 10**8
+_MIN_OPERATIONS, _MAX_OPERATIONS = 10**6, 2 * 10**8
 """A trial of a random kernel takes milliseconds at most, whatever its schedule."""
 
 
@@ -112,7 +112,7 @@ def random_kernel(family: str, rng: np.random.Generator) -> Kernel:
     """Return a kernel of a family with extents as networks have them, of 10⁶ to 2·10⁸ operations."""
     while True:
         kernel = _any_kernel(family, rng)
-        if _LEAST_OPERATIONS <= kernel.num_operations <= _MOST_OPERATIONS:
+        if _MIN_OPERATIONS <= kernel.num_operations <= _MAX_OPERATIONS:
             return kernel
 
 

@@ -18,7 +18,7 @@ from tuner.targets.target import Target
 
 
 def gather_specs(backends: Sequence[Backend], target: Target) -> tuple[PartitionSpec, ...]:
-    """Return one spec a backend, and the host's."""
+    """Return one spec per backend, and the host's."""
     return (*(_spec(backend, target) for backend in backends), PartitionSpec(FREE, HostRule()))
 
 

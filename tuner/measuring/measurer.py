@@ -135,7 +135,7 @@ class Measurer:
         return self.measure_many([request])[0]
 
     def measure_many(self, requests: Sequence[MeasureRequest]) -> tuple[Record, ...]:
-        """Return one record a request, in order; requests with one workload, backend and settings are one.
+        """Return one record per request, in order; requests with one workload, backend and settings are one.
 
         Raises:
             TunerError: the worker process cannot be started.

@@ -1,7 +1,7 @@
 """A paired sequential race: the fastest of several programs, and by how much, with confidence intervals.
 
 Programs run in rounds, each once per round, in an order of the round's own, so that whatever else the machine
-does meets all of them alike: two programs are compared by the ratio of their latencies round by round. Of
+does affects all of them alike: two programs are compared by the ratio of their latencies round by round. Of
 these ratios the median is estimated, with an interval by order statistics, which assumes nothing of how
 latencies are distributed: a load that drifts cancels within a round, and a rare disturbance of either program
 moves no median. What the model leaves out is that disturbances of neighbouring rounds may be correlated.

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 
 def node_prices(num_nodes: int, insides: Sequence[Sequence[int]], costs: Sequence[int]) -> list[int]:
-    """Return whole-number prices, one a node, whose sum over any option's nodes is at most the option's cost.
+    """Return integer prices, one per node, whose sum over any option's nodes is at most the option's cost.
 
     Where the linear program has no solution, each node's price is its least share of an option, rounded down.
 

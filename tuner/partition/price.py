@@ -35,5 +35,5 @@ class Pricer(Protocol):
     """Prices candidates: measured, predicted by the cost model, mock, or one's own."""
 
     def price(self, candidates: Sequence[CandidatePartition]) -> Sequence[Price]:
-        """Return one price a candidate, in order; equal candidates are priced once."""
+        """Return one price per candidate, in order; equal candidates are priced once."""
         ...

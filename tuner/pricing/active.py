@@ -69,7 +69,7 @@ def price_candidates(
     launch_penalty_us: float,
     seed: int,
 ) -> tuple[Price, ...]:
-    """Return one price a candidate, in order, measured or predicted as the mode says.
+    """Return one price per candidate, in order, measured or predicted as the mode says.
 
     Raises:
         CostModelError: predictions are asked for, and the records hold too few samples to learn from.

@@ -39,7 +39,7 @@ class MeasuredPricer:
         self._prices: dict[tuple[str, str, str], Figure | Invalid] = {}
 
     def price(self, candidates: Sequence[CandidatePartition]) -> tuple[Figure | Invalid, ...]:
-        """Return one price a candidate, in order: a measured latency, or why there is none.
+        """Return one price per candidate, in order: a measured latency, or why there is none.
 
         Raises:
             UnknownNameError: a candidate names a backend that the measurer does not have.

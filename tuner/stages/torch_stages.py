@@ -5,7 +5,7 @@ the original's own parameters, under their own names, so an optimiser, a checkpo
 they always saw.
 
 What the model leaves out: shapes and control flow are those of the example inputs, as in every export. A
-change of a buffer (running statistics) happens once a forward, in the stage that computes it, so that
+change of a buffer (running statistics) happens once per forward, in the stage that computes it, so that
 micro-batches change it one after another. Checked against the uncut module in
 tests/tuner/stages/test_torch_stages.py.
 

@@ -1,10 +1,10 @@
 """Measure a device's peak rates: a large matrix product, a large copy, and an empty call.
 
 The three are workloads of role `device` (`cost_model.roofline`), kept in the records like any other. Every
-prediction starts from them, so a probe must not tell of what else the machine was doing. On a CPU they run
+prediction starts from them, so a probe must not depend on what else the machine was doing. On a CPU they run
 NumPy (whose BLAS is what large products run at best here) in a process of their own, with its threads pinned
-before any library starts, and count the processor's time; on a GPU they run torch, and count the clock's.
-They go round until two rounds agree, and the calmest one of each probe is kept. A session measures them once
+before any library starts, and count processor time; on a GPU they run torch, and count wall-clock time.
+They repeat until two rounds agree, and the calmest one of each probe is kept. A session measures them once
 for each environment, and again where the fastest kernels on record contradict them: that is how a probe that
 was taken beside other work, by an earlier version perhaps, is found and superseded.
 Checked in tests/tuner/targets/test_device_probe.py.

@@ -1,7 +1,7 @@
 """The resources of a tuning session: target, backends, records, measuring process.
 
-A session owns the open record store and the measuring worker, and gives both back on any exit; every finished
-measurement is in the records by then. It also holds how to say what is going on (`TuningProgress`).
+A session owns the open record store and the measuring worker, and releases both on any exit; every finished
+measurement is in the records by then. It also carries the progress callback (`TuningProgress`).
 """
 
 from __future__ import annotations

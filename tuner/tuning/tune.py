@@ -25,7 +25,7 @@ class TuningSettings:
     """How a model is cut for a pipeline, and how far its partition is searched.
 
     Attributes:
-        num_stages: pipeline stages, one a device.
+        num_stages: pipeline stages, one per device.
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.

@@ -26,7 +26,7 @@ from tuner.partition.price import Invalid
 from tuner.pricing.measured import workload_of_candidate
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction
 
-_MOST_WRONG_PARTS = 3
+_MAX_WRONG_PARTS = 3
 """Wrong parts of one backend in one model, after which all of its candidates are left out: each costs another
 choice of the whole."""
 
@@ -120,7 +120,7 @@ def leave_out(priced: PricedFunction, wrong: Sequence[WrongPart]) -> PricedFunct
     def reason_of(candidate: CandidatePartition) -> str | None:
         if candidate.backend not in backends:
             return None
-        if counts[candidate.backend] >= _MOST_WRONG_PARTS:
+        if counts[candidate.backend] >= _MAX_WRONG_PARTS:
             return backends[candidate.backend]
         return reasons.get((candidate.backend, workload_of_candidate(graph, candidate).fingerprint))
 

@@ -80,26 +80,22 @@ def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
 
 
 def _run(subject: Subject, programs: Programs, options: RunOptions, devices: Devices) -> RunReport:
-    from tessel.engine.run import run_schedule
+    from tessel.engine.run import RunSettings, Simulation, run_schedule
 
     overheads = find_overheads(subject, options, devices)
+    settings = RunSettings(
+        num_threads=1 if subject.plan is None else subject.plan.num_threads,
+        repeats=options.repeats,
+        timeout_s=options.timeout_s,
+        devices=devices,
+    )
     with console.progress_bar(
         f"running {subject.schedule.placement.devices} ranks", limit_s=options.timeout_s
     ):
         return run_schedule(
             subject.schedule,
-            step_us=programs.step_us,
-            provider=programs.provider,
-            provider_spec=programs.spec,
-            reference=programs.reference,
-            reference_name=programs.reference_name,
-            tied=subject.plan.tied if subject.plan is not None else (),
-            parameters=[stage.parameters for stage in subject.plan.stages]
-            if subject.plan is not None
-            else (),
-            num_threads=subject.plan.num_threads if subject.plan is not None else 1,
-            repeats=options.repeats,
-            timeout_s=options.timeout_s,
-            overheads=overheads,
-            devices=devices,
+            programs.stages,
+            expected=programs.expected,
+            settings=settings,
+            simulation=Simulation(step_us=programs.step_us, overheads=overheads),
         )

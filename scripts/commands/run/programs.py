@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from scripts.commands.run.options import RunOptions
     from scripts.commands.run.subject import Subject
     from tessel.engine.devices import Devices
-    from tessel.engine.results_check import Reference
+    from tessel.engine.results_check import ExpectedResults, Reference
+    from tessel.engine.run import StagePrograms
     from tessel.plan import Plan
 
 _SLEEP_STEP_S = 0.01
@@ -25,13 +26,12 @@ _OF_PLAN = ("compiled", "torch")
 
 @dataclass(frozen=True)
 class Programs:
-    """Who builds the stages, from what, the reference, and how long a step is simulated to be."""
+    """Who builds the stages, what results are compared with, and how long a step is simulated to be."""
 
-    provider: str
-    spec: str
-    reference: Callable[[int], Reference] | None
-    reference_name: str
+    stages: StagePrograms
+    expected: ExpectedResults | None
     step_us: float | None
+    are_sleeping: bool = False
 
 
 def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Programs:
@@ -85,11 +85,14 @@ def _is_trusted(subject: Subject, options: RunOptions) -> bool:
 def _sleeping(subject: Subject, devices: Devices) -> Programs:
     import msgspec
 
+    from tessel.engine.run import StagePrograms
     from tessel.engine.synthetic.run import PROVIDER, sleep_spec
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
-    return Programs(PROVIDER, msgspec.json.encode(spec).decode(), None, "", step_us)
+    return Programs(
+        StagePrograms(PROVIDER, msgspec.json.encode(spec).decode()), None, step_us, are_sleeping=True
+    )
 
 
 def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Programs:
@@ -99,22 +102,26 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     from tessel.engine import EngineError
     from tessel.engine.actions import rank_by_stage
     from tessel.engine.import_function import find_function
+    from tessel.engine.run import StagePrograms
 
     find_function(provider)  # Refused here, before any process starts.
     told = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
     spec = msgspec.json.encode(told).decode()
-    try:
-        whole = find_function(f"{provider.rpartition(':')[0]}:reference")
-    except EngineError:
-        whole = None
-    reference = None if whole is None else functools.partial(whole, spec)
     name = f"{provider.rpartition(':')[0]}:reference"
-    return Programs(provider, spec, reference, name, subject.step_us if subject.plan is None else None)
+    try:
+        whole = find_function(name)
+    except EngineError:
+        expected = None
+    else:
+        expected = _expected(functools.partial(whole, spec), name, subject.plan)
+    step_us = subject.step_us if subject.plan is None else None
+    return Programs(StagePrograms(provider, spec), expected, step_us)
 
 
 def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> Programs:
     import msgspec
 
+    from tessel.engine.run import StagePrograms
     from tuner.plan import ModelPlan
 
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
@@ -126,10 +133,14 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
         )
         torch_programs.check_spec(of_torch)
         return Programs(
-            "tuner.programs.torch_programs:provide_programs",
-            msgspec.json.encode(of_torch).decode(),
-            lambda count: torch_programs.reference_step(of_torch, count),
-            "the uncut torch module under plain torch",
+            StagePrograms(
+                "tuner.programs.torch_programs:provide_programs", msgspec.json.encode(of_torch).decode()
+            ),
+            _expected(
+                lambda count: torch_programs.reference_step(of_torch, count),
+                "the uncut torch module under plain torch",
+                plan,
+            ),
             plan.step_us,
         )
     from tuner.programs import compiled_stages
@@ -142,9 +153,20 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
     compiled_stages.check_spec(spec)
     return Programs(
-        "tuner.programs.compiled_stages:provide_programs",
-        msgspec.json.encode(spec).decode(),
-        lambda count: compiled_stages.reference_step(spec, count),
-        "the uncut, unpartitioned program that was imported from the model",
+        StagePrograms("tuner.programs.compiled_stages:provide_programs", msgspec.json.encode(spec).decode()),
+        _expected(
+            lambda count: compiled_stages.reference_step(spec, count),
+            "the uncut, unpartitioned program that was imported from the model",
+            plan,
+        ),
         plan.step_us,
     )
+
+
+def _expected(reference: Callable[[int], Reference], name: str, plan: Plan | None) -> ExpectedResults:
+    from tessel.engine.results_check import ExpectedResults
+
+    if plan is None:
+        return ExpectedResults(reference=reference, name=name)
+    parameters = [stage.parameters for stage in plan.stages]
+    return ExpectedResults(reference=reference, name=name, tied=plan.tied, parameters=parameters)

@@ -97,7 +97,7 @@ def print_run(subject: Subject, programs: Programs, report: RunReport) -> None:
             f"{report.ranks_per_gpu} ranks share a GPU here and hand over through the host, so measured "
             "steps take longer than simulated"
         )
-    elif report.ranks_per_core > 1 and not report.ranks_per_gpu and "sleeping" not in programs.provider:
+    elif report.ranks_per_core > 1 and not report.ranks_per_gpu and not programs.are_sleeping:
         console.print_line(
             f"{report.ranks_per_core:.1f} ranks share a core here, so measured steps take longer than "
             "simulated"

@@ -67,7 +67,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
     losses: dict[str, dict[int, float]] = {}
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
     gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
-    # In turn, so that a change of the machine's load meets every schedule alike.
+    # In turn, so that a change of the machine's load affects every schedule alike.
     for repeat in range(WARM_UP_STEPS + job.repeats):
         for name, step in steps.items():
             gc.collect()

@@ -206,7 +206,7 @@ def makespan_with_overheads_ms(schedule: Schedule, calibration: Calibration, *, 
 
 
 def overheads_of_chain(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[str, float]]) -> Overheads:
-    """Return the means over one real step of stages on one rank each; nobody meets.
+    """Return the means over one real step of stages on one rank each, without collectives.
 
     Args:
         step: the events of each rank; some rank waits for another, and some action does not wait.
@@ -271,7 +271,7 @@ def _measure(num_ranks: int, stage_ms: int, devices: Devices) -> tuple[tuple[flo
     spans = ShapeOptions(
         choose_backward=True,
         forward_span=stage_ms,
-        # A joint backward takes as long as both halves, so one duration a letter holds for both schedules.
+        # A joint backward takes as long as both halves, so one duration per letter holds for both schedules.
         backward_span=2 * stage_ms,
         backward_input_span=stage_ms,
         backward_weight_span=stage_ms,

@@ -19,6 +19,7 @@ from tessel.handwritten.construction.chains import streams_by_device, why_no_spl
 from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
+from tessel.handwritten.eager_1f1b import depths
 from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
@@ -40,18 +41,28 @@ def zero_bubble(stage: int, *, warm_up: int, weight_delay: int, micro_batches: i
     )
 
 
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+def zero_bubble_streams(pipeline: Pipeline, micro_batches: int, *, extra: int) -> Streams:
+    """Return the streams with so many forwards more than 1F1B before the first backward.
+
+    Forwards ahead and weight halves behind together are held: as many on every stage.
+    """
+    num_stages = len(pipeline.stages)
+
+    def stream(stage: int) -> Columns:
+        warm_up = depths(stage, num_stages, extra)
+        weight_delay = num_stages + extra - warm_up
+        return zero_bubble(stage, warm_up=warm_up, weight_delay=weight_delay, micro_batches=micro_batches)
+
+    return streams_by_device(pipeline, stream)
+
+
+def applies(pipeline: Pipeline, micro_batches: int) -> str | None:
+    """Return why the pipeline is not one chain that splits its backward, or None if it is."""
     return why_no_split_chain(pipeline)
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
-    num_stages = len(pipeline.stages)
-    return streams_by_device(
-        pipeline,
-        lambda stage: zero_bubble(
-            stage, warm_up=num_stages - stage, weight_delay=stage, micro_batches=micro_batches
-        ),
-    )
+    return zero_bubble_streams(pipeline, micro_batches, extra=0)
 
 
-ZB_H1 = StreamRule(name="zb-h1", applies=_applies, streams=_streams)
+ZB_H1 = StreamRule(name="zb-h1", applies=applies, streams=_streams)

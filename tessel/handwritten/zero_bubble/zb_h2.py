@@ -17,43 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessel.handwritten.construction.chains import streams_by_device, why_no_split_chain
-from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
-from tessel.handwritten.eager_1f1b import depths, extra_forwards
-from tessel.handwritten.zero_bubble.zb_h1 import zero_bubble
-
-
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_split_chain(pipeline)
+from tessel.handwritten.eager_1f1b import extra_forwards
+from tessel.handwritten.zero_bubble.zb_h1 import applies, zero_bubble_streams
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
-    num_stages = len(pipeline.stages)
-    return streams_by_device(
-        pipeline,
-        lambda stage: zero_bubble(
-            stage, warm_up=2 * (num_stages - stage) - 1, weight_delay=2 * stage, micro_batches=micro_batches
-        ),
-    )
+    return zero_bubble_streams(pipeline, micro_batches, extra=len(pipeline.stages) - 1)
 
 
 def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
     for extra in extra_forwards(len(pipeline.stages)):
-        yield _with_extra(pipeline, micro_batches, extra)
+        yield zero_bubble_streams(pipeline, micro_batches, extra=extra)
 
 
-def _with_extra(pipeline: Pipeline, micro_batches: int, extra: int) -> Streams:
-    num_stages = len(pipeline.stages)
-
-    def stream(stage: int) -> Columns:
-        warm_up = depths(stage, num_stages, extra)
-        # Forwards ahead and weight halves behind together are held: as many on every stage.
-        weight_delay = num_stages + extra - warm_up
-        return zero_bubble(stage, warm_up=warm_up, weight_delay=weight_delay, micro_batches=micro_batches)
-
-    return streams_by_device(pipeline, stream)
-
-
-ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams, variants=_variants)
+ZB_H2 = StreamRule(name="zb-h2", applies=applies, streams=_streams, variants=_variants)

@@ -1,9 +1,9 @@
 """Whether the searches are compiled on this machine, and how to have that done meanwhile.
 
-Compiling all of `tessel.search` takes some thirty-five seconds of the processor, once a machine and version.
+Compiling all of `tessel.search` takes some 35 s of processor time, once per machine and version.
 `python -m tessel.search.jit.cache` has it done, unless it is, and leaves a stamp beside the machine code.
-Without the stamp of this version the `tessel` command has it done in the background and searches uncompiled
-till then, with the same answers, only later. Nothing here imports numba.
+Without the stamp of this version the `tessel` command has it done in the background and until then searches
+uncompiled, with the same answers but later. Nothing here imports numba.
 Checked in tests/tessel/search/jit/test_cache.py.
 """
 
@@ -54,7 +54,7 @@ def leave_stamp() -> None:
 
 
 def compile_in_background() -> None:
-    """Start a process that compiles everything and goes on when this one ends, unless one is at it."""
+    """Start a process that compiles everything and outlives this one, unless one already runs."""
     claim = _folder() / "compiling"
     if claim.exists() and time.time() - claim.stat().st_mtime < LONGEST_COMPILING_S:
         return

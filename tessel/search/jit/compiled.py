@@ -1,4 +1,4 @@
-"""Compile the hot loops of the searches, once a machine.
+"""Compile the hot loops of the searches, once per machine.
 
 A function marked `@compiled` is plain Python over numpy arrays and numbers. Numba compiles it at its first
 call and keeps the machine code beside the module (or in the user's cache folder), so that later processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from tessel.planning.layout import Layout
 
 torch = pytest.importorskip("torch")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+from torch_schedule_stages import stages_of_torch  # noqa: E402 - after the skip
 
 pytestmark = pytest.mark.torch
 
@@ -62,22 +63,7 @@ def stages_of_rank(options: Any, rank: int) -> list[int]:
 
 
 def runtime(stages: list[int], num_stages: int, ranks: int, micro_batches: int) -> Any:
-    made = [
-        SimpleNamespace(
-            stage_index=index,
-            num_stages=num_stages,
-            group_size=ranks,
-            group_rank=0,
-            group=None,
-            is_first=index == 0,
-            is_last=index == num_stages - 1,
-            has_backward=True,
-            device=torch.device("cpu"),
-            submod=None,
-            stage_index_to_group_rank={},
-        )
-        for index in stages
-    ]
+    made = stages_of_torch(stages, num_stages=num_stages, num_ranks=ranks)
     return schedules._PipelineScheduleRuntime(made, micro_batches)
 
 
@@ -151,22 +137,7 @@ def test_other_placements_are_refused() -> None:
 
 
 def test_dualpipe_v_of_torch_is_read_and_written_back() -> None:
-    made = [
-        SimpleNamespace(
-            stage_index=index,
-            num_stages=4,
-            group_size=2,
-            group_rank=0,
-            group=None,
-            is_first=index == 0,
-            is_last=index == 3,
-            has_backward=True,
-            device=torch.device("cpu"),
-            submod=None,
-            stage_index_to_group_rank={},
-        )
-        for index in (0, 3)
-    ]
+    made = stages_of_torch((0, 3), num_stages=4, num_ranks=2)
     order = schedules.ScheduleDualPipeV(made, 6).pipeline_order
     text = "".join(
         ",".join("" if each is None else str(each) for each in order[rank]) + "\n" for rank in range(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from tessel.shapes import interleaved, vshape, zbv
 torch = pytest.importorskip("torch")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
+from torch_schedule_stages import stages_of_torch  # noqa: E402 - after the skip
+
 pytestmark = pytest.mark.torch
 
 RULES = {rule.name: rule for rule in HANDWRITTEN}
@@ -29,22 +30,8 @@ def orders_of_torch(schedule: str, num_devices: int, chunks: int, micro_batches:
     firsts = (
         (0, num_stages - 1) if schedule in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV") else range(chunks)
     )
-    stages = [
-        SimpleNamespace(
-            stage_index=index if isinstance(firsts, tuple) else index * num_devices,
-            num_stages=num_stages,
-            group_size=num_devices,
-            group_rank=0,
-            group=None,
-            is_first=index == 0,
-            is_last=index == num_stages - 1,
-            has_backward=True,
-            device=torch.device("cpu"),
-            submod=None,
-            stage_index_to_group_rank={},
-        )
-        for index in firsts
-    ]
+    indices = firsts if isinstance(firsts, tuple) else (first * num_devices for first in firsts)
+    stages = stages_of_torch(indices, num_stages=num_stages, num_ranks=num_devices)
     found = getattr(schedules, schedule)(stages, micro_batches).pipeline_order
     return [list(actions(found[rank])) for rank in range(num_devices)]
 

@@ -39,6 +39,15 @@ pytestmark = pytest.mark.tvm
 RELU3 = graph_of([(), (0,), (1,)], kinds=[PatternKind.ELEMENTWISE] * 3, operators=["nn.relu"] * 3)
 
 
+def test_the_mock_discounts_each_further_operator() -> None:
+    graph = graph_of([(), (0,), (1,)])
+    pair = CandidatePartition(sub_graph(graph, 0, 1), "tvm", "test")
+    (price,) = MockPricer({"tvm": 3.0}).price([pair])
+    assert isinstance(price, Figure)
+    assert price.latency_us == pytest.approx(5.7)
+    assert MockPricer({}).price([pair]) == (Unknown(),)
+
+
 def grown(rule: Rule, max_depth: int) -> Rule:
     limits = SubGraphLimits(max_depth=max_depth)
     anything = (ByKind(PatternKind.ANCHOR, PatternKind.ANCHOR),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from pipeline_programs import Step  # noqa: E402 - as below
 from torch import nn  # noqa: E402 - only where torch is installed
 
 from tuner.programs.autograd_stage import AutogradStage  # noqa: E402 - as above
@@ -20,12 +20,6 @@ from tuner.stages.torch_stages import TorchPipeline, split_module  # noqa: E402 
 pytestmark = pytest.mark.torch
 
 WORDS, WIDTH = 11, 6
-
-
-@dataclass(frozen=True)
-class Step:
-    kind: str
-    micro_batch: int
 
 
 class TiedPair(nn.Module):

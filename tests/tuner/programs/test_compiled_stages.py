@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from pipeline_programs import Step
 from planned_models import ENCODER_DECODER, plan_on_tvm
 
 from tuner.errors import TunerError
@@ -28,12 +28,6 @@ from tuner.targets.target import Target
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 MICRO_BATCHES = 3
-
-
-@dataclass(frozen=True)
-class Step:
-    kind: str
-    micro_batch: int
 
 
 @pytest.fixture(scope="module")

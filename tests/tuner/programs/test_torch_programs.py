@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from pipeline_programs import Step
 from planned_models import ENCODER_DECODER, HALVES, plan_on_tvm
 
 from tuner.errors import TunerError
@@ -18,12 +18,6 @@ from tuner.plan import ModelPlan
 from tuner.programs.torch_programs import TorchProgramSpec, check_spec, provide_programs, reference_step
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
-
-
-@dataclass(frozen=True)
-class Step:
-    kind: str
-    micro_batch: int
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tvm import relax
 
 torch = pytest.importorskip("torch")
 
-from imported_models import MODELS, NOT_TRAINED  # noqa: E402 - after the skip
+from imported_models import MODELS, NOT_TRAINED, Tripled  # noqa: E402 - after the skip
 
 from records import Environment, open_store  # noqa: E402
 from tuner.errors import TunerError, UnsupportedOperatorError  # noqa: E402
@@ -321,16 +321,6 @@ def test_gradients_that_nobody_sums_or_makes_are_caught(tied, machine: Machine) 
     assert not found.is_within(1e-3)
     unmade = (stages[0], replace(stages[1], parameters=()))
     assert check_gradients(model, unmade, seed=0, run=machine).fault == "is missing"
-
-
-class Tripled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 3
 
 
 def test_a_backward_of_its_own_is_refused_by_name() -> None:

@@ -117,7 +117,7 @@ def _is_whole(pool: Expression) -> bool:
 
 
 def _is_bias(tensor: Expression, shape: tuple[int, ...]) -> bool:
-    """Say whether a tensor has one element a channel, at most."""
+    """Say whether a tensor has one element per channel, at most."""
     if not isinstance(tensor, relax.Var) or len(shape_of(tensor)) > len(shape):
         return False
     extents = (1,) * (len(shape) - len(shape_of(tensor))) + tuple(shape_of(tensor))

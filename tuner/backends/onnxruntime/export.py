@@ -110,7 +110,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _Writer:
-    """Nodes and constants written so far, and the name of each Relax variable: of a tuple, one a field.
+    """Nodes and constants written so far, and the name of each Relax variable: of a tuple, one per field.
 
     None names a value that nothing may read.
     """

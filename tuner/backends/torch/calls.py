@@ -164,7 +164,7 @@ def _result_for(call: Linear | Convolution, data: torch.Tensor, weight: torch.Te
 def _fastest(runs: Sequence[Callable[[], object]]) -> int:
     """Return which takes least time; they take turns, and each has a run that does not count.
 
-    With one thread it is the processor's time: what other programs take meanwhile meets them unequally.
+    With one thread it is processor time: what other programs take meanwhile affects them unequally.
     """
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     least_s = [math.inf] * len(runs)

@@ -289,7 +289,7 @@ def _extent(schedule: Schedule, loop: Any) -> int:
 
 
 def _axis_kinds(schedule: Schedule, block: BlockHandle) -> str:
-    """Return one letter a loop: S spatial, R reduction, O anything else."""
+    """Return one letter per loop: S spatial, R reduction, O anything else."""
     letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
     return "".join(letters.get(axis.iter_type, "O") for axis in schedule.get(block).iter_vars)
 

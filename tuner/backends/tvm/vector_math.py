@@ -23,7 +23,7 @@ from tuner.graph.relax_types import PrimFunc
 Expression: TypeAlias = Any
 """A TIR expression of float32."""
 
-_LARGEST_EXPONENT = 89.0
+_MAX_EXPONENT = 89.0
 """Above the logarithm of the largest float32, 3.4e38: its power is infinite, as are those of all above."""
 
 _SMALLEST_EXPONENT = -87.6
@@ -96,7 +96,7 @@ def _replace(call: Any) -> Any:
 
 def exponential(value: Any) -> Expression:
     """Return e to the power of a variable: infinite above the largest number, 0 below 1.7e-38, NaN of NaN."""
-    clamped = _clamped(value, _SMALLEST_EXPONENT, _LARGEST_EXPONENT)
+    clamped = _clamped(value, _SMALLEST_EXPONENT, _MAX_EXPONENT)
     power = tirx.floor(clamped * _float(1.0 / math.log(2.0)) + _float(0.5))
     return _bound(power, lambda power: _bound(_reduced(clamped, power), lambda rest: _scaled(rest, power)))
 

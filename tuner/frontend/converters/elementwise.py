@@ -17,7 +17,7 @@ from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, is_c
 _SMALL = 0.3
 """Magnitude below which exp(x) - 1 is computed without a difference of nearly equal numbers."""
 
-_LARGEST_POWER = 64
+_MAX_POWER = 64
 """Whole exponents up to this are products; no model uses larger ones of whole numbers."""
 
 
@@ -157,7 +157,7 @@ def _known_power(call: Call, base: Expr, exponent: float, dtype: str) -> Expr | 
             return call.emit(relax.op.rsqrt(base))
         case 0:
             return call.emit(relax.op.ones_like(base))
-    if exponent != int(exponent) or abs(exponent) > (4 if _is_float(dtype) else _LARGEST_POWER):
+    if exponent != int(exponent) or abs(exponent) > (4 if _is_float(dtype) else _MAX_POWER):
         return None
     result: Expr | None = None
     square, remaining = base, abs(int(exponent))

@@ -28,11 +28,6 @@ def _cross_entropy(call: Call) -> Expr:
     return _likelihood(call, call.emit(relax.op.nn.log_softmax(logits, axis=axis)), target)
 
 
-def takes_cross_entropy(call: Call) -> bool:
-    """Say whether labels are classes, and counted as they are."""
-    return not call["label_smoothing"] and not call.meta("target").is_floating_point()
-
-
 def _nll(call: Call) -> Expr:
     return _likelihood(call, call["self"], call["target"])
 

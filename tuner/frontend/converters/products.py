@@ -83,8 +83,8 @@ def _distances(call: Call) -> Expr:
 def _grouped(call: Call) -> Expr:
     """Emit products of rows with the matrix of their group, where groups follow each other.
 
-    Each row meets every group's matrix, and all but its own products are put to zero: which group a row
-    belongs to is known only when the model runs, and shapes are not to depend on it. Rows behind the last
+    Each row is multiplied by every group's matrix, and all but its own products are set to zero: which group
+    a row belongs to is known only when the model runs, and shapes must not depend on it. Rows after the last
     group give zeros.
     """
     rows, matrices, ends = call["input"], call["weight"], call["offs"]

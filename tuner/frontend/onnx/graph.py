@@ -21,7 +21,7 @@ from tuner.errors import ModelFileError
 from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
 from tuner.frontend.shapes import static_shapes
 
-_LARGEST_SHAPE = 1024
+_MAX_SHAPE = 1024
 """Elements above which a constant is taken for a weight, which no shape follows from."""
 
 _RANDOM = (
@@ -109,8 +109,8 @@ def _infer_shapes(model: OnnxModel) -> Shapes:
     given, and can take no more than 2 GiB.
     """
     graph = model.graph
-    large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _LARGEST_SHAPE]
-    small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _LARGEST_SHAPE]
+    large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _MAX_SHAPE]
+    small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MAX_SHAPE]
     weights = [helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in large]
     light = helper.make_model(
         helper.make_graph(graph.node, "light", [*graph.input, *weights], graph.output, small),

@@ -15,7 +15,7 @@ import torch
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in [^\n]*(?:\n +([^\n]+))?')
 _TORCH = Path(str(torch.__file__)).parent
-_LONGEST_CODE = 80
+_MAX_CODE = 80
 
 
 def place_of(node: Any) -> str:
@@ -50,7 +50,7 @@ def source_of(node: Any) -> str:
     if not own:
         return ""
     file, line, code = own[-1]
-    shown = code if len(code) <= _LONGEST_CODE else code[:_LONGEST_CODE] + "…"
+    shown = code if len(code) <= _MAX_CODE else code[:_MAX_CODE] + "…"
     place = f"{_short(file)}:{line}"
     return f"`{shown}` at {place}" if shown else place
 

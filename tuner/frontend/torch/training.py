@@ -38,7 +38,7 @@ _POSITIONAL = {
 _SAME_BACKWARD = frozenset({"torch.utils.checkpoint.CheckpointFunction"})
 """Functions with a backward of their own that is the derivative of their forward."""
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +210,8 @@ def _places(found: Mapping[str, set[str]]) -> tuple[str, ...]:
     sentences = []
     for what, paths in sorted(found.items()):
         named = [path or "the module itself" for path in sorted(paths)]
-        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        sentences.append(f"{what} in {', '.join(named[:_MOST_NAMED])}{more}")
+        more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+        sentences.append(f"{what} in {', '.join(named[:_MAX_NAMED])}{more}")
     return tuple(sentences)
 
 

@@ -1,1 +1,1 @@
-"""Strategies that find whole programs to measure, one a module; `propose` runs those that are asked for."""
+"""Strategies that find whole programs to measure, one per module; `propose` runs those that are asked for."""

@@ -33,8 +33,8 @@ def leave_backends_out(
 
     Prices of parts alone can favour a backend whose parts cost more among others' than they do alone. Leaving
     out a backend that an answer does not use would only find that answer again, so it is not tried. At most
-    one more round is measured than backends are left out, with one whole a backend, and coarser ones of those
-    that are nearly as fast as the fastest.
+    one more round is measured than backends are left out, with one whole per backend, and coarser ones of
+    those that are nearly as fast as the fastest.
 
     Args:
         wholes: measures.

@@ -18,7 +18,7 @@ from random_schedules import draw_schedule
 
 from tessel.engine.job import RankResult
 from tessel.engine.program import StageProgram
-from tessel.engine.results_check import RankGradients, Reference, ResultsCheck, check_results
+from tessel.engine.results_check import ExpectedResults, RankGradients, Reference, ResultsCheck, check_results
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
 from tuner.plan import ModelPlan
@@ -46,12 +46,15 @@ class Subject:
     def judge(self, results: tuple[RankResult, ...], gradients: RankGradients) -> ResultsCheck:
         return check_results(
             {"searched": (results, gradients)},
-            self.reference,
-            reference_name="the whole model",
+            ExpectedResults(
+                reference=lambda micro_batches: self.reference,
+                name="the whole model",
+                tied=self.plan.tied,
+                parameters=[stage.parameters for stage in self.plan.stages],
+            ),
+            micro_batches=MICRO_BATCHES,
             last_stage=len(self.programs) - 1,
             is_trained=True,
-            tied=self.plan.tied,
-            parameters=[stage.parameters for stage in self.plan.stages],
         )
 
     def holders(self, weight: str) -> set[int]:

@@ -15,10 +15,10 @@ from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagra
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
 from tessel.search.model.problem import make_problem
-from tessel.shapes import make_shape, vshape, zbv
+from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
-from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases, zero_bubble_v
 
 FAR = 1 << 40
 
@@ -130,16 +130,7 @@ def test_known_totals_are_proven_least(shape: str, memory: int, makespan: int) -
 
 
 def test_the_zero_bubble_v_is_proven_least() -> None:
-    placement = zbv(
-        4,
-        split_backward=True,
-        forward_span=10,
-        backward_input_span=11,
-        backward_weight_span=9,
-        lag=2,
-        forward_memory=2,
-        backward_memory=-2,
-    )
+    placement = zero_bubble_v()
     case = (placement, 8, (16,) * 4)
     assert max(bounds_of_devices(case)) == 531
     assert makespan_lower_bound(build_instance(placement, micro_batches=8, memory=16)) == 516

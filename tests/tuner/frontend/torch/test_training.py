@@ -5,7 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tuner.errors import UnsupportedOperatorError  # noqa: E402 - after the skip
+from imported_models import Tripled  # noqa: E402 - after the skip
+
+from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.frontend.torch.training import find_own_backwards, observe_training  # noqa: E402
 from tuner.stages.torch_stages import split_module  # noqa: E402
@@ -13,16 +15,6 @@ from tuner.stages.torch_stages import split_module  # noqa: E402
 pytestmark = pytest.mark.torch
 
 X = torch.randn(4, 6)
-
-
-class Tripled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 3
 
 
 triple = Tripled.apply

@@ -2,7 +2,7 @@
 
 One kernel packs the weights: for each vector of channels, its weights place by place of the window. The other
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
-and activation are added as they leave. There is no copy with padding: rows that the window does not meet are
+and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
 their own. Registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
 tests/tuner/backends/cpu/kernels/test_depthwise.py.
@@ -105,7 +105,7 @@ def convolution_kernel(
 
     Args:
         shape: the convolution.
-        bias_shape: of a bias with one element a channel, or None.
+        bias_shape: of a bias with one element per channel, or None.
         activation: what is done to the results.
     """
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
@@ -184,7 +184,7 @@ def _pixels_of(columns: int) -> int:
 
 
 def _tiles(shape: DepthwiseShape, pixels: int) -> tuple[list[int], list[int]]:
-    """Return the first columns of tiles that meet the padding or the end, and those of the others."""
+    """Return the first columns of tiles that reach into the padding or past the end, then the others."""
     columns = shape.result[2]
     starts = [min(start, columns - pixels) for start in range(0, columns, pixels)]
     inner = [

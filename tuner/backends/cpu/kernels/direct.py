@@ -163,7 +163,7 @@ def convolution_kernel(
 
     Args:
         shape: the convolution.
-        bias_shape: of a bias with one element a filter, or None.
+        bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
         has_other: whether a tensor of the result's shape is added.
         joined: how the data is made, where it is not in memory: its arguments are then the first ones. Only

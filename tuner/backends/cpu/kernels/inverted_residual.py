@@ -3,8 +3,8 @@
 MobileNet's blocks widen an image, take a depthwise convolution of what they got, and narrow it. The wide
 images are the largest data of the network, and one that fills more than the cache of a core takes as long to
 write and to read again as to compute. Here a row of the result is computed as soon as its rows of the wide
-image are there, of which no more are kept than the depthwise window meets. Threads share strips of rows; the
-rows above a strip that its window meets are computed again. Checked in
+image are there, of which no more are kept than the depthwise window covers. Threads share strips of rows; the
+rows above a strip that its window covers are computed again. Checked in
 tests/tuner/backends/cpu/kernels/test_inverted_residual.py.
 """
 
@@ -33,7 +33,7 @@ class Stage:
 
     Attributes:
         shape: the convolution.
-        bias_shape: of a bias with one element a filter, or None.
+        bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
     """
 

@@ -66,7 +66,7 @@ class ProductShape:
 
     @property
     def block_tiles(self) -> int:
-        """Tiles of rows that a panel meets before the next panel: blocks are as equal as they can be."""
+        """Tiles of rows for each panel before the next panel: blocks are as equal as they can be."""
         num_tiles = -(-self.rows // self.tile_rows)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
@@ -119,7 +119,7 @@ def product_kernel(
         shapes: of the data and of the result in memory: as many elements as rows x depth and rows x columns.
         activation: what is done to the results.
         then: how another tensor of the result's shape is joined after that.
-        bias_shape: of a bias with one element a column, or None.
+        bias_shape: of a bias with one element per column, or None.
     """
     data_shape, result_shape = shapes
     rows, depth, columns = shape.rows, shape.depth, shape.columns

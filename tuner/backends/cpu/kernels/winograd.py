@@ -74,7 +74,7 @@ def convolution_kernel(
 
     Args:
         shape: the convolution and how it is cut.
-        bias_shape: of a bias with one element a filter, or None.
+        bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
     """
     data_shape = (shape.batch, shape.height, shape.width, shape.channels)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from period_search import check_against_orders, problem_and_period
 
 from tessel.placement import Placement
-from tessel.schedule.schedule import Schedule
 from tessel.search import find_repetend
 from tessel.search.model.problem import make_problem
-from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.chain_dp.chain_structure import find_nested_chain
 from tessel.search.repetend.chain_dp.nested_chain_dp import NestedChainSearch
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
-from tessel.search.repetend.cyclic_starts import close_up
-from tessel.search.repetend.infeasibility import limit_violation
-from tessel.search.repetend.period_bounds import rate_bound
 from tessel.shapes import make_shape
-from tessel.validation import find_violations
-
-MANY_STEPS = 10**9
 
 
 @st.composite
@@ -39,31 +32,11 @@ def nested_placements(draw: st.DrawFn) -> Placement:
 
 @settings(max_examples=80, deadline=None)
 @given(nested_placements(), st.integers(1, 6), st.integers(0, 6))
-def test_moments_and_orders_agree(placement: Placement, memory: int, more: int) -> None:
-    problem = make_problem(placement, memory=memory)
-    assume(limit_violation(problem) is None)
-    cyclic = make_cyclic_problem(problem, 1)
+def test_slots_and_orders_agree(placement: Placement, memory: int, more: int) -> None:
+    problem, cyclic, period = problem_and_period(placement, memory, more)
     stage_pairs = find_nested_chain(cyclic)
     assert stage_pairs is not None
-    period = int(-(-rate_bound(problem) // 1)) + more
-    search = NestedChainSearch(cyclic, stage_pairs, period)
-    while search.run(MANY_STEPS) is Feasibility.UNKNOWN:
-        assert not search.is_stuck
-    assert search.answer is OrderSearch(cyclic, period).run(MANY_STEPS)
-    if search.starts is None:
-        return
-    starts = close_up(cyclic, search.starts, period)
-    schedule = Schedule.of(
-        placement,
-        {
-            (block, m): int(starts[0, block]) + m * period
-            for block in range(problem.num_blocks)
-            for m in range(6)
-        },
-        micro_batches=6,
-        memory=problem.limits_or_none,
-    )
-    assert find_violations(schedule) == ()
+    check_against_orders(NestedChainSearch(cyclic, stage_pairs, period), placement, problem, cyclic, period)
 
 
 @pytest.mark.parametrize("shape", ["xshape", "interleaved", "alphafold"])

@@ -1,0 +1,523 @@
+"""What each option of each command is tried with: values, options that it needs, and spies for the work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import typer
+from typer.core import TyperOption
+
+from records.database.merging import MergeSummary
+from records.database.pruning import PruneSummary
+from scripts.app import app
+from tessel.checking.case import case_of_schedule
+from tessel.checking.opinion import form_opinion
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.search import Frontier
+from tessel.shapes import vshape
+
+ROOT = typer.main.get_command(app)
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, child in getattr(command, "commands", {}).items():
+        if hasattr(child, "commands"):
+            yield from leaves(child, (*path, name))
+        else:
+            yield " ".join((*path, name)), child
+
+
+COMMANDS = dict(leaves(ROOT))
+
+
+def options_of(command: Any) -> set[str]:
+    """Every long option, both names of a flag that has two."""
+    names = itertools.chain.from_iterable(
+        (*parameter.opts, *parameter.secondary_opts)
+        for parameter in command.params
+        if isinstance(parameter, TyperOption)
+    )
+    return {name for name in names if name.startswith("--")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """How to see what the options of one command do.
+
+    Attributes:
+        bases: arguments to start from; an option must take effect beside one of them.
+        samples: of each option, a value other than its default; empty for a flag.
+        context: of options that need others, those.
+        spies: what each replaced function returns.
+    """
+
+    bases: tuple[str, ...]
+    samples: Mapping[str, str]
+    context: Mapping[str, str] = field(default_factory=dict)
+    spies: Mapping[str, object] = field(default_factory=dict)
+
+
+MEASURING = {
+    "--target": "llvm",
+    "--records": "{folder}/other.db",
+    "--backends": "blas,metaschedule",
+    "--trials": "3",
+    "--threads": "2",
+    "--jobs": "2",
+    "--seed": "5",
+}
+TUNING = {
+    **MEASURING,
+    "--price": "active",
+    "--budget": "3",
+    "--regret": "0.5",
+    "--cost-model": "{folder}/model",
+    "--prune": "",
+    "--match": "any",
+    "--tvm-database": "{folder}/database",
+    "--schedule-cost-model": "records",
+}
+MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
+TUNING_CONTEXT = {
+    "--budget": "--price active",
+    "--regret": "--price active",
+    "--cost-model": "--price active",
+    "--schedule-cost-model": "--trials 4",
+}
+SESSION = {
+    "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
+    "tuner.tuning.session.start_session": contextmanager(lambda: iter(["session"])),
+    "cost_model.load_kernel_model": "kernel model",
+}
+
+
+@dataclass
+class Manifest:
+    num_samples: int = 1
+    backends: tuple[str, ...] = ("tvm",)
+    num_texts: int = 1
+    num_best: int = 1
+    num_trials: int = 1
+    num_kernels: int = 1
+
+
+OPINION = form_opinion(case_of_schedule("x", ONE_F_ONE_B.build(vshape(2), micro_batches=2)))
+
+CHEAP: dict[str, Case] = {
+    "schedule": Case(
+        bases=(
+            "mshape --devices 3",
+            "interleaved --devices 2",
+            "{folder}/placement.json",
+        ),
+        samples={
+            "--devices": "4",
+            "--micro-batches": "3",
+            "--memory": "9",
+            "--infer": "",
+            "--split-backward": "",
+            "--choose-backward": "",
+            "--recompute": "",
+            "--forward-span": "7",
+            "--backward-span": "8",
+            "--backward-input-span": "5",
+            "--backward-weight-span": "6",
+            "--forward-memory": "2",
+            "--recompute-memory": "2",
+            "--tensor-parallel-span": "4",
+            "--chunks": "3",
+            "--lag": "2",
+            "--period-only": "",
+            "--frontier": "",
+            "--work": "2",
+            "--time-limit": "3s",
+            "--seed": "5",
+            "--save": "{folder}/out/saved.svg",
+            "--json": "",
+        },
+        context={
+            "--backward-input-span": "--split-backward",
+            "--backward-weight-span": "--choose-backward",
+            "--recompute-memory": "--recompute",
+            "--seed": "--micro-batches 3",
+        },
+        spies={
+            "tessel.search.find_schedule": "{schedule}",
+            "tessel.search.find_repetend": "{repetend}",
+            "tessel.search.find_frontier": Frontier(),
+            "tessel.search.find_makespan_frontier": Frontier(),
+            "scripts.commands.schedule.frontier._draw_frontier": None,
+        },
+    ),
+    "check": Case(
+        bases=("{folder}/orders.csv", "Et|tL --devices 2 --micro-batches 4", "{folder}/schedule.json"),
+        samples={
+            "--devices": "1",
+            "--micro-batches": "6",
+            "--group-size": "2",
+            "--profile": "{folder}/profile.csv",
+            "--cuts": "0-0,1-3",
+            "--memory": "9",
+            "--micro-batch": "2",
+            "--data-parallel": "2",
+            "--tensor-parallel": "2",
+            "--link": "3GB/s",
+            "--hop-us": "3",
+            "--optimizer": "sgd",
+            "--work": "2",
+            "--time-limit": "3s",
+            "--save": "{folder}/out/saved.json",
+            "--json": "",
+        },
+        context=dict.fromkeys(
+            (
+                "--cuts",
+                "--micro-batch",
+                "--data-parallel",
+                "--tensor-parallel",
+                "--link",
+                "--hop-us",
+                "--optimizer",
+            ),
+            "--profile {folder}/profile.csv",
+        ),
+        spies={"tessel.checking.opinion.form_opinion": OPINION},
+    ),
+    "export": Case(
+        bases=("{folder}/plan.json --to torch",),
+        samples={"--to": "markdown", "--out": "{folder}/out/exported.csv", "--json": ""},
+        context={"--to": ""},
+    ),
+    "compare": Case(
+        bases=("{folder}/plan.json",), samples={"--explain": "", "--schedules": "1f1b,zb-v", "--json": ""}
+    ),
+    "draw": Case(
+        bases=("{folder}/schedule.json",),
+        samples={
+            "--out": "{folder}/out/drawn.svg",
+            "--compare": "",
+            "--critical-path": "",
+            "--schedules": "1f1b",
+            "--json": "",
+        },
+        context={
+            "--compare": "--out {folder}/out/drawn.svg",
+            "--critical-path": "--out {folder}/out/drawn.svg",
+            "--schedules": "--compare --out {folder}/out/drawn.svg",
+        },
+        spies={
+            "tessel.picture.files.schedule_figure": "figure",
+            "tessel.picture.files.comparison_figure": "figure",
+            "tessel.picture.files.save_figure": "{file}",
+        },
+    ),
+    "records list": Case(
+        bases=("--records {folder}/records.db",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--status": "error",
+            "--backend": "blas",
+            "--role": "kernel",
+            "--after": "7",
+            "--limit": "2",
+            "--json": "",
+        },
+    ),
+    "records show": Case(
+        bases=("1 --records {folder}/records.db",),
+        samples={"--records": "{folder}/other.db", "--json": ""},
+    ),
+    "records stats": Case(
+        bases=("--records {folder}/records.db",), samples={"--records": "{folder}/other.db", "--json": ""}
+    ),
+    "records verify": Case(
+        bases=("--records {folder}/records.db",),
+        samples={"--records": "{folder}/other.db", "--json": ""},
+        spies={"records.RecordStore.verify": []},
+    ),
+    "records export": Case(
+        bases=("{folder}/out/exported --records {folder}/records.db",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--metaschedule": "",
+            "--skip-damaged": "",
+            "--json": "",
+        },
+        spies={
+            "records.files.exchange.save_records": SimpleNamespace(written=1, damaged=()),
+            "records.files.metaschedule.write_database": 2,
+        },
+    ),
+    "records import": Case(
+        bases=("{folder}/exported.jsonl --records {folder}/out/new.db",),
+        samples={"--records": "{folder}/out/another.db", "--json": ""},
+    ),
+    "records merge": Case(
+        bases=("{folder}/other.db --records {folder}/out/new.db",),
+        samples={"--records": "{folder}/out/another.db", "--tolerance": "3", "--json": ""},
+        spies={"records.database.merging.merge_items": MergeSummary(read=1, new=1, conflicts=())},
+    ),
+    "records prune": Case(
+        bases=("--records {folder}/records.db",),
+        samples={"--keep": "2", "--apply": "", "--records": "{folder}/other.db", "--json": ""},
+        spies={"records.database.pruning.prune": PruneSummary(removed=1, kept=1, applied=False)},
+    ),
+    "records best": Case(
+        bases=("--records {folder}/records.db", "mlp:tiny --records {folder}/records.db"),
+        samples={
+            **MODEL,
+            "--target": "llvm",
+            "--match": "any",
+            "--threads": "2",
+            "--records": "{folder}/other.db",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.records.best._workloads": (),
+            "scripts.commands.records.best._find_best": [],
+        },
+    ),
+    "cost-model train": Case(
+        bases=("",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--out": "{folder}/out/model",
+            "--seed": "4",
+            "--threads": "2",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.cost_model.train.load_kernel_samples": SimpleNamespace(samples=()),
+            "cost_model.train_kernel_model": SimpleNamespace(save=lambda out: None, manifest=Manifest()),
+            "scripts.commands.cost_model.train._train_stages": (None, "too few"),
+        },
+    ),
+    "cost-model evaluate": Case(
+        bases=("",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--networks": "{folder}/networks.json",
+            "--min-latency-us": "3",
+            "--seed": "4",
+            "--threads": "2",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.cost_model.evaluate.load_kernel_samples": SimpleNamespace(samples=()),
+            "cost_model.evaluate": {},
+            "scripts.commands.cost_model.evaluate._evaluate_stages": (None, "too few"),
+        },
+    ),
+    "cost-model predict": Case(
+        bases=("abc",),
+        samples={"--model": "{folder}/model", "--records": "{folder}/other.db", "--json": ""},
+        spies={
+            "scripts.commands.cost_model.predict._stages_named": ["stage"],
+            "scripts.commands.cost_model.predict._predict_stages": None,
+        },
+    ),
+    "doctor": Case(bases=("",), samples={"--json": ""}, spies={"scripts.commands.doctor.find_all": ()}),
+}
+OF_TVM: dict[str, Case] = {
+    "tune": Case(
+        bases=("mlp:tiny",),
+        samples={
+            **TUNING,
+            **MODEL,
+            "--devices": "3",
+            "--micro-batches": "3",
+            "--memory": "1GiB",
+            "--out": "{folder}/out/elsewhere",
+            "--cut": "layer:0",
+            "--optimizer": "adam",
+            "--hop-us": "3",
+            "--work": "2",
+            "--time-limit": "3s",
+            "--graph-level-search": "4",
+            "--json": "",
+        },
+        context=TUNING_CONTEXT,
+        spies={
+            **SESSION,
+            "tuner.tuning.tune.tune_model": "tuned",
+            "tessel.pipeline.build_plan": "{plan}",
+            "tessel.plan.save_plan": None,
+            "scripts.commands.tune.write_picture": None,
+            "scripts.commands.tune._print_plan": None,
+        },
+    ),
+    "partition": Case(
+        bases=("mlp:tiny",),
+        samples={
+            **TUNING,
+            **MODEL,
+            "--graph-level-search": "4",
+            "--coalesce": "",
+            "--picture": "{folder}/out/graph.svg",
+            "--explain": "",
+            "--json": "",
+        },
+        context=TUNING_CONTEXT,
+        spies={
+            **SESSION,
+            "tuner.tuning.partition_model.partition_model": SimpleNamespace(model="model"),
+            "scripts.commands.partition._nodes": [],
+            "tessel.picture.partition_figure": "figure",
+            "tessel.picture.save_figure": None,
+            "scripts.commands.partition._document": {},
+            "scripts.commands.partition._print": None,
+            "scripts.commands.partition._note_reasons": None,
+        },
+    ),
+    "stages": Case(
+        bases=("mlp:tiny --devices 2", "mlp:tiny --cut layer:0"),
+        samples={
+            **TUNING,
+            **MODEL,
+            "--cut": "layer:1",
+            "--devices": "3",
+            "--save": "{folder}/out/stages.json",
+            "--json": "",
+        },
+        context=TUNING_CONTEXT,
+        spies={
+            **SESSION,
+            "tuner.tuning.measure_stages.measure_stages": SimpleNamespace(
+                stages=(), tied=(), max_error=None, import_error=None
+            ),
+            "scripts.commands.stages._print": None,
+        },
+    ),
+    "records collect": Case(
+        bases=("--save-networks {folder}/out/networks.json",),
+        samples={
+            **MEASURING,
+            "--networks": "mlp,resnet",
+            "--batches": "3",
+            "--lengths": "16",
+            "--chains": "2",
+            "--stages": "",
+            "--max-gflops": "2",
+            "--max-samples": "3",
+            "--time-limit": "3s",
+            "--save-networks": "{folder}/out/other.json",
+            "--json": "",
+        },
+        spies={
+            **SESSION,
+            "tuner.collecting.kernels.collect": SimpleNamespace(
+                networks={}, num_found=1, num_done=1, num_new=1
+            ),
+            "tuner.collecting.stages.collect_stages": 1,
+        },
+    ),
+    "targets": Case(bases=("llvm",), samples={"--json": ""}),
+    "backends": Case(
+        bases=("",),
+        samples={"--target": "cuda", "--own": "module:object", "--json": ""},
+        spies={
+            "tuner.targets.resolution.resolve_target": "target",
+            "tuner.targets.resolution.measuring_obstacle": "nothing is here",
+            "tuner.backends.availability.find_availability": (),
+        },
+    ),
+}
+OF_TORCH: dict[str, Case] = {
+    "language train": Case(
+        bases=("",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--out": "{folder}/out/language",
+            "--target": "llvm",
+            "--threads": "2",
+            "--families": "dense",
+            "--random": "3",
+            "--samples": "3",
+            "--epochs": "3",
+            "--fine-tuning-epochs": "3",
+            "--best": "0.5",
+            "--kernels": "dense:4x8x8",
+            "--trials": "3",
+            "--hold-out": "dense:8x8x8",
+            "--layers": "1",
+            "--width": "32",
+            "--learning-rate": "0.01",
+            "--resume": "",
+            "--seed": "5",
+            "--json": "",
+        },
+        context={"--kernels": "--trials 2", "--trials": "--kernels dense:9x9x9"},
+        spies={
+            "scripts.commands.language.train.check_extra": None,
+            "scripts.commands.language.train.find_machine": SimpleNamespace(target="target"),
+            "scripts.commands.language.train.find_spaces": [],
+            "scripts.commands.language.train.find_measuring": "measuring",
+            "scripts.commands.language.train._new_manifest": Manifest(),
+            "scripts.commands.language.train.check_writable_folder": None,
+            "records.open_store": contextmanager(lambda: iter(["store"])),
+            "tuner.language.model_files.load_network": (SimpleNamespace(num_parameters=1), Manifest()),
+            "tuner.language.network.Network": SimpleNamespace(num_parameters=1),
+            "tuner.language.model_training.measure_training_set": None,
+            "tuner.language.model_training.ModelTraining": "{training}",
+        },
+    ),
+    "language generate": Case(
+        bases=("dense:4x8x8",),
+        samples={
+            "--model": "{folder}/model",
+            "--count": "3",
+            "--temperature": "0.5",
+            "--target": "llvm",
+            "--threads": "2",
+            "--measure": "",
+            "--records": "{folder}/other.db",
+            "--seed": "5",
+            "--json": "",
+        },
+        context={"--records": "--measure"},
+        spies={
+            "scripts.commands.language.generate.check_extra": None,
+            "scripts.commands.language.generate.find_machine": SimpleNamespace(target="target"),
+            "scripts.commands.language.generate.find_space": SimpleNamespace(name="kernel"),
+            "scripts.commands.language.generate.find_measuring": SimpleNamespace(
+                keeper=str, builder="", runner=""
+            ),
+            "tuner.language.model_files.load_network": ("network", "manifest"),
+            "tuner.language.generation.generate": SimpleNamespace(proposals=(), distinct_ratio=1.0),
+            "tuner.language.trials.measure_proposals": [],
+        },
+    ),
+    "language evaluate": Case(
+        bases=("",),
+        samples={
+            "--kernels": "dense:4x8x8",
+            "--model": "{folder}/model",
+            "--trials": "3",
+            "--seeds": "2",
+            "--temperature": "0.5",
+            "--target": "llvm",
+            "--threads": "2",
+            "--records": "{folder}/other.db",
+            "--seed": "5",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.language.evaluate.check_extra": None,
+            "scripts.commands.language.evaluate.find_machine": SimpleNamespace(target="target"),
+            "scripts.commands.language.evaluate.find_spaces": [SimpleNamespace(name="kernel")],
+            "scripts.commands.language.evaluate.find_measuring": "measuring",
+            "tuner.language.model_files.load_network": ("network", "manifest"),
+            "tuner.language.evaluation.run_proposer": SimpleNamespace(
+                proposer="language", kernel="k", seed=0, num_legal=1, latencies_us=(1.0,), distinct_ratio=1.0
+            ),
+            "tuner.language.evaluation.mean_best_us": [1.0] * 9,
+        },
+    ),
+}
+ONLY_BY_RULES = {"run", "plan"}
+"""Starting ranks is not cheap, and a plan has hundreds of pairs: their rules are tried one by one below."""

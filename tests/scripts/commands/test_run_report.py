@@ -1,0 +1,27 @@
+"""What `tessel run` says of a machine with fewer cores than ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.commands.run.programs import Programs
+from scripts.commands.run.report import print_run
+from scripts.commands.run.subject import Subject
+from tessel.engine.results_check import ResultsCheck
+from tessel.engine.run import RunFigures, RunReport, StagePrograms
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.shapes import vshape
+
+
+@pytest.mark.parametrize("are_sleeping", [False, True])
+def test_shared_cores_are_named_unless_ranks_only_sleep(
+    are_sleeping: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subject = Subject("two stages", ONE_F_ONE_B.build(vshape(2), micro_batches=2), 1000.0, None)
+    figures = RunFigures(real_ms=2.0, simulated_ms=1.0, with_overheads_ms=None, real_ms_by_step=(2.0,))
+    report = RunReport(
+        figures={"searched": figures}, check=ResultsCheck(), ranks_per_core=2.0, ranks_per_gpu=0, events={}
+    )
+    programs = Programs(StagePrograms("own:stages"), None, 1000.0, are_sleeping=are_sleeping)
+    print_run(subject, programs, report)
+    assert ("2.0 ranks share a core here" in capsys.readouterr().out) == (not are_sleeping)
