@@ -186,7 +186,7 @@ class _Server:
             self._stop()
 
     def _started(self) -> Connection:
-        """Return a connection to a server that runs: one that ended while it had nothing to do is replaced."""
+        """Return a connection to a server that runs: one that ended while idle is replaced."""
         process = self._process
         if self._connection is not None and process is not None and self._owner == os.getpid():
             if process.poll() is None:
