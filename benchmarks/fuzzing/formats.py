@@ -134,6 +134,8 @@ def _placements() -> list[Any]:
 
 
 def _schedules() -> list[Any]:
+    import matplotlib.font_manager  # noqa: F401 - it lists fonts once by another program, which no reader starts
+
     from tessel.handwritten.construction.greedy import read_flow, run_greedily
     from tessel.schedule import Schedule
 
