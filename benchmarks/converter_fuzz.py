@@ -109,8 +109,8 @@ def operators() -> dict[str, Any]:
     """Return torch's own table of operators, by name, with variants."""
     # torch's table lies in modules of its tests, which import this for classes that are not needed here.
     stub = types.ModuleType("expecttest")
-    stub.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-    stub.ACCEPT = False  # type: ignore[attr-defined]
+    stub.TestCase = unittest.TestCase
+    stub.ACCEPT = False
     sys.modules.setdefault("expecttest", stub)
     from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ import msgspec
 import networkx as nx
 
 from tessel.errors import ScheduleError, shown
+from tessel.names import check_name
 
 SCHEMA_VERSION = 1
 
@@ -32,9 +33,6 @@ MAX_DEVICES = 2**16
 
 MAX_MEMORY = 10**13
 """Most units a block adds or frees: ten terabytes, of which a million still fit 64-bit integers."""
-
-MAX_NAME = 200
-"""Longest name of a block, a choice or a search method."""
 
 
 class BlockKind(enum.StrEnum):
@@ -197,20 +195,11 @@ def _check_blocks(placement: Placement) -> None:
     for block in placement.blocks:
         if not block.name:
             raise ScheduleError("a block has an empty name; give each block a name of its own")
-        _check_name("block", block.name)
+        check_name("block", block.name)
         if block.name in seen:
             raise ScheduleError(f"block name {block.name!r} occurs twice; give each block a name of its own")
         seen.add(block.name)
         _check_block(block, placement.devices)
-
-
-def _check_name(what: str, name: str) -> None:
-    """Names are drawn, printed and quoted: they are short, and what they show is what they are."""
-    if len(name) > MAX_NAME or not name.isprintable():
-        raise ScheduleError(
-            f"{what} name {shown(name)!r} has {len(name)} characters, or some that cannot be printed; give "
-            f"it a printable name of at most {MAX_NAME}"
-        )
 
 
 def _check_block(block: Block, num_devices: int) -> None:
@@ -265,7 +254,7 @@ def _check_choices(placement: Placement) -> None:
     seen_choices: set[str] = set()
     owner: dict[str, str] = {}
     for choice in placement.choices:
-        _check_name("choice", choice.name)
+        check_name("choice", choice.name)
         if choice.name in seen_choices:
             raise ScheduleError(f"choice {choice.name!r} occurs twice; give each choice a name of its own")
         seen_choices.add(choice.name)

@@ -17,5 +17,9 @@ class UnsupportedOperatorError(TunerError):
     """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
 
 
+class NotComparableError(TunerError):
+    """Say why an imported model is not compared with its file, as the end of a sentence."""
+
+
 class UnpriceableError(TunerError):
     """Name the operator that no backend at hand can run, with each backend's reason."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import html.parser
 import io
+import itertools
 import json
 import random
 import tempfile
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -131,6 +134,8 @@ def _placements() -> list[Any]:
 
 
 def _schedules() -> list[Any]:
+    import matplotlib.font_manager  # noqa: F401 - it lists fonts once by another program, which no reader starts
+
     from tessel.handwritten.construction.greedy import read_flow, run_greedily
     from tessel.schedule import Schedule
 
@@ -176,10 +181,105 @@ def _profile_table() -> Format:
 
 
 def _convert_profile(path: Path, folder: Path) -> None:
-    """Read a profile and write it as the table, as a command that plans from it does at least."""
+    """Read a profile, write it as the table, and export a plan of it that needs no search.
+
+    Raises:
+        AssertionError: a name from the file is more than text in what was written.
+    """
     from tessel.profiles import load_profile, save_table
 
-    save_table(load_profile(path), folder / "written.csv")
+    profile = load_profile(path)
+    save_table(profile, folder / "written.csv")
+    again = load_profile(folder / "written.csv")
+    names = [(layer.name.strip(), layer.tie.strip()) for layer in profile.layers]
+    assert [(layer.name, layer.tie) for layer in again.layers] == names, "the table holds other layers"
+    _export_all(_recipe_of_profile(profile))
+
+
+def _recipe_of_profile(profile: Any) -> Any:
+    """Return what frameworks are told of a profile cut in the middle, in an order written by hand."""
+    from tessel.engine.actions import actions_of
+    from tessel.exports.recipe import Recipe
+    from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+    from tessel.shapes import make_shape
+
+    layers = tuple(layer.name for layer in profile.layers)
+    stages = min(2, len(layers))
+    ends = [len(layers) * stage // stages for stage in range(stages + 1)]
+    schedule = ONE_F_ONE_B.build(make_shape("vshape", stages), micro_batches=2)
+    return Recipe(
+        model=profile.name,
+        layers=layers,
+        cuts=tuple((first, end - 1) for first, end in itertools.pairwise(ends)),
+        device_of_stage=tuple(range(stages)),
+        actions=actions_of(schedule),
+        schedule=schedule,
+        micro_batches=2,
+    )
+
+
+def _export_all(recipe: Any) -> None:
+    """Write a recipe for every framework that takes it, and look at what was written.
+
+    Raises:
+        AssertionError: a name from the file is more than text in it.
+    """
+    from tessel.errors import ScheduleError
+    from tessel.exports.deepspeed import deepspeed_module
+    from tessel.exports.markdown import recipe_markdown
+    from tessel.exports.megatron_plan import megatron_arguments
+    from tessel.exports.torchtitan import modules_of_stages, orders_csv, titan_python, titan_toml
+
+    _look_at_text(recipe_markdown(recipe))
+    looks: tuple[tuple[Callable[[], str], Callable[[str], None]], ...] = (
+        (lambda: orders_csv(recipe), _look_at_text),
+        (lambda: megatron_arguments(recipe), _look_at_arguments),
+        (lambda: deepspeed_module(recipe), lambda text: _look_at_python(text, [list(recipe.layers)])),
+        (
+            lambda: titan_python(recipe, csv="orders.csv"),
+            lambda text: _look_at_python(text, modules_of_stages(recipe)),
+        ),
+        (lambda: titan_toml(recipe, csv="orders.csv"), lambda text: _look_at_toml(text, recipe)),
+    )
+    for write, look in looks:
+        try:
+            text = write()
+        except ScheduleError:  # the framework does not run it
+            continue
+        look(text)
+
+
+def _look_at_arguments(text: str) -> None:
+    first, *lines = text.splitlines()
+    assert first.startswith("# "), "the arguments begin with no comment"
+    assert all(line.startswith(("# ", "--")) for line in lines), "a name became an argument"
+
+
+def _look_at_python(text: str, names: list[list[str]]) -> None:
+    """Look for lists of names among a file's constants, and for nothing that the other files do not do."""
+    tree = ast.parse(text)
+    lists = [ast.literal_eval(node) for node in ast.walk(tree) if _is_list_of_texts(node)]
+    assert all(each in lists for each in names), "the file does not hold the names as constants"
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= {"deepspeed.pipe", "deepspeed.runtime.pipe"}, "a name became an import"
+    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree)), "a name became an import"
+    kinds = (ast.ImportFrom, ast.Assign, ast.ClassDef, ast.FunctionDef)
+    docstrings = [node for node in tree.body if not isinstance(node, kinds)]
+    assert all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in docstrings)
+
+
+def _is_list_of_texts(node: ast.AST) -> bool:
+    return isinstance(node, ast.List) and all(
+        isinstance(each, ast.Constant) and isinstance(each.value, str) for each in node.elts
+    )
+
+
+def _look_at_toml(text: str, recipe: Any) -> None:
+    from tessel.exports.torchtitan import modules_of_stages
+
+    options = tomllib.loads(text)
+    assert options.keys() == {"training", "parallelism"}, "a name became a table"
+    assert options["parallelism"]["module_fqns_per_model_part"] == modules_of_stages(recipe)
 
 
 def _profile_of_others() -> Format:
@@ -215,11 +315,15 @@ def _profile_of_others() -> Format:
 
 
 def _saved_plan() -> Format:
+    from tessel.errors import ScheduleError
+    from tessel.exports.recipe import recipe_of_saved_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     def read(folder: Path) -> None:
         plan = load_saved_plan(folder / "plan.json")
         _write_all(plan.schedule, None, folder)
+        with contextlib.suppress(ScheduleError):  # its stages are no chain
+            _export_all(recipe_of_saved_plan(plan))
 
     return Format(
         name="saved-plan",
@@ -321,11 +425,15 @@ def _tessel_file() -> Format:
 
 
 def _plan() -> Format:
+    from tessel.errors import ScheduleError
+    from tessel.exports.recipe import recipe_of_plan
     from tessel.plan import load_plan
 
     def read(folder: Path) -> None:
         plan = load_plan(folder / "plan.json")
         _write_all(plan.schedule, plan, folder)
+        with contextlib.suppress(ScheduleError):  # its stages are no chain
+            _export_all(recipe_of_plan(plan))
 
     return Format(
         name="plan",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scripts.reports.tables import end_to_end_rows, format_error, format_figure
 from scripts.terminal import console
+from tessel.exports.markdown_text import escaped, table_lines
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -24,9 +24,10 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
     kind = "training" if plan.training else "inference"
     parts = [
-        f"## {_escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
-        f"{_escaped(plan.device_model)}, {plan.num_threads} threads per device, {schedule.micro_batches} "
-        f"micro-batches. Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
+        f"## {escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",
+        f"Measured on {escaped(plan.device_model)}, {plan.num_threads} threads per device, "
+        f"{schedule.micro_batches} micro-batches. "
+        f"Makespan {format_ms(schedule.makespan * plan.step_us / 1000)} ms, {proof}; "
         f"simulated from measured stages, hop latency {plan.hop_source}.\n",
         comparison_table(comparison),
         "### Stages (latencies per micro-batch)\n",
@@ -92,15 +93,5 @@ def _partition(plan: Plan) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown; what would end a cell is escaped."""
-    lines = [_line(columns), "|" + "---|" * len(columns), *map(_line, rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escaped, cells)) + " |"
-
-
-def _escaped(text: str) -> str:
-    """Return text in which nothing is Markdown's or HTML's: names come from a file."""
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    """Return a table in Markdown; all cells are text."""
+    return "\n".join(table_lines(columns, rows)) + "\n"

@@ -52,12 +52,13 @@ def title_of(file: Path, plan: AnyPlan | None) -> str:
 def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
     """Return a plan of layers as a Markdown report."""
     from scripts.reports.markdown_report import comparison_table, markdown_table
+    from tessel.exports.markdown_text import escaped
 
     parts = [
-        f"## {plan.title}\n",
+        f"## {escaped(plan.title)}\n",
         f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples a step, "
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
-        f"{plan.layout.placement}, order {plan.order}. A training step takes "
+        f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
         f"{plan.lower_bound_us / 1e3:.4g} ms.\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",

@@ -65,7 +65,7 @@ def print_end_to_end(title: str, found: ModelPlan | PartitionedModel) -> None:
         f"sum of parts {console.format_us(found.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
         f"{found.launch_penalty_us:.2f} us"
     )
-    whole = "the unpartitioned model" if found.import_error is None else "the model's own program"
+    whole = "the model's own program" if found.reference else "the unpartitioned model"
     console.print_line(f"largest error against {whole} {format_error(found.max_relative_error)}")
     if found.import_error is not None:
         console.print_line(

@@ -82,11 +82,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one rank reports: the events of every counted step of each schedule, and its losses."""
+    """What one rank reports.
+
+    Attributes:
+        rank: which one.
+        events: of every counted step of each schedule.
+        losses: by schedule and micro-batch.
+        gradient_types: data types in which it computed gradients, which files may hold in a wider one.
+    """
 
     rank: int
     events: dict[str, tuple[tuple[Event, ...], ...]]
     losses: dict[str, dict[int, float]]
+    gradient_types: tuple[str, ...] = ()
 
 
 def actions_as_lines(actions: RankActions) -> tuple[str, ...]:

@@ -150,13 +150,15 @@ def check_results(
         is_trained: whether gradients are compared.
     """
     losses, gradients = expected.reference(micro_batches)
-    weights = (gradients, expected.tied, expected.parameters)
+    types = {str(each.dtype) for each in gradients.values()}
+    types |= {each for results, _ in found.values() for result in results for each in result.gradient_types}
+    weights = (gradients, expected.tied, expected.parameters, types)
     checks = [
         check
         for name, (results, by_rank) in found.items()
         for check in (
             *(_check_gradients(name, by_rank, *weights) if is_trained else ()),
-            *(_check_losses(name, results, losses, last_stage, gradients.values()) if losses else ()),
+            *(_check_losses(name, results, losses, last_stage, types) if losses else ()),
         )
     ]
     of_gradients = [check for check in checks if check.kind == "gradient"]
@@ -183,6 +185,7 @@ def _check_gradients(
     expected: Mapping[str, np.ndarray],
     tied: Sequence[Sequence[TiedParameter]],
     parameters: Sequence[Sequence[str]],
+    types: Iterable[str],
 ) -> Iterable[TensorCheck]:
     known_as = {(member.name, member.stage): group[0].name for group in tied for member in group}
     parts: dict[str, dict[int, np.ndarray]] = {}
@@ -193,7 +196,7 @@ def _check_gradients(
         for name in names:
             leader = known_as.get((name, stage), name)
             holders[leader] = tuple(sorted({*holders.get(leader, ()), stage}))
-    tolerance = tolerance_of(str(each.dtype) for each in (*expected.values(), *_all(by_rank)))
+    tolerance = tolerance_of((*types, *(str(each.dtype) for each in _all(by_rank))))
     with np.errstate(invalid="ignore", over="ignore"):  # What is not finite is found below, and named.
         totals = {name: _sum(by_stage) for name, by_stage in parts.items()}
     for deviation in (*compare_gradients(totals, expected), *_odd_copies(by_rank, known_as, tolerance)):
@@ -227,9 +230,9 @@ def _check_losses(
     results: Sequence[RankResult],
     expected: Mapping[int, float],
     last_stage: int,
-    gradients: Iterable[np.ndarray],
+    types: Iterable[str],
 ) -> Iterable[TensorCheck]:
-    tolerance = LOSS_SHARE * tolerance_of(str(gradient.dtype) for gradient in gradients)
+    tolerance = LOSS_SHARE * tolerance_of(types)
     found: dict[int, list[float]] = {}
     for result in results:
         for micro_batch, loss in result.losses[schedule].items():

@@ -6,10 +6,10 @@ in tests/tessel/exports/test_markdown.py.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tessel.comparison import format_ms
+from tessel.exports.markdown_text import escaped, table_lines
 from tessel.exports.recipe import Recipe
 
 MAX_ACTIONS = 40
@@ -19,13 +19,13 @@ MAX_ACTIONS = 40
 def recipe_markdown(recipe: Recipe) -> str:
     """Return headings, tables and orders of a recipe."""
     parts = [
-        f"## Pipeline of {_escaped(recipe.model)}",
+        f"## Pipeline of {escaped(recipe.model)}",
         "",
-        *_table(("setting", "value"), _settings(recipe)),
+        *table_lines(("setting", "value"), _settings(recipe)),
         "",
         "### Stages",
         "",
-        *_table(("stage", "rank", "layers", "recomputes"), _stages(recipe)),
+        *table_lines(("stage", "rank", "layers", "recomputes"), _stages(recipe)),
         "",
         "### Order of each rank",
         "",
@@ -78,14 +78,3 @@ def _order(rank: int, own: Sequence[object]) -> str:
     shown = [str(action) for action in own[:MAX_ACTIONS]]
     more = len(own) - len(shown)
     return f"rank {rank}: {' '.join(shown)}" + (f" … and {more} more" if more else "")
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
-
-
-def _escaped(text: str) -> str:
-    """Return text from a file so that Markdown shows it as it is."""
-    printable = "".join(each if each.isprintable() else " " for each in text)
-    return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", printable)

@@ -17,10 +17,10 @@ Source: torchtitan, `distributed/pipeline_parallel.py` and `config`; torch, `get
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tessel.engine.actions import actions_to_csv, renumbered
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 from tessel.exports.recipe import Recipe, Role, roles_of
 
 SINGLE_STAGE, MULTI_STAGE, V_STAGES = "PipelineScheduleSingle", "PipelineScheduleMulti", "ZBVZeroBubble"
@@ -111,13 +111,11 @@ def titan_python(recipe: Recipe, *, csv: str) -> str:
         ScheduleError: see `titan_options`.
     """
     options = dict(titan_options(recipe, csv=csv)) | {"num_pp_microbatches": recipe.micro_batches}
-    lines = [f"    {name}={_value(value, 4)}," for name, value in options.items()]
+    lines = [f"    {name}={_value(value, 4, repr)}," for name, value in options.items()]
     return "\n".join(
         [
-            f'"""{_heading(recipe)}',
-            "",
-            "In the configuration of your model: parallelism=ParallelismConfig(**PARALLELISM).",
-            '"""',
+            f"# {_heading(recipe)}",
+            '"""In the configuration of your model: parallelism=ParallelismConfig(**PARALLELISM)."""',
             "",
             "PARALLELISM = dict(",
             *lines,
@@ -143,7 +141,7 @@ def titan_toml(recipe: Recipe, *, csv: str) -> str:
             f"local_batch_size = {size * recipe.micro_batches}",
             "",
             "[parallelism]",
-            *(f"{name} = {_value(value, 0)}" for name, value in options.items()),
+            *(f"{name} = {_value(value, 0, _toml)}" for name, value in options.items()),
             "",
         ]
     )
@@ -169,10 +167,8 @@ def _names_by_role(recipe: Recipe) -> list[list[str]]:
 
 
 def _heading(recipe: Recipe) -> str:
-    # The model's name comes from a file: as JSON it is one line, in which nothing ends the text it stands in.
-    model = json.dumps(recipe.model.replace('"', "'").replace("\\", "/"))
     return (
-        f"torchtitan options for {model}: {recipe.num_stages} stages on {recipe.devices} ranks, "
+        f"torchtitan options for {recipe.model!r}: {recipe.num_stages} stages on {recipe.devices} ranks, "
         f"{recipe.micro_batches} micro-batches."
     )
 
@@ -183,11 +179,29 @@ def _batch_comment(recipe: Recipe) -> list[str]:
     return [f"LOCAL_BATCH_SIZE = {recipe.micro_batch * recipe.micro_batches}  # training.local_batch_size"]
 
 
-def _value(value: object, indent: int) -> str:
-    """Return a number, a text or lists of texts in the notation that Python, TOML and JSON share."""
+def _value(value: object, indent: int, written: Callable[[object], str]) -> str:
+    """Return a number, a text or lists of texts in the notation of a language.
+
+    Args:
+        value: of an option.
+        indent: of the line that it begins in.
+        written: how the language writes a number, a text or a list of texts.
+    """
     if not isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
+        return written(value)
     pad = " " * indent
-    return "\n".join(
-        ["[", *(f"{pad}    {json.dumps(each, ensure_ascii=False)}," for each in value), f"{pad}]"]
-    )
+    return "\n".join(["[", *(f"{pad}    {written(each)}," for each in value), f"{pad}]"])
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML writes it: as JSON, whose escapes are TOML's, but for the delete character.
+
+    Raises:
+        ScheduleError: a text is none that UTF-8 can write, as paths in another encoding are.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        raise ScheduleError(
+            f"{shown(value)!r} is no text that TOML can hold; give a path whose name is UTF-8, or write .py"
+        )
+    return text.replace("\x7f", "\\u007f")

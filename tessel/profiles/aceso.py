@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
+from tessel.names import name_of_path
 from tessel.profiles.figures import MIB, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
@@ -74,8 +75,8 @@ def read(path: Path, text: bytes) -> Reading:
     blocks = NUM_BLOCKS.get(own["model"])
     try:
         profile = Profile(
-            name=own["model"],
-            device=path.absolute().parent.parent.name,
+            name=name_of_path(own["model"]),
+            device=name_of_path(path.absolute().parent.parent.name),
             layers=(Layer("embedding"), Layer("block0"), Layer("head")),
             tables=tuple(sorted(tables, key=lambda table: table.micro_batch)),
             notes=tuple(notes),

@@ -18,6 +18,7 @@ import msgspec
 
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
+from tessel.names import name_of_path
 from tessel.profiles.figures import MIB, decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile
 from tessel.profiles.reading import Reading
@@ -84,7 +85,7 @@ def read(path: Path, text: bytes) -> Reading:
         return Reading(
             Profile(
                 name=document.model.model_name,
-                device=own["device"],
+                device=name_of_path(own["device"]),
                 layers=tuple(Layer(f"layer{index}") for index in range(len(tables[0].costs))),
                 tables=tuple(sorted(tables, key=lambda table: (table.micro_batch, table.tensor_parallel))),
                 notes=tuple(notes),

@@ -25,6 +25,7 @@ import msgspec
 
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
+from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
@@ -96,8 +97,8 @@ def read(path: Path, text: bytes) -> Reading:
     )
     try:
         profile = Profile(
-            name=name["model"],
-            device=path.absolute().parent.name,
+            name=name_of_path(name["model"]),
+            device=name_of_path(path.absolute().parent.name),
             layers=(Layer("embedding", TIE), Layer("block0"), Layer("head", TIE)),
             tables=(
                 CostTable(

@@ -22,8 +22,9 @@ from pathlib import Path
 import networkx as nx
 
 from tessel.errors import ScheduleError
+from tessel.names import MAX_NAME, name_of_path
 from tessel.profiles.figures import make_cost, read_number, refusal
-from tessel.profiles.profile import MAX_LAYERS, MAX_NAME, CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import MAX_LAYERS, CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
 
 _FIGURE = re.compile(r"(\w+)=(\[[^\]]*\]|[^,]*)(?:, |$)")
@@ -102,7 +103,7 @@ def _profile(nodes: Mapping[str, _Node], graph: nx.DiGraph[str], path: Path) -> 
     )
     try:
         return Profile(
-            name=path.absolute().parent.name if path.name == "graph.txt" else path.stem,
+            name=name_of_path(path.absolute().parent.name if path.name == "graph.txt" else path.stem),
             layers=tuple(Layer(f"{name} {nodes[name].title}"[:MAX_NAME]) for name in order),
             tables=(CostTable(micro_batch=1, tensor_parallel=1, costs=costs),),
             notes=(

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessel.errors import ScheduleError, shown
+from tessel.names import check_name
 
 MAX_LATENCY_US = 3.6e9
 """Longest time of a layer and one micro-batch, an hour: anything above is a wrong unit."""
@@ -28,8 +29,8 @@ MAX_BYTES = 1 << 44
 MAX_LAYERS = 10_000
 """Most layers; graphs of operators have some two thousand."""
 
-MAX_NAME = 200
-"""Longest name of a layer or a tie."""
+MAX_NOTE = 1000
+"""Longest note; readers write a sentence each."""
 
 
 class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,12 +99,8 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tie: str = ""
 
     def __post_init__(self) -> None:
-        for text in (self.name, self.tie):
-            if len(text) > MAX_NAME or not text.isprintable():
-                raise ScheduleError(
-                    f"the name {shown(text[:40])!r} has {len(text)} characters, or some that cannot be "
-                    f"printed; give a printable name of at most {MAX_NAME}"
-                )
+        check_name("layer", self.name)
+        check_name("tie", self.tie)
         if not self.name:
             raise ScheduleError("a layer has an empty name; give each layer a name of its own")
 
@@ -134,7 +131,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Raises:
         ScheduleError: layers are missing or named twice, a table is given twice or has another number of
-            layers, or a backward is given in some tables or layers only.
+            layers, a backward is given in some tables or layers only, or a name cannot be printed.
     """
 
     name: str
@@ -144,6 +141,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_name("model", self.name)
+        check_name("device", self.device)
+        for note in self.notes:
+            if len(note) > MAX_NOTE or not note.isprintable():
+                raise ScheduleError(
+                    f"the note {shown(note[:40])!r} has {len(note)} characters, or some that cannot be "
+                    f"printed; give printable notes of at most {MAX_NOTE}"
+                )
         if not self.layers or not self.tables:
             raise ScheduleError("the profile has no layers; give one row for each layer, in model order")
         if len(self.layers) > MAX_LAYERS:

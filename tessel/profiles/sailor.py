@@ -21,6 +21,7 @@ import msgspec
 
 from tessel.documents import read_document
 from tessel.errors import ScheduleError, shown
+from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile
 from tessel.profiles.reading import Reading
@@ -45,9 +46,10 @@ def read(path: Path, text: bytes, *, entry: str | None = None) -> Reading:
     Raises:
         DocumentError: it is none; the message names the layer and what to do.
     """
-    model, device = path.stem, ""
+    model, device = name_of_path(path.stem), ""
     if path.name == "profile.json":
-        model, device = path.absolute().parent.parent.name, path.absolute().parent.name
+        folder = path.absolute().parent
+        model, device = name_of_path(folder.parent.name), name_of_path(folder.name)
     if _holds_several(text, path):
         profiles = decode_json(text, dict[str, dict[str, _TimesOf]], path)
         model, device = _chosen(profiles, entry, path)

@@ -22,6 +22,7 @@ import msgspec
 
 from tessel.documents import save_document
 from tessel.errors import ScheduleError
+from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
@@ -71,6 +72,9 @@ WRITTEN = (
     *(f"{quantity}_mib" for quantity in _SIZES),
 )
 """Columns of figures as `save_table` writes them."""
+
+_FORMULA = ("=", "+", "-", "@")
+"""What a cell begins with that a spreadsheet computes, a call of another program included."""
 
 MAX_RATIO = 100.0
 """How many times as long as all forwards all backwards may take, and the reverse. Backwards take about twice
@@ -134,8 +138,11 @@ def read_csv(path: Path, text: bytes) -> Reading:
                 f"it has {len(row)} fields and the header {len(header)}",
                 "give each column a field, left blank where it is unknown",
             )
-        found.append(_Row(place, {name: value for name, value in zip(header, row, strict=True) if value}))
-    return _read_rows(found, header, path, model=said.get("model", path.stem), device=said.get("device", ""))
+        values = {name: value for name, value in zip(header, row, strict=True) if value}
+        found.append(_Row(place, values | {name: _plain(values[name]) for name in _TEXTS if name in values}))
+    return _read_rows(
+        found, header, path, model=said.get("model", name_of_path(path.stem)), device=said.get("device", "")
+    )
 
 
 def read_json(path: Path, text: bytes) -> Reading:
@@ -164,11 +171,16 @@ def read_json(path: Path, text: bytes) -> Reading:
         values = {name: value for name, value in row.items() if value is not None and value != ""}
         found.append(_Row(f"row {number}", values))
     _check_header(list(header), path, "")
-    return _read_rows(found, list(header), path, model=document.model or path.stem, device=document.device)
+    return _read_rows(
+        found, list(header), path, model=document.model or name_of_path(path.stem), device=document.device
+    )
 
 
 def save_table(profile: Profile, path: str | Path) -> None:
     """Write a profile as the plain table, JSON where the path ends so and else CSV; whole or not at all.
+
+    In a CSV file, names that a spreadsheet would take for formulas begin with an apostrophe, which `read_csv`
+    takes off again.
 
     Raises:
         DocumentError: the file cannot be written.
@@ -187,13 +199,25 @@ def save_table(profile: Profile, path: str | Path) -> None:
     writer.writerow(header)
     for row in rows:
         line = io.StringIO()
-        fields = ["" if row[name] is None else row[name] for name in header]
+        fields = ["" if row[name] is None else _cell(row[name]) for name in header]
         if str(fields[0]).startswith("#"):  # quoted, it is no comment
             csv.writer(line, lineterminator="\n", quoting=csv.QUOTE_ALL).writerow(fields)
         else:
             csv.writer(line, lineterminator="\n").writerow(fields)
         out.write(line.getvalue())
     save_document(path, out.getvalue().encode())
+
+
+def _cell(value: object) -> object:
+    """Return a value as a cell; what a spreadsheet would compute is marked as text by an apostrophe."""
+    is_marked = isinstance(value, str) and value.lstrip("'").startswith(_FORMULA)
+    return f"'{value}" if is_marked else value
+
+
+def _plain(cell: str) -> str:
+    """Return the text that a cell of `_cell` stands for."""
+    is_marked = cell.startswith("'") and cell.lstrip("'").startswith(_FORMULA)
+    return cell[1:] if is_marked else cell
 
 
 def _comments(lines: Iterable[str]) -> dict[str, str]:

@@ -105,8 +105,8 @@ def write_table(rows: Sequence[Row], path: str | Path, *, model: str = "", devic
     try:
         with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
             for key, value in (("model", model), ("device", device or _device_name())):
-                if value:
-                    file.write(f"# {key}: {value}\n")
+                if value:  # a line end in it would begin a row
+                    file.write(f"# {key}: {' '.join(value.split())}\n")
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)

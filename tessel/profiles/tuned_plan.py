@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.errors import ScheduleError
+from tessel.names import name_of_path
 from tessel.plan import load_plan
 from tessel.profiles.figures import decode_json, make_cost, refusal
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
@@ -71,7 +72,7 @@ def read_stages(path: Path, text: bytes) -> Reading:
         [stage.name for stage in document.stages],
         figures,
         document.tied,
-        name=path.stem,
+        name=name_of_path(path.stem),
         device="",
         micro_batch=1,
         path=path,
@@ -155,8 +156,8 @@ def _profile(
     costs = [_cost(each, path, stage) for stage, each in zip(names, figures, strict=True)]
     try:
         return Profile(
-            name=name,
-            device=device,
+            name=name_of_path(name),
+            device=name_of_path(device),
             layers=tuple(Layer(stage, ties.get(index, "")) for index, stage in enumerate(names)),
             tables=(CostTable(micro_batch=micro_batch, tensor_parallel=1, costs=tuple(costs)),),
         )

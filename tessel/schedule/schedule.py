@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessel.errors import ScheduleError, shown
-from tessel.placement import MAX_NAME, Placement
+from tessel.names import check_name
+from tessel.placement import Placement
 
 SCHEMA_VERSION = 1
 
@@ -99,11 +100,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if len(self.found_by) > MAX_NAME or not self.found_by.isprintable():
-            raise ScheduleError(
-                f"found_by is {shown(self.found_by)!r}, of {len(self.found_by)} characters, or of some that "
-                f"cannot be printed; give the method a printable name of at most {MAX_NAME}"
-            )
+        check_name("found_by", self.found_by)
 
     @classmethod
     def of(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax, tirx
 
 from tuner.errors import UnsupportedOperatorError
@@ -55,6 +56,7 @@ def finish_imported(
     }
     if constants:
         module["main"] = module["main"].bind_params(constants)
+    module["main"] = _ShapeFolder().visit_expr(module["main"])
     paths = with_aliases(paths, module)
     module = relax.transform.CanonicalizeBindings()(module)
     module["main"] = _without_attributes(relax.transform.DeadCodeElimination()(module)["main"])
@@ -79,6 +81,35 @@ def finish_imported(
         tied=tied,
         parameters={parameter: values[parameter] for parameter in kept},
     )
+
+
+@relax.expr_functor.mutator
+class _ShapeFolder(relax.PyExprMutator):
+    """Makes constants of static shapes that are read as tensors, and of what is picked from such a constant.
+
+    TVM's ONNX importer reads an extent so wherever a look-up may have negative indices.
+    """
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the call, or the constant that it gives."""
+        call = super().visit_call_(call)
+        operator = _operator(call)
+        arguments = [self._bound(argument) for argument in call.args]
+        if operator == "shape_to_tensor" and _operator(arguments[0]) == "shape_of":
+            shape = getattr(arguments[0].args[0].ty, "shape", None)
+            if shape is not None and all(isinstance(extent, int | tirx.IntImm) for extent in shape):
+                return relax.const(np.array([int(extent) for extent in shape], "int64"), "int64")
+        if operator == "take" and all(isinstance(argument, tvm.ir.GenericConst) for argument in arguments):
+            values, indices = (argument.value.numpy() for argument in arguments)
+            axis = None if call.attrs.axis is None else int(call.attrs.axis)
+            wraps = call.attrs.mode == "wrap"
+            found = np.take(values, indices, axis=axis, mode="wrap" if wraps else "clip")
+            return relax.const(found, str(values.dtype))
+        return call
+
+    def _bound(self, argument: Any) -> Any:
+        found = self.lookup_binding(argument) if isinstance(argument, relax.Var) else None
+        return argument if found is None else found
 
 
 def _require_static_dataflow(name: str, function: Any) -> None:

@@ -101,6 +101,51 @@ class Reference(Protocol):
         ...
 
 
+class Source(Protocol):
+    """The file that a model was imported from, run by a runtime of others; see `Reference`.
+
+    Its outputs are compared with the import's once. Everything after is compared with the import.
+
+    Attributes:
+        label: who runs it, such as `onnxruntime-reference`.
+        mode: see `Reference`.
+        max_flops: floating-point operations of the largest model that is worth being run by it.
+    """
+
+    @property
+    def label(self) -> str: ...  # noqa: D102 - see `Reference`
+
+    @property
+    def mode(self) -> str: ...  # noqa: D102 - see `Reference`
+
+    @property
+    def max_flops(self) -> int: ...  # noqa: D102 - see the class
+
+    def fingerprint(self, model: Model) -> str:
+        """Name what a comparison depends on."""
+        ...
+
+    def draw(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
+        """Return inputs by name that the program gives numbers for, and those numbers.
+
+        Raises:
+            NotComparableError: it gives none; says why.
+        """
+        ...
+
+    def own(
+        self, inputs: Sequence[InputSpec], seed: int
+    ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]] | None:
+        """Return the inputs that the user gave, and what the program gives for them."""
+        ...
+
+    def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
+        """Name the first operator whose result differs by more than the limit; empty if none is found."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model in Relax.
@@ -118,6 +163,7 @@ class Model:
         cuts: names of the modules that a pipeline stage ends after, where the model's own code marked some.
         untrained: names of parameters that are no weights or do not train, such as running statistics.
         reference: what the model was imported from; None for those that were written here.
+        source: the file that it was imported from, where a runtime of others runs that; None elsewhere.
         before_loss: the model before a loss was put on top; None where it has its own, or none.
         notes: a sentence on each thing in which the model that is tuned is not the user's own.
     """
@@ -133,5 +179,6 @@ class Model:
     cuts: tuple[str, ...] = ()
     untrained: frozenset[str] = frozenset()
     reference: Reference | None = field(default=None, compare=False, repr=False)
+    source: Source | None = field(default=None, compare=False, repr=False)
     before_loss: Model | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()

@@ -88,9 +88,16 @@ def reference_step(
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
     return losses, {
-        name: (torch.zeros_like(weight) if weight.grad is None else weight.grad).cpu().numpy()
+        name: _array(torch.zeros_like(weight) if weight.grad is None else weight.grad)
         for name, weight in module.named_parameters()
     }
+
+
+def _array(gradient: torch.Tensor) -> np.ndarray:
+    """Return a tensor for NumPy, which has no bfloat16; float32 holds each of its numbers."""
+    known = gradient.float() if gradient.dtype is torch.bfloat16 else gradient
+    array: np.ndarray = known.cpu().numpy()
+    return array
 
 
 def check_spec(spec: TorchProgramSpec) -> None:

@@ -2,8 +2,9 @@
 
 Every later check compares one of our own programs with another, and an import that is wrong is wrong in both.
 So the imported program is run as a whole, without any partition, beside the user's own under its own
-framework. The outcome is a record that names code, weights, mode and seed: a second run compares nothing.
-Checked in tests/tuner/tuning/test_import_check.py.
+framework; that of an ONNX file beside the file itself, by a runtime of others, where one is installed and the
+model is not too large. The outcome is a record that names code, weights, mode and seed: a second run compares
+nothing. Checked in tests/tuner/tuning/test_import_check.py and test_onnx_import_check.py.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 
 from records import Workload
 from records.workload import describe
-from tuner.errors import TunerError
+from tuner.errors import NotComparableError, TunerError
 from tuner.frontend.loss import with_logits
-from tuner.frontend.model import IRModule, Model, Reference
+from tuner.frontend.model import IRModule, Model, Reference, Source
 from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import COMPARISON, Deviation, compare_outputs, tolerance_of, worst
 from tuner.tuning.session import Session, TuningProgress, checked_error
@@ -28,24 +29,46 @@ logger = logging.getLogger(__name__)
 def check_import(model: Model, session: Session) -> float | None:
     """Return the largest error of an imported model against its own program; see `tuner.numerical_error`.
 
-    Outputs are compared, and for training the loss, once for each model, seed and environment.
+    Outputs are compared, and for training the loss, once for each model, seed and environment. Of a file that
+    a runtime of others runs, outputs alone are, before a loss was put on top.
 
     Returns:
-        None for a model that was written here, which has nothing to be compared with.
+        None for a model that was written here, which has nothing to be compared with, and for a file that no
+        runtime runs, which a warning tells.
 
     Raises:
         TunerError: the import is wrong; names the first operator that is, or else the output.
     """
-    reference = model.reference
-    if reference is None:
+    if model.reference is None and model.before_loss is not None:
+        model = model.before_loss
+    program = model.reference or model.source
+    if program is None:
         return None
     workload = _workload(model)
+    try:
+        if model.reference is None and model.source is not None:
+            _require_affordable(model.source, workload)
+        return _check(model, program, workload, session)
+    except NotComparableError as error:
+        logger.warning("the import of %s was not compared with the file itself: %s", model.name, error)
+        return None
+
+
+def _require_affordable(source: Source, workload: Workload) -> None:
+    if workload.flops > source.max_flops:
+        raise NotComparableError(
+            f"it does {workload.flops:.1e} floating-point operations, more than the {source.max_flops:.0e} "
+            f"for which running it by {source.label} is worth its time"
+        )
+
+
+def _check(model: Model, reference: Reference | Source, workload: Workload, session: Session) -> float | None:
     tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
     session.on_progress(TuningProgress(text="comparing the import with the model's own program"))
     found = checked_error(
         session,
         workload,
-        settings=reference_settings(model, session),
+        settings=_settings(reference, model, session),
         tolerance=tolerance,
         check=lambda: _compare(model, reference, session),
     )
@@ -59,6 +82,10 @@ def reference_settings(model: Model, session: Session) -> str:
     reference = model.reference
     if reference is None:
         return ""
+    return _settings(reference, model, session)
+
+
+def _settings(reference: Reference | Source, model: Model, session: Session) -> str:
     program = reference.fingerprint(model)
     return f"reference={reference.label};mode={reference.mode};seed={session.seed};program={program}"
 
@@ -94,7 +121,7 @@ def _workload(model: Model) -> Workload:
     return describe("model", workload.inputs, workload.operators, workload.results, facts)
 
 
-def _compare(model: Model, reference: Reference, session: Session) -> Deviation:
+def _compare(model: Model, reference: Reference | Source, session: Session) -> Deviation:
     """Compare on inputs that are drawn, and on those that the user gave."""
     module = with_logits(model)
     found = [
@@ -105,7 +132,7 @@ def _compare(model: Model, reference: Reference, session: Session) -> Deviation:
 
 
 def _cases(
-    model: Model, reference: Reference, session: Session
+    model: Model, reference: Reference | Source, session: Session
 ) -> list[tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]]:
     """Return inputs, drawn and the user's own, with what the reference gives for them."""
     own = reference.own(model.inputs, session.seed)
@@ -118,7 +145,9 @@ def _output_names(number: int, *, has_loss: bool) -> list[str]:
     return names + (["the output"] if others == 1 else [f"output {index}" for index in range(others)])
 
 
-def _refusal(model: Model, reference: Reference, session: Session, found: Deviation, tolerance: float) -> str:
+def _refusal(
+    model: Model, reference: Reference | Source, session: Session, found: Deviation, tolerance: float
+) -> str:
     """Say what is wrong with an import, and where it begins."""
     session.on_progress(TuningProgress(text="looking for the operator that is imported wrongly"))
     place = ""

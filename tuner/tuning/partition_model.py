@@ -60,6 +60,8 @@ class PartitionedModel:
             unpartitioned model; None where nothing ran.
         import_error: largest error of the imported program against the user's own; None for models that were
             not imported from one that can be run.
+        reference: mode of the model's own program that the mix was compared with; empty where it was the
+            unpartitioned model.
         num_candidates_by_rule: how many candidates each rule proposed.
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
@@ -82,6 +84,7 @@ class PartitionedModel:
     launch_penalty_us: float
     max_relative_error: float | None
     import_error: float | None
+    reference: str
     num_candidates_by_rule: dict[str, int]
     num_invalid: int
     num_refused_by_reason: dict[str, int]
@@ -147,6 +150,7 @@ def partition_model(
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
         import_error=import_error,
+        reference="" if model.reference is None else model.reference.mode,
         num_candidates_by_rule=priced.num_candidates_by_rule,
         num_invalid=sum(refused.values()),
         num_refused_by_reason=refused,

@@ -65,6 +65,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
     steps = {run.name: executor.prepare(actions_from_csv("\n".join(run.actions) + "\n")) for run in job.runs}
     events: dict[str, list[tuple[Event, ...]]] = {run.name: [] for run in job.runs}
     losses: dict[str, dict[int, float]] = {}
+    gradient_types: set[str] = set()
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
     gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
     # In turn, so that a change of the machine's load affects every schedule alike.
@@ -83,11 +84,16 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
             losses[name] = {m: loss for program in programs.values() for m, loss in program.losses().items()}
             if job.write_gradients and repeat == WARM_UP_STEPS + job.repeats - 1:
                 progress.work("writing gradients")
-                _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
+                gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
     progress.wait("waiting for all ranks at the end")
     dist.barrier(on_host)
     dist.destroy_process_group()
-    return RankResult(rank=rank, events={name: tuple(steps) for name, steps in events.items()}, losses=losses)
+    return RankResult(
+        rank=rank,
+        events={name: tuple(steps) for name, steps in events.items()},
+        losses=losses,
+        gradient_types=tuple(sorted(gradient_types)),
+    )
 
 
 def _take_device(devices: Devices, rank: int) -> torch.device:
@@ -109,10 +115,16 @@ def _transports(job: JobSpec, rank: int, device: torch.device) -> tuple[Transpor
     return tagged, OrderedTransport(rank, channels, device)
 
 
-def _write_gradients(path: Path, programs: Mapping[int, StageProgram]) -> None:
+def _write_gradients(path: Path, programs: Mapping[int, StageProgram]) -> set[str]:
+    """Write every gradient, and return the data types that they were computed in."""
     arrays: dict[str, np.ndarray] = {}
+    types: set[str] = set()
     for number in sorted(programs):  # Alike on all ranks: a stage on several may gather its parts here.
         for name, gradient in programs[number].gradients().items():
-            arrays[f"{number}/{name}"] = gradient.cpu().numpy()
+            types.add(str(gradient.dtype).removeprefix("torch."))
+            # NumPy has no bfloat16; float32 holds each of its numbers.
+            known = gradient.float() if gradient.dtype is torch.bfloat16 else gradient
+            arrays[f"{number}/{name}"] = known.cpu().numpy()
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # names are data, and none is `allow_pickle`
+    return types

@@ -24,6 +24,7 @@ from tessel.documents import save_document
 from tessel.plan import Plan, load_plan, save_plan
 from tessel.shapes import make_shape
 from tuner.errors import TunerError
+from tuner.numerical_error import LOSS_SHARE, TOLERANCES
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
 from tuner.programs.torch_programs import TorchProgramSpec, provide_programs
@@ -92,6 +93,30 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     assert len(ran) == len(load_plan(plan).schedule.starts)
     assert min(event["ts"] for event in ran) >= 0
     assert "as it ran" in picture.read_text()
+
+
+def test_weights_in_bfloat16_run_and_are_compared_within_their_own_tolerance(
+    plan: Path, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy has no bfloat16, in which the ranks and the reference both compute."""
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    location, _, function = ENCODER_DECODER.rpartition(":")
+    code = tmp_path / "halves.py"
+    code.write_text(
+        f"from {location} import {function} as whole\n\n"
+        "def build():\n"
+        "    module, inputs = whole()\n"
+        "    return module.bfloat16(), tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)\n"
+    )
+    model, path = f"{code}:build", tmp_path / "plan.json"
+    save_plan(msgspec.structs.replace(load_plan(plan), model=model), path)
+    wanted = ("--stages", "torch", "--model", model, "--repeats", 1, "--overheads", "none", "--json")
+    done = tessel("run", path, *wanted)
+    assert done.status == 0, done.stderr
+    report = check_printed(["run"], done.stdout)
+    assert report["worst_gradient"]["tolerance"] == TOLERANCES["bfloat16"]
+    assert 0 < report["max_gradient_error"] < TOLERANCES["bfloat16"]
+    assert report["loss_error"] < LOSS_SHARE * TOLERANCES["bfloat16"]
 
 
 def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(

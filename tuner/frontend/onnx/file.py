@@ -8,12 +8,15 @@ outputs that onnx ships, in tests/tuner/frontend/onnx/test_file.py.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import itertools
 import logging
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.external_data import external_bytes, load_external
 from tuner.frontend.onnx.graph import graph_operators, prepare_graph
 from tuner.frontend.onnx.rewrite import OnnxModel
+from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
 
 logger = logging.getLogger(__name__)
@@ -66,10 +70,30 @@ def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: boo
 
 def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     """Return the model of a file's bytes; arguments and errors of `load_onnx`."""
-    name = path.name
     model = _parse(content, path)
     load_external(model, path)
+    source = OnnxSource(
+        path=path,
+        digest=hashlib.sha256(content).hexdigest(),
+        shapes=dict(shapes),
+        import_exposed=functools.partial(import_exposed, name=path.name, shapes=dict(shapes)),
+    )
+    return replace(_import_graph(prepare_graph(model, path.name, shapes), path.name), source=source)
+
+
+def import_exposed(
+    model: OnnxModel, *, name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Model, tuple[Any, ...]]:
+    """Return the model with the first result of every node as its outputs, and those nodes, in order."""
     graph = prepare_graph(model, name, shapes)
+    nodes = tuple(node for node in graph.graph.node if node.output and node.output[0])
+    del graph.graph.output[:]
+    graph.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
+    return _import_graph(graph, name), nodes
+
+
+def _import_graph(graph: OnnxModel, name: str) -> Model:
+    """Return the model of a prepared graph."""
     importer = _Importer()
     module = _import(importer, graph, name)
     # The importer drops this prefix of torch's exporter from names of parameters.

@@ -24,7 +24,7 @@ from tuner.frontend.shapes import static_shapes
 _MAX_SHAPE = 1024
 """Elements above which a constant is taken for a weight, which no shape follows from."""
 
-_RANDOM = (
+RANDOM_OPERATORS = (
     "RandomNormal",
     "RandomUniform",
     "RandomNormalLike",
@@ -49,12 +49,7 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
     """
     prepared = type(model)()
     prepared.CopyFrom(model)
-    graph = prepared.graph
-    constants = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in constants]
-    del graph.input[:]
-    graph.input.extend(inputs)
-    _bind_shapes(list(graph.input), name, shapes)
+    bind_inputs(prepared, name, shapes)
     try:
         _simplify(prepared)
     except (
@@ -65,6 +60,16 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
             f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"
         ) from error
     return prepared
+
+
+def bind_inputs(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Make a model's inputs static, and take initialisers out of them; arguments and errors as above."""
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    _bind_shapes(list(graph.input), name, shapes)
 
 
 def _simplify(model: OnnxModel) -> None:
@@ -160,7 +165,7 @@ def _evaluate(
     """Return the node's outputs by name, or None where they are known only when the model runs."""
     if node.op_type == "Shape" and not node.attribute and shapes.get(node.input[0]) is not None:
         return {node.output[0]: np.array(shapes[node.input[0]], dtype="int64")}
-    if node.op_type in _RANDOM or any(attribute.HasField("g") for attribute in node.attribute):
+    if node.op_type in RANDOM_OPERATORS or any(attribute.HasField("g") for attribute in node.attribute):
         return None
     if any(name and name not in values for name in node.input):
         return None
