@@ -84,7 +84,7 @@ class _Rewriter:
         product = self._values.get(operand)
         if operand in self._forward or self._num_readers[operand] != 1 or not _swaps_last_axes(call):
             return call
-        if not _is_matrix_product(product):
+        if product is None or not _is_matrix_product(product):
             return call
         left, right = product.args
         return relax.op.matmul(self._turned(right), self._turned(left))
