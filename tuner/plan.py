@@ -62,6 +62,13 @@ class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     num_bytes: int
 
 
+class TensorType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape and data type of a tensor that a part reads or makes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One distinct sub-graph, the backend that runs it, and how often it occurs.
 
@@ -73,6 +80,10 @@ class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         workload_fingerprint: names the workload in the records.
         functions: which functions hold it, such as `stage1.forward`.
         runner_up: the next best backend and its latency in microseconds, where another could run it.
+        layers: for each occurrence the layer, or layers joined by ` + `, whose operators it holds; a repeated
+            one once, and empty where the model names none.
+        inputs: what it reads, in order.
+        outputs: what it makes for others, in order.
     """
 
     operators: tuple[str, ...]
@@ -82,6 +93,9 @@ class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     workload_fingerprint: str
     functions: tuple[str, ...] = ()
     runner_up: tuple[str, float] | None = None
+    layers: tuple[str, ...] = ()
+    inputs: tuple[TensorType, ...] = ()
+    outputs: tuple[TensorType, ...] = ()
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "backend", current_name(self.backend))

@@ -21,13 +21,22 @@ from scripts.options.tuning_options import (
     TuningOptions,
 )
 from scripts.reports.pictures import PICTURES
-from scripts.reports.tables import format_figure, print_end_to_end, print_partitions
+from scripts.reports.tables import (
+    format_figure,
+    format_layers,
+    format_tensors,
+    print_end_to_end,
+    print_partitions,
+)
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
+    from collections.abc import Sequence
+
+    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace, PrintedTensor
     from tessel.picture import GraphNode
     from tuner.partition.explanation import Explanation
+    from tuner.plan import TensorType
     from tuner.tuning.partition_model import PartitionedModel
 
 
@@ -101,6 +110,8 @@ def _nodes(result: PartitionedModel) -> list[GraphNode]:
             inputs=node.inputs,
             part=owner[node.index],
             backend=chosen[owner[node.index]].backend,
+            layer=node.layer,
+            shape=graph.result_shape(node.index),
         )
         for node in graph.nodes
     ]
@@ -124,6 +135,9 @@ def _document(result: PartitionedModel) -> Partitioned:
                 if part.runner_up is None
                 else NextBest(backend=part.runner_up[0], latency_us=part.runner_up[1]),
                 record_ids=part.figure.record_ids,
+                layers=part.layers,
+                inputs=_tensors(part.inputs),
+                outputs=_tensors(part.outputs),
             )
             for part in result.partition
         ),
@@ -182,6 +196,8 @@ def _explain(result: PartitionedModel) -> None:
     rows = [
         [
             ", ".join(each.operators),
+            "" if each.part is None else format_layers(each.part.layers),
+            "" if each.part is None else format_tensors(each.part),
             each.backend,
             format_figure(each.figure),
             each.alternatives[0].runners if each.alternatives else "no other backend",
@@ -191,13 +207,23 @@ def _explain(result: PartitionedModel) -> None:
         ]
         for each in result.explanations
     ]
-    columns = ["operators", "backend", "latency", "alternative", "its latency", "others", "rule"]
+    columns = [
+        "operators",
+        "layer",
+        "tensors",
+        "backend",
+        "latency",
+        "alternative",
+        "its latency",
+        "others",
+        "rule",
+    ]
     console.print_line()
     console.print_table(
         "Why each sub-graph runs where it does",
         columns,
         rows,
-        text_columns=2,
+        text_columns=4,
         folded=("alternative", "others", "rule"),
     )
     for sentence, number in sorted(result.num_refused_by_reason.items()):
@@ -211,7 +237,10 @@ def _note_reasons(result: PartitionedModel) -> None:
             f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
         )
         chosen = f"{each.backend} {format_figure(each.figure)}"
-        console.print_note(f"{', '.join(each.operators)}: {chosen}; {others or 'no other backend'}")
+        where = (
+            "" if each.part is None else f" ({format_layers(each.part.layers)}, {format_tensors(each.part)})"
+        )
+        console.print_note(f"{', '.join(each.operators)}{where}: {chosen}; {others or 'no other backend'}")
 
 
 def _others(explanation: Explanation) -> str:
@@ -223,6 +252,7 @@ def _others(explanation: Explanation) -> str:
 def _explanation_document(explanation: Explanation) -> PrintedExplanation:
     from scripts.documents.tuning import PrintedAlternative, PrintedExplanation
 
+    part = explanation.part
     return PrintedExplanation(
         operators=explanation.operators,
         backend=explanation.backend,
@@ -240,4 +270,13 @@ def _explanation_document(explanation: Explanation) -> PrintedExplanation:
         ),
         cannot=dict(explanation.reasons),
         record_ids=explanation.figure.record_ids,
+        layers=() if part is None else part.layers,
+        inputs=() if part is None else _tensors(part.inputs),
+        outputs=() if part is None else _tensors(part.outputs),
     )
+
+
+def _tensors(types: Sequence[TensorType]) -> tuple[PrintedTensor, ...]:
+    from scripts.documents.tuning import PrintedTensor
+
+    return tuple(PrintedTensor(shape=each.shape, dtype=each.dtype) for each in types)

@@ -52,6 +52,13 @@ class NextBest(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: float
 
 
+class PrintedTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape and data type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
     """One distinct sub-graph and the backend that runs it.
 
@@ -64,6 +71,10 @@ class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
         occurrences: how many times the model runs it.
         runner_up: the next best backend; null where no other can run it.
         record_ids: the measurements it rests on.
+        layers: for each occurrence the layer, or layers joined by ` + `, whose operators it holds; a repeated
+            one once, and empty where the model names none.
+        inputs: what it reads, in order.
+        outputs: what it makes for others, in order.
     """
 
     operators: tuple[str, ...]
@@ -74,6 +85,9 @@ class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
     occurrences: int
     runner_up: NextBest | None
     record_ids: tuple[int, ...]
+    layers: tuple[str, ...]
+    inputs: tuple[PrintedTensor, ...]
+    outputs: tuple[PrintedTensor, ...]
 
 
 class PrintedAlternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +111,9 @@ class PrintedExplanation(msgspec.Struct, frozen=True, kw_only=True):
         alternatives: the cheapest first.
         cannot: what the other backends said, by name.
         record_ids: the measurements it rests on.
+        layers: as `PrintedPart` has them.
+        inputs: the same.
+        outputs: the same.
     """
 
     operators: tuple[str, ...]
@@ -107,6 +124,9 @@ class PrintedExplanation(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[PrintedAlternative, ...]
     cannot: dict[str, str]
     record_ids: tuple[int, ...]
+    layers: tuple[str, ...]
+    inputs: tuple[PrintedTensor, ...]
+    outputs: tuple[PrintedTensor, ...]
 
 
 class PrintedRatio(msgspec.Struct, frozen=True, kw_only=True):

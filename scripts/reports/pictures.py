@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scripts.reports.comparison import build_comparison
 from scripts.reports.planned import layout_report, layout_tables
-from scripts.reports.tables import format_figure
+from scripts.reports.tables import format_figure, format_layers, format_tensors
 from scripts.terminal import console
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
             occurrences=part.occurrences,
             runner_up=part.runner_up,
             blocks=tuple(map(block_of_function, part.functions)),
+            layers=format_layers(part.layers),
+            tensors=format_tensors(part),
         )
         for part in plan.partition
     )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
+    from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan, TensorType
     from tuner.tuning.partition_model import PartitionedModel
 
 _MAX_ROWS = 12
 _LAYERS_WIDTH = 24
+
+_NUMBERS = re.compile(r"(?<![^. ])\d+(?![^. ])")
+"""Parts of a layer's path that are numbers."""
 
 
 def print_partition(plan: ModelPlan) -> None:
@@ -37,6 +41,8 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
     rows = [
         [
             _operators(part.operators),
+            format_layers(part.layers),
+            format_tensors(part),
             part.backend,
             format_figure(part.figure),
             str(part.occurrences),
@@ -45,7 +51,16 @@ def print_partitions(title: str, partition: Sequence[PartitionPlan]) -> None:
         for part in ordered[:_MAX_ROWS]
     ]
     console.print_line()
-    console.print_table("", ["operators", "backend", "latency", "runs", "alternative"], rows, text_columns=2)
+    columns = ["operators", "layer", "tensors", "backend", "latency", "runs", "alternative"]
+    kept = [
+        index for index, column in enumerate(columns) if column != "layer" or any(row[index] for row in rows)
+    ]
+    console.print_table(
+        "",
+        [columns[index] for index in kept],
+        [[row[index] for index in kept] for row in rows],
+        text_columns=len(kept) - 3,
+    )
     if len(ordered) > _MAX_ROWS:
         console.print_line(f"… and {len(ordered) - _MAX_ROWS} more")
     console.print_line()
@@ -104,6 +119,49 @@ def format_figure(figure: Figure) -> str:
     """Return a latency, marked unless it was measured."""
     mark = "" if figure.source == "measured" else f" ({figure.source})"
     return console.format_us(figure.latency_us) + mark
+
+
+def format_layers(layers: Sequence[str]) -> str:
+    """Return the layers that a part occurs in, with those that differ by numbers alone as one.
+
+    `h.0.mlp` to `h.11.mlp` are `h.{0…11}.mlp`; numbers that are no range are a list, and so are layers of
+    other names.
+    """
+    groups: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+    for layer in layers:
+        names = tuple(_NUMBERS.split(layer))
+        groups.setdefault(names, []).append(tuple(map(int, _NUMBERS.findall(layer))))
+    return ", ".join(_joined(names, numbers) for names, numbers in groups.items())
+
+
+def format_tensors(part: PartitionPlan) -> str:
+    """Return what a part reads and makes, such as `1×128×768 · 768×3072 → 1×128×3072 float32`."""
+    if not part.outputs:  # a plan of an older version
+        return ""
+    dtypes = {tensor.dtype for tensor in (*part.inputs, *part.outputs)}
+    shared = f" {next(iter(dtypes))}" if len(dtypes) == 1 else ""
+
+    def shown(tensors: Sequence[TensorType]) -> str:
+        texts = ["×".join(map(str, tensor.shape)) or "scalar" for tensor in tensors]
+        if not shared:
+            texts = [f"{text} {tensor.dtype}" for text, tensor in zip(texts, tensors, strict=True)]
+        return " · ".join(texts)
+
+    return f"{shown(part.inputs)} → {shown(part.outputs)}{shared}"
+
+
+def _joined(names: Sequence[str], numbers: Sequence[tuple[int, ...]]) -> str:
+    """Put numbers between names: one that is the same in all, a range, or a list."""
+    text = names[0]
+    for index, name in enumerate(names[1:]):
+        found = sorted({each[index] for each in numbers})
+        if len(found) == 1:
+            text += f"{found[0]}{name}"
+        elif found == list(range(found[0], found[-1] + 1)):
+            text += f"{{{found[0]}…{found[-1]}}}{name}"
+        else:
+            text += f"{{{','.join(map(str, found))}}}{name}"
+    return text
 
 
 def format_error(error: float | None) -> str:

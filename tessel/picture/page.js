@@ -562,7 +562,7 @@ function showParts() {
     return bar;
   }));
   const rows = [...shown].sort((a, b) => costOf(b) - costOf(a)), few = state.allParts ? rows : rows.slice(0, MAX_PARTS);
-  const head = ["operators", "backend", "latency", "from", "runs", "share of time", "alternative"];
+  const head = ["operators", "layer", "tensors", "backend", "latency", "from", "runs", "share of time", "alternative"];
   byId("parts").replaceChildren(
     element("thead", {}, element("tr", {}, ...head.map((textContent) => element("th", { scope: "col", textContent })))),
     element("tbody", {}, ...few.map((part) => partRow(part, total))),
@@ -578,6 +578,8 @@ function partRow(part, total) {
   const other = part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "no other backend";
   return element("tr", {},
     element("td", { textContent: part.operators.join(", ") }),
+    element("td", { textContent: part.layers }),
+    element("td", { textContent: part.tensors }),
     element("td", {}, element("span", { className: "key" }, swatch, part.backend)),
     element("td", { textContent: formatUs(part.latency_us) }),
     element("td", { textContent: part.source }),

@@ -40,6 +40,8 @@ class PagePart(msgspec.Struct, frozen=True, kw_only=True):
         occurrences: how often all blocks together run it in a micro-batch.
         runner_up: the next best backend and its latency in microseconds, where another could run it.
         blocks: names of the blocks that run it.
+        layers: whose operators it holds, as text.
+        tensors: what it reads and makes, as text.
     """
 
     operators: tuple[str, ...]
@@ -49,6 +51,8 @@ class PagePart(msgspec.Struct, frozen=True, kw_only=True):
     occurrences: int
     runner_up: tuple[str, float] | None = None
     blocks: tuple[str, ...] = ()
+    layers: str = ""
+    tensors: str = ""
 
 
 class PageTable(msgspec.Struct, frozen=True, kw_only=True):

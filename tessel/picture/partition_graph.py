@@ -19,6 +19,7 @@ from matplotlib.path import Path
 from tessel.picture.colors import color_by_backend
 
 _MAX_TEXTS = 2000
+_MAX_LAYER_LETTERS = 22
 _COLUMNS = 16  # as many as a page is wide
 _COLUMN_INCHES = 0.9
 _ROW_INCHES = 0.42
@@ -34,12 +35,16 @@ class GraphNode:
         inputs: positions of the nodes it reads; all before it.
         part: number of the partition it belongs to.
         backend: who runs that.
+        layer: path of the layer that it belongs to; empty where that is not known.
+        shape: of its result.
     """
 
     operator: str
     inputs: tuple[int, ...]
     part: int
     backend: str
+    layer: str = ""
+    shape: tuple[int, ...] = ()
 
 
 def partition_figure(nodes: Sequence[GraphNode], *, title: str = "") -> Figure:
@@ -84,9 +89,7 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
             )
         )
         if len(nodes) <= _MAX_TEXTS:
-            axes.text(
-                x, y, _short(node.operator), ha="center", va="center", fontsize=6, zorder=3, parse_math=False
-            )
+            _write(node, x, y, axes)
     axes.set_xlim(-0.8, max((x for x, _ in places), default=0) + 0.8)
     axes.set_ylim(max((y for _, y in places), default=0) + 0.7, -0.7)
     axes.set_frame_on(False)
@@ -102,6 +105,23 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
         frameon=False,
     )
     return axes
+
+
+def _write(node: GraphNode, x: float, y: float, axes: Axes) -> None:
+    """Write an operator's name into its box, and below it, smaller, its layer and its result's shape."""
+    lines = [(_short(node.operator), 6.0)]
+    lines += [(text, 3.5) for text in (_tail(node.layer), "×".join(map(str, node.shape))) if text]
+    for number, (text, size) in enumerate(lines):
+        place = y + (number - (len(lines) - 1) / 2) * 0.19
+        axes.text(x, place, text, ha="center", va="center", fontsize=size, zorder=3, parse_math=False)
+
+
+def _tail(layer: str) -> str:
+    """Return the end of a layer's path, as much of it as a box has room for."""
+    names = layer.split(".")
+    while len(names) > 1 and len(".".join(names)) > _MAX_LAYER_LETTERS:
+        names.pop(0)
+    return ".".join(names)[-_MAX_LAYER_LETTERS:]
 
 
 def _draw_links(nodes: Sequence[GraphNode], places: Sequence[tuple[float, float]], axes: Axes) -> None:

@@ -182,3 +182,12 @@ class Model:
     source: Source | None = field(default=None, compare=False, repr=False)
     before_loss: Model | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()
+
+    def layers_by_variable(self) -> dict[str, str]:
+        """Return the path of its layer by the name of each variable that `main` binds."""
+        bindings = [binding for block in self.module["main"].body.blocks for binding in block.bindings]
+        return {
+            str(binding.var.name): path
+            for binding, path in zip(bindings, self.module_paths, strict=True)
+            if path
+        }

@@ -10,8 +10,9 @@ Source: TVM RFC 62 ("DataflowGraph", "PostDfsIndex"). There tuples, projections 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tuner.graph.index_set import NodeSet
@@ -30,6 +31,7 @@ class Node:
         inputs: numbers of the nodes it reads, ascending, each once.
         is_external: whether the function returns one of its values.
         name: name of the variable that the function binds it to.
+        layer: path of the layer that it belongs to; empty where that is not known.
     """
 
     index: int
@@ -38,6 +40,7 @@ class Node:
     inputs: tuple[int, ...]
     is_external: bool = False
     name: str = ""
+    layer: str = ""
 
 
 class DataflowGraph:
@@ -64,22 +67,32 @@ class DataflowGraph:
         self.descendants = _closure(self.users, reversed(range(len(self.nodes))))
 
     @classmethod
-    def from_function(cls, module: Any, function_name: str = "main") -> DataflowGraph:
+    def from_function(
+        cls, module: Any, function_name: str = "main", *, layers: Mapping[str, str] = MappingProxyType({})
+    ) -> DataflowGraph:
         """Read a Relax function of a module.
+
+        Args:
+            module: holds the function.
+            function_name: its name.
+            layers: path of its layer by name of a variable that the function binds.
 
         Raises:
             UnsupportedOperatorError: the function has control flow or several blocks.
         """
-        return cls.from_relax(module[function_name], module)
+        return cls.from_relax(module[function_name], module, layers=layers)
 
     @classmethod
-    def from_relax(cls, function: Any, module: Any = None) -> DataflowGraph:
+    def from_relax(
+        cls, function: Any, module: Any = None, *, layers: Mapping[str, str] = MappingProxyType({})
+    ) -> DataflowGraph:
         """Read a Relax function, with the module that holds what it calls, if it calls functions."""
         source = read_function(module, function)
         producers = value_producers(source)
         external = {producers[result] for result in source.results if result in producers}
         nodes = []
         for index, call in enumerate(source.calls):
+            name = str(function.body.blocks[0].bindings[source.binding_indices[index]].var.name)
             inputs = {producers[variable] for variable in variables_of(call) if variable in producers}
             nodes.append(
                 Node(
@@ -88,7 +101,8 @@ class DataflowGraph:
                     kind=kind_of(call, module),
                     inputs=tuple(sorted(inputs)),
                     is_external=index in external,
-                    name=str(function.body.blocks[0].bindings[source.binding_indices[index]].var.name),
+                    name=name,
+                    layer=layers.get(name, ""),
                 )
             )
         return cls(nodes, source)
@@ -122,6 +136,18 @@ class DataflowGraph:
     def operators_of(self, indices: Iterable[int]) -> tuple[str, ...]:
         """Return the operators' names of nodes, in the order given."""
         return tuple(self.nodes[index].operator for index in indices)
+
+    def result_shape(self, index: int) -> tuple[int, ...]:
+        """Return the shape of what a node computes; that of the first of several."""
+        binding = self.source.function.body.blocks[0].bindings[self.source.binding_indices[index]]
+        first = binding.var.ty.fields[0] if hasattr(binding.var.ty, "fields") else binding.var.ty
+        return tuple(int(extent) for extent in first.shape)
+
+    def layers_of(self, indices: Iterable[int]) -> str:
+        """Return the layers that nodes belong to, each once, joined by ` + `; empty where none is known."""
+        return " + ".join(
+            dict.fromkeys(self.nodes[index].layer for index in indices if self.nodes[index].layer)
+        )
 
     def is_convex(self, inside: NodeSet) -> bool:
         """Say whether no path leaves the set and comes back: it can then run as one function."""

@@ -152,16 +152,18 @@ def _emit_main(
                 if isinstance(value, relax.TupleGetItem):
                     whole = values[value.tuple_value]
                     is_folded = value.tuple_value in folded
-                    values[variable] = (
-                        whole if is_folded else builder.emit(relax.TupleGetItem(whole, value.index))
-                    )
+                    field = relax.TupleGetItem(whole, value.index)
+                    values[variable] = whole if is_folded else builder.emit(field, variable.name)
                 elif variable in folded and _is(value, "relax.nn.batch_norm"):
-                    values[variable] = builder.emit(op.add(values[value.args[0]], folded[variable]))
+                    shifted = op.add(values[value.args[0]], folded[variable])
+                    values[variable] = builder.emit(shifted, variable.name)
                 elif variable in folded:
                     arguments = [values[value.args[0]], folded[variable]]
-                    values[variable] = builder.emit(relax.Call(value.op, arguments, value.attrs))
+                    convolved = relax.Call(value.op, arguments, value.attrs)
+                    values[variable] = builder.emit(convolved, variable.name)
                 else:
-                    values[variable] = builder.emit(replace_variables(value, lambda read: values[read]))
+                    renamed = replace_variables(value, lambda read: values[read])
+                    values[variable] = builder.emit(renamed, variable.name)
             result = builder.emit_output(replace_variables(main.body.body, lambda read: values[read]))
         builder.emit_func_output(result)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tvm import relax
 
+from tuner.graph.bound_values import bound_values
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_source import replace_variables, variables_of
@@ -181,12 +182,8 @@ def _read_variables(graph: DataflowGraph, sub_graph: SubGraph) -> tuple[Any, ...
 
 
 def _weights_among(graph: DataflowGraph, arguments: Sequence[Any]) -> list[int]:
-    """Return positions of arguments that are weights of a model that is not trained."""
-    function = graph.source.function
-    num_inputs = num_inputs_of(function)
-    if num_inputs is None:
-        return []
-    weights = set(function.params[num_inputs:])
+    """Return positions of arguments that never change between calls: weights, and what is made of them."""
+    weights = bound_values(graph)
     return [position for position, argument in enumerate(arguments) if argument in weights]
 
 

@@ -8,9 +8,11 @@ tests/tuner/measuring/test_worker.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tvm
@@ -28,6 +30,9 @@ POSITIVE: Interval = (0.1, 1.0)
 INTERVALS: tuple[Interval, ...] = (SIGNED, POSITIVE, (0.001, 0.05))
 """Tried in turn until results are finite: roots and logarithms want positive numbers, products in a deep
 network without normalised weights small ones."""
+
+_MAX_KEPT_BYTES = 1 << 30
+"""A gigabyte of arrays is kept for the programs that come next."""
 
 
 def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -120,17 +125,81 @@ def random_inputs(
         interval: least and largest float.
         own: intervals by position, where an array has one of its own.
     """
-    rng = np.random.default_rng(seed)
-    return tuple(
-        _random_array(rng, shape, dtype, own.get(index, interval))
-        for index, (shape, dtype) in enumerate(specs)
-    )
+    return tuple(map(_random_array, _draws(specs, seed, interval, own)))
 
 
-def _random_array(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, interval: Interval
-) -> np.ndarray:
-    if dtype.startswith(("int", "uint", "bool")):
-        return rng.integers(0, 2, size=shape).astype(dtype)
-    low, high = (np.float32(bound) for bound in interval)
-    return (rng.random(shape, dtype=np.float32) * (high - low) + low).astype(dtype)
+class DrawnInputs:
+    """Random inputs as `random_inputs` makes them, kept for the programs that come next.
+
+    Most of what a model's programs read are weights of the same few shapes: a table of 154 MB takes longer to
+    draw than the programs that read it take to run.
+
+    Args:
+        place: puts an array where programs read it; nobody writes to what it returns.
+        max_bytes: of arrays that are kept for others beside those that were asked for last.
+    """
+
+    def __init__(self, place: Callable[[np.ndarray], Any], *, max_bytes: int = _MAX_KEPT_BYTES) -> None:
+        self._place = place
+        self._max_bytes = max_bytes
+        self._kept: dict[_Draw, Any] = {}
+
+    def get(
+        self,
+        specs: Sequence[tuple[tuple[int, ...], str]],
+        seed: int,
+        interval: Interval = SIGNED,
+        *,
+        own: Mapping[int, Interval] = MappingProxyType({}),
+    ) -> list[Any]:
+        """Return the arrays, placed; see `random_inputs`."""
+        draws = _draws(specs, seed, interval, own)
+        # The newest stand last. What does not fit goes before anything is drawn.
+        wanted = {draw: self._kept.pop(draw, None) for draw in draws}
+        num_bytes = sum(draw.num_bytes for draw in self._kept)
+        for draw in list(self._kept):
+            if num_bytes <= self._max_bytes:
+                break
+            del self._kept[draw]
+            num_bytes -= draw.num_bytes
+        for draw, placed in wanted.items():
+            self._kept[draw] = self._place(_random_array(draw)) if placed is None else placed
+        return [self._kept[draw] for draw in draws]
+
+
+class _Draw(NamedTuple):
+    """What decides an array's elements; `occurrence` counts a program's arrays of one shape and data type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    interval: Interval
+    seed: int
+    occurrence: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Return its size in memory."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def _draws(
+    specs: Sequence[tuple[tuple[int, ...], str]], seed: int, interval: Interval, own: Mapping[int, Interval]
+) -> list[_Draw]:
+    counts: Counter[tuple[tuple[int, ...], str]] = Counter()
+    draws = []
+    for index, (shape, dtype) in enumerate(specs):
+        draws.append(_Draw(shape, dtype, own.get(index, interval), seed, counts[shape, dtype]))
+        counts[shape, dtype] += 1
+    return draws
+
+
+def _random_array(draw: _Draw) -> np.ndarray:
+    """Return an array that no other of the same program equals: each has random numbers of its own."""
+    rng = np.random.default_rng((draw.seed, draw.occurrence, zlib.crc32(draw.dtype.encode()), *draw.shape))
+    if draw.dtype.startswith(("int", "uint", "bool")):
+        return rng.integers(0, 2, size=draw.shape).astype(draw.dtype)
+    low, high = (np.float32(bound) for bound in draw.interval)
+    array = np.asarray(rng.random(draw.shape, dtype=np.float32))  # without axes it is a number
+    array *= high - low
+    array += low
+    return array.astype(draw.dtype, copy=False)

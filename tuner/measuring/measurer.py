@@ -227,9 +227,14 @@ class Measurer:
         return self._environments[backend]
 
     def run(
-        self, module: IRModule, inputs: Sequence[np.ndarray], *, function: str = "main"
+        self,
+        module: IRModule,
+        inputs: Sequence[np.ndarray],
+        *,
+        function: str = "main",
+        calls_blas: bool = False,
     ) -> tuple[np.ndarray, ...]:
-        """Return the results of running a module once, in the worker.
+        """Return the results of running a module once, in the worker; see `Run`.
 
         Raises:
             TunerError: it cannot be built or run; says why.
@@ -238,6 +243,7 @@ class Measurer:
             module_json=json_of(module),
             function=function,
             arrays=tuple(ArrayInfo(array.shape, str(array.dtype)) for array in inputs),
+            calls_blas=calls_blas,
         )
         timeout_s = self._pool.build_timeout_s(module) + self.limits.run_timeout_s
         results = self._pool.first.run(request, inputs, timeout_s)

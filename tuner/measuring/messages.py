@@ -28,6 +28,9 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         sample_s: time of one sample; a shorter program is executed several times in each. Short samples fit
             between the moments at which the operating system hands the processor to another program.
         min_samples: samples taken even where the budget has ended, unless each alone exceeds it.
+        long_s: time of one execution from which a program counts as long: what disturbs it for a moment is a
+            small part of it.
+        min_long_samples: `min_samples` of a long program.
         max_samples: samples after which timing ends.
         spread: relative inter-quartile range at which timing ends early.
     """
@@ -35,6 +38,8 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     budget_s: float = 0.15
     sample_s: float = 0.0005
     min_samples: int = 7
+    long_s: float = 0.05
+    min_long_samples: int = 3
     max_samples: int = 100
     spread: float = 0.02
 
@@ -94,11 +99,20 @@ class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Run a module once on the arrays that follow as messages of their own, and send its results back."""
+    """Run a module once on the arrays that follow as messages of their own, and send its results back.
+
+    Attributes:
+        module_json: a module whose partitions their backends lower.
+        function: the one of its functions that is run.
+        arrays: its arguments.
+        calls_blas: whether matrix products that no partition holds are NumPy's on a CPU; TVM's take several
+            times as long.
+    """
 
     module_json: str
     function: str
     arrays: tuple[ArrayInfo, ...]
+    calls_blas: bool = False
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -187,7 +201,7 @@ def send(connection: Connection, message: Request | Reply) -> None:
 def send_arrays(connection: Connection, arrays: Iterable[np.ndarray]) -> None:
     """Send the bytes of arrays, one message each; what is sent before them says what they are."""
     for array in arrays:
-        connection.send_bytes(np.ascontiguousarray(array).tobytes())
+        connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def receive_request(connection: Connection) -> Request:

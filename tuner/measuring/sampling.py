@@ -39,12 +39,13 @@ def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, .
         run(number)
     samples = [first] if number == 1 else []
     spent_s = sum(sample.latency_us for sample in samples) * 1e-6
-    while len(samples) < timing.max_samples and not _is_enough(samples, spent_s, timing):
+    wanted = timing.min_long_samples if first.latency_us >= timing.long_s * 1e6 else timing.min_samples
+    while len(samples) < timing.max_samples and not _is_enough(samples, spent_s, timing, wanted):
         sample = run(number)
         samples.append(sample)
         spent_s += sample.latency_us * number * 1e-6
     quiet = _quiet(samples)
-    return quiet if len(quiet) >= timing.min_samples else tuple(sample.latency_us for sample in samples)
+    return quiet if len(quiet) >= wanted else tuple(sample.latency_us for sample in samples)
 
 
 def num_executions(first: Sample, sample_s: float) -> int:
@@ -52,12 +53,12 @@ def num_executions(first: Sample, sample_s: float) -> int:
     return max(1, min(1000, int(sample_s * 1e6 / max(first.latency_us, 0.1))))
 
 
-def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing) -> bool:
-    """Whether more samples would add little, or take too long."""
+def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing, wanted: int) -> bool:
+    """Whether more samples than those that are wanted at least would add little, or take too long."""
     quiet = _quiet(samples)
-    if len(quiet) >= timing.min_samples:
+    if len(quiet) >= wanted:
         return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread
-    patience = 3 if len(samples) >= timing.min_samples else timing.min_samples
+    patience = 3 if len(samples) >= wanted else timing.min_samples
     return spent_s >= timing.budget_s * patience
 
 

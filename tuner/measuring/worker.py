@@ -9,6 +9,7 @@ tests/tuner/measuring/test_worker.py.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import resource
@@ -19,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ import tvm
 from tvm import relax
 
 from records import Status
+from tuner.backends.blas import call_blas
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import backends_for
 from tuner.backends.tvm.native import TvmNative
@@ -34,7 +35,6 @@ from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import (
     Executable,
-    build_module,
     build_planned,
     build_reference,
     build_unscheduled,
@@ -43,7 +43,7 @@ from tuner.lowering.lower import (
 )
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.measuring.comparison import compare_results
-from tuner.measuring.inputs import INTERVALS, SIGNED, Interval, input_specs, own_intervals, random_inputs
+from tuner.measuring.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
 from tuner.measuring.messages import (
     WRONG_NUMBERS,
     ArrayInfo,
@@ -80,8 +80,15 @@ _LEAST_US = 1e-3
 """What a program takes that is shorter than the clock can tell."""
 
 _LONG_US = 100_000.0
-"""Latency from which each execution is a sample of its own, with no warm-up before it: whatever the program
-before it left in the caches is loaded again in a small part of that time."""
+"""Latency from which a program that runs in turn with others needs no warm-up: whatever the program before it
+left in the caches is loaded again in a small part of that time."""
+
+_UNMIXED_LONG_US = 2_000.0
+"""The same where nothing ran since the program's last execution, so that the caches are as it left them. An
+execution from here costs a few microseconds more than one that TVM times."""
+
+_MAX_COMPILED = 32
+"""Programs that are kept compiled: those of a model's stages. Weights are no part of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +126,14 @@ class Worker:
         self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
         self.racing: dict[int, _Racer] = {}
-        self.kept_inputs: tuple[object, list[Any]] | None = None
-        self.last_run: tuple[str, Executable] | None = None
         self.device = tvm_device(start.target)
+        self.inputs = DrawnInputs(lambda array: tvm.runtime.tensor(array, self.device))
+        self.compiled: dict[tuple[str, bool], tuple[Executable, int]] = {}
 
     def build(self, request: Build) -> Reply:
         """Lower, build, and check the results against TVM's default lowering where asked."""
         module = tvm.ir.load_json(request.module_json)
-        lowered = lower_module(module, self.backends, self.target)
-        executable, planned_bytes = build_planned(lowered, self.target)
+        executable, planned_bytes = self._compiled(request.module_json)
         specs, intervals = input_specs(module), own_intervals(module)
         self.built[request.key] = _Built(executable, specs, intervals, planned_bytes)
         error = None
@@ -147,7 +153,7 @@ class Worker:
     def time(self, request: Time) -> Reply:
         """Time a built module; it is then freed, unless it is to race."""
         built = self.built[request.key] if request.keep else self.built.pop(request.key)
-        samples = take_samples(self._sampler(built, request.seed), request.timing)
+        samples = take_samples(self._sampler(built, request.seed, long_us=_UNMIXED_LONG_US), request.timing)
         return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
 
     def race(self, request: Race) -> Reply:
@@ -157,9 +163,8 @@ class Worker:
             self.racing.pop(key, None)
         for key in request.keys:
             if key not in self.racing:
-                self.racing[key] = _Racer.of(
-                    self._sampler(self.built[key], request.seed), sample_s=request.sample_s
-                )
+                sampler = self._sampler(self.built[key], request.seed, long_us=_LONG_US)
+                self.racing[key] = _Racer.of(sampler, sample_s=request.sample_s)
         samples: dict[int, list[float]] = {key: [] for key in request.keys}
         for number in range(request.first_round, request.first_round + request.num_rounds):
             order = np.random.default_rng((request.seed, number)).permutation(request.keys)
@@ -167,17 +172,21 @@ class Worker:
                 samples[key].append(self.racing[key].sample_us())
         return Raced(tuple(map(tuple, samples.values())))
 
-    def _sampler(self, built: _Built, seed: int) -> Callable[[int], Sample]:
-        """Load a built module, and return the function that samples it."""
-        machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = bound_arguments(machine, self._inputs(built.inputs, seed, own=built.intervals))
-        machine["main"](*arguments)
+    def _sampler(self, built: _Built, seed: int, *, long_us: float) -> Callable[[int], Sample]:
+        """Load a built module, and return the function that samples it.
 
-        last_us = 0.0
+        Args:
+            built: the module.
+            seed: of its inputs.
+            long_us: latency from which an execution needs no warm-up before it.
+        """
+        machine = relax.VirtualMachine(built.executable, self.device)
+        arguments = bound_arguments(machine, self.inputs.get(built.inputs, seed, own=built.intervals))
+        last_us = self._execute_us(machine, arguments)
 
         def run(number: int) -> Sample:
             nonlocal last_us
-            num_warmups = 0 if number == 1 and last_us >= _LONG_US else 1
+            num_warmups = 0 if number == 1 and last_us >= long_us else 1
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
             began_s = time.process_time()
             if num_warmups:  # TVM executes once before it times
@@ -196,38 +205,52 @@ class Worker:
 
     def _execute_us(self, machine: relax.VirtualMachine, arguments: Sequence[Any]) -> float:
         """Return the latency of one execution in microseconds, without a warm-up."""
+        main = machine["main"]
         self.device.sync()
         began_s = time.perf_counter()
-        machine["main"](*arguments)
+        main(*arguments)
         self.device.sync()
         return (time.perf_counter() - began_s) * 1e6
 
     def compare(self, request: Compare) -> Reply:
         """Return the largest error between two modules' results."""
         module = tvm.ir.load_json(request.module_json)
-        reference = tvm.ir.load_json(request.reference_json)
         build = self._compile_unscheduled if request.unscheduled else self._compile
-        return Compared(
-            compare_results(*self._both_results(build(module), build(reference), module, request.seed))
-        )
+        executable, reference = build(request.module_json), build(request.reference_json)
+        return Compared(compare_results(*self._both_results(executable, reference, module, request.seed)))
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run a module once on given arrays; the last one is kept, for other arrays."""
-        if self.last_run is None or self.last_run[0] != request.module_json:
-            self.last_run = None  # its memory serves the next
-            self.last_run = request.module_json, self._compile(tvm.ir.load_json(request.module_json))
-        return self._results(self.last_run[1], self._on_device(arrays), request.function)
+        """Run a module once on given arrays."""
+        executable, _ = self._compiled(request.module_json, calls_blas=request.calls_blas)
+        return self._results(executable, self._on_device(arrays), request.function)
 
     def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
         if reference_json is None:
             return build_reference(module, self.target)
-        return self._compile(tvm.ir.load_json(reference_json))
+        return self._compile(reference_json)
 
-    def _compile(self, module: IRModule) -> Executable:
-        return build_module(lower_module(module, self.backends, self.target), self.target)
+    def _compile(self, module_json: str) -> Executable:
+        return self._compiled(module_json)[0]
 
-    def _compile_unscheduled(self, module: IRModule) -> Executable:
-        return build_unscheduled(lower_module(module, self.backends, self.target), self.target)
+    def _compiled(self, module_json: str, *, calls_blas: bool = False) -> tuple[Executable, int]:
+        """Return what runs a module, and the bytes planned for it; the newest programs are kept.
+
+        A stage's function that was measured is run again in a check, on other arrays.
+        """
+        key = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest(), calls_blas
+        found = self.compiled.pop(key, None)
+        if found is None:
+            lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
+            with_blas = calls_blas and self.target.kind == "cpu"
+            found = build_planned(call_blas(lowered) if with_blas else lowered, self.target)
+        self.compiled[key] = found  # the newest stand last
+        if len(self.compiled) > _MAX_COMPILED:
+            del self.compiled[next(iter(self.compiled))]
+        return found
+
+    def _compile_unscheduled(self, module_json: str) -> Executable:
+        lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
+        return build_unscheduled(lowered, self.target)
 
     def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
@@ -235,7 +258,7 @@ class Worker:
         """Return the results of a module and its reference on the same inputs, finite ones where possible."""
         specs = input_specs(module)
         for interval in INTERVALS:
-            inputs = self._inputs(specs, seed, interval, own=own_intervals(module))
+            inputs = self.inputs.get(specs, seed, interval, own=own_intervals(module))
             expected = self._results(reference, inputs)
             if all(np.isfinite(array).all() for array in expected):
                 break
@@ -248,24 +271,6 @@ class Worker:
         if function == "main":
             arguments = bound_arguments(machine, arguments)
         return flat_arrays(machine[function](*arguments))
-
-    def _inputs(
-        self,
-        specs: tuple[tuple[tuple[int, ...], str], ...],
-        seed: int,
-        interval: Interval = SIGNED,
-        *,
-        own: Mapping[int, Interval] = MappingProxyType({}),
-    ) -> list[Any]:
-        """Return random inputs on the device; the last ones are kept, for variants of one large program."""
-        key = (specs, seed, interval, tuple(sorted(own.items())))
-        if self.kept_inputs is None or self.kept_inputs[0] != key:
-            self.kept_inputs = None  # freed before the next ones are made
-            self.kept_inputs = (
-                key,
-                self._on_device(random_inputs(specs, seed, interval, own=own)),
-            )
-        return self.kept_inputs[1]
 
     def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         return [tvm.runtime.tensor(array, self.device) for array in arrays]

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tuner.graph import NodeSet
 from tuner.graph.dataflow import DataflowGraph
 from tuner.partition.alternatives import Alternative, CandidateIndex
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import Partition, RefusedCandidate, usable_offers
 from tuner.partition.price import Invalid, Price
-from tuner.plan import Figure
+from tuner.plan import Figure, PartitionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Explanation:
     """One part, its price, and what spoke for and against the others.
 
     Attributes:
+        inside: the part's nodes.
         operators: names of the part's operators, in order.
         backend: who runs it.
         rule: the rule that proposed it.
@@ -30,8 +32,10 @@ class Explanation:
         reasons: for each other backend without a way, what it said to a candidate of these nodes or of some
             of them, by name.
         margin_us: how much slower the first alternative is; None where there is none.
+        part: the part as reports list it, with its layers and tensors; None where nobody described it.
     """
 
+    inside: NodeSet
     operators: tuple[str, ...]
     backend: str
     rule: str
@@ -39,6 +43,7 @@ class Explanation:
     alternatives: tuple[Alternative, ...]
     reasons: tuple[tuple[str, str], ...]
     margin_us: float | None
+    part: PartitionPlan | None = None
 
 
 def explain_partition(
@@ -77,6 +82,7 @@ def explain_partition(
         }
         explanations.append(
             Explanation(
+                inside=inside,
                 operators=graph.operators_of(inside),
                 backend=part.backend,
                 rule=part.rule,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tuner.graph.bound_values import bound_nodes
 from tuner.graph.dataflow import DataflowGraph, Node
 from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
@@ -15,6 +16,9 @@ from tuner.graph.subgraph import SubGraph
 
 FREE_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})
 """Operators that the virtual machine runs itself, without a kernel."""
+
+_LAYOUTS = frozenset({"expand_dims", "permute_dims", "reshape", "squeeze"})
+"""Operators that lay a tensor out another way; weights are laid out once, where they are bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,15 @@ class OperatorByKind:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """Proposes what needs no lowering, at no cost: shape computations."""
+    """Proposes what costs nothing and needs no lowering: shapes, and weights laid out another way."""
 
     name: str = "host"
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield one sub-graph a host operator, in order."""
-        return OperatorByPredicate(self.name, lambda node: node.operator in FREE_OPERATORS).find_candidates(
-            graph
-        )
+        bound = bound_nodes(graph)
+
+        def is_free(node: Node) -> bool:
+            return node.operator in FREE_OPERATORS or (node.operator in _LAYOUTS and node.index in bound)
+
+        return OperatorByPredicate(self.name, is_free).find_candidates(graph)

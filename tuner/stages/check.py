@@ -46,9 +46,10 @@ def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Ru
         expected = run_stages(build_stages(model, ()), tensors, split=False, run=run)
     else:
         tensors, expected = _from_reference(model, model.reference, tensors, seed)
-    found = [run_stages(stages, tensors, split=False, run=run)]
-    if model.training:
-        found.append(run_stages(stages, tensors, split=True, run=run))
+    # One forward serves both backwards, as in a pipeline that may choose either.
+    known = _run_forwards(stages, tensors, run)
+    ways = (False, True) if model.training else (False,)
+    found = [_run_backwards(stages, known, split=split, run=run) for split in ways]
     halves = ("the joint backward", "the split backward")
     deviations = [
         msgspec.structs.replace(each, tensor=_described(each.tensor, stages, halves[index]))
@@ -87,7 +88,9 @@ def draw_tensors(model: Model, *, rng: np.random.Generator) -> dict[str, np.ndar
             tensors[name] = np.asarray(model.parameters[name])
         else:
             info = tensor_info(variable, name)
-            tensors[name] = (rng.standard_normal(info.shape) * _WEIGHT_SCALE).astype(info.dtype)
+            weight = np.asarray(rng.standard_normal(info.shape, dtype=np.float32))
+            weight *= _WEIGHT_SCALE
+            tensors[name] = weight.astype(info.dtype, copy=False)
     for first, *others in model.tied:
         tensors.update(dict.fromkeys(others, tensors[first]))
     return tensors
@@ -105,9 +108,24 @@ def run_stages(
     Returns:
         The last outputs, and for training each weight's gradient, summed over the stages that read it.
     """
+    return _run_backwards(stages, _run_forwards(stages, tensors, run), split=split, run=run)
+
+
+def _run_forwards(
+    stages: Sequence[Stage], tensors: Mapping[str, np.ndarray], run: Run
+) -> dict[str, np.ndarray]:
+    """Return the tensors that are given and those that the stages make of them, by name."""
     known = dict(tensors)
     for stage in stages:
         known.update(_run_function(stage.forward, known, run))
+    return known
+
+
+def _run_backwards(
+    stages: Sequence[Stage], forward: Mapping[str, np.ndarray], *, split: bool, run: Run
+) -> dict[str, np.ndarray]:
+    """Return the outputs and weight gradients, of what the forwards made; see `run_stages`."""
+    known = dict(forward)
     sent_on = {info.name for stage in stages for info in stage.received}
     results = {
         info.name: known[info.name] for stage in stages for info in stage.outputs if info.name not in sent_on

@@ -6,8 +6,9 @@ backward, the input-gradient half or the weight-gradient half is a question of w
 `tuner.stages.build`).
 
 Each operator's gradient comes from `tuner.stages.gradients.operator_gradients`, or from TVM where none stands
-there. Checked against finite differences in tests/tuner/stages/gradients/test_operator_gradients.py and
-against the uncut model in tests/tuner/stages/test_build.py.
+there; what products need not have transposed is taken out at the end (`tuner.stages.transpositions`). Checked
+against finite differences in tests/tuner/stages/gradients/test_operator_gradients.py and against the uncut
+model in tests/tuner/stages/test_build.py.
 
 Source: Griewank and Walther, "Evaluating Derivatives", 2nd ed., section 3.2 (reverse mode); TVM's
 `relax.transform.Gradient` does the same inside one function, but repeats the forward in it and knows one
@@ -29,8 +30,10 @@ from tuner.stages.program import (
     Expr,
     Var,
     is_differentiable,
+    resolve,
     variables_of,
 )
+from tuner.stages.transpositions import absorb_transpositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,9 @@ def differentiate(
         tape.builder.emit_func_output(kept)
     block = tape.builder.get()["adjoint"].body.blocks[0]
     emitted = [Binding(entry.var, entry.value, variables_of(entry.value)) for entry in block.bindings][:-1]
-    return Adjoint(
-        tuple(emitted), {value: tape.gradients[value] for value in wanted if value in tape.gradients}
-    )
+    absorbed, renamed = absorb_transpositions(bindings, emitted)
+    gradients = {value: tape.gradients[value] for value in wanted if value in tape.gradients}
+    return Adjoint(absorbed, {value: resolve(gradient, renamed) for value, gradient in gradients.items()})
 
 
 class _Tape:

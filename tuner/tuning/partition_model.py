@@ -13,15 +13,18 @@ against the unpartitioned model on random inputs. Checked in tests/tuner/tuning/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tuner.frontend.model import Model
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, IRModule
 from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
+from tuner.partition.candidate import FREE
 from tuner.partition.explanation import Explanation, explain_partition
 from tuner.plan import Figure, PairedRatio, PartitionPlan
+from tuner.pricing.measured import workload_of_candidate
 from tuner.tuning.end_to_end_check import WrongNumbersError, check_whole, drop_wrong_part
 from tuner.tuning.end_to_end_race import choose
 from tuner.tuning.import_check import check_import
@@ -120,7 +123,11 @@ def partition_model(
     import_error = check_import(model, session)
     penalty = measure_launch_penalty(session.measurer)
     all_priced = price_function(
-        session, prepared_module(model), name="model", launch_penalty_us=penalty.latency_us
+        session,
+        prepared_module(model),
+        name="model",
+        launch_penalty_us=penalty.latency_us,
+        layers=model.layers_by_variable(),
     )
     refinements = refinements_of(graph_level_search=graph_level_search, coarser=coarser)
     wrong: list[WrongPart] = []
@@ -135,18 +142,19 @@ def partition_model(
         except WrongNumbersError as found:
             wrong.append(drop_wrong_part(session, model, mix, found.deviation))
     refused = refusals([priced])
+    partition = partition_plans([mix])
     return PartitionedModel(
         model=model.name,
         fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=choice.chosen_by,
         alone={name: variant[0] for name, variant in choice.alone.items()},
-        partition=partition_plans([mix]),
+        partition=partition,
         end_to_end={"mix": choice.winner[1]} | {name: variant[1] for name, variant in choice.alone.items()},
         ratio_to_mix=choice.ratio_to_mix,
         is_tie=choice.is_tie,
         sum_of_parts=mix.sum_of_parts,
-        explanations=_explanations(mix),
+        explanations=_explanations(mix, partition),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
         import_error=import_error,
@@ -175,7 +183,7 @@ def prepared_module(model: Model) -> IRModule:
     return fold_batch_norms(marked)
 
 
-def _explanations(mix: PartitionedFunction) -> tuple[Explanation, ...]:
+def _explanations(mix: PartitionedFunction, partition: Sequence[PartitionPlan]) -> tuple[Explanation, ...]:
     """Explain each distinct part once, those that take longest first."""
     priced = mix.priced
     explained = explain_partition(
@@ -186,5 +194,12 @@ def _explanations(mix: PartitionedFunction) -> tuple[Explanation, ...]:
         launch_penalty_us=priced.launch_penalty_us,
         refused=priced.refused,
     )
-    distinct = {(each.operators, each.backend, each.figure.record_ids): each for each in reversed(explained)}
-    return tuple(sorted(distinct.values(), key=lambda each: (-each.figure.latency_us, each.operators)))
+    fingerprints = {
+        part.sub_graph.inside: workload_of_candidate(priced.graph, part).fingerprint
+        for part in mix.partition.chosen
+        if part.backend != FREE
+    }
+    distinct = {(fingerprints[each.inside], each.backend): each for each in reversed(explained)}
+    plans = {(plan.workload_fingerprint, plan.backend): plan for plan in partition}
+    described = [replace(each, part=plans[key]) for key, each in distinct.items()]
+    return tuple(sorted(described, key=lambda each: (-each.figure.latency_us, each.operators)))

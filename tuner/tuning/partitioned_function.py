@@ -8,12 +8,13 @@ tests/tuner/tuning/test_tune.py.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 
-from records import Workload
+from records import Tensor, Workload
 from records.backend_names import kept_name
 from tuner.graph import DataflowGraph, NodeSet
 from tuner.graph.relax_types import IRModule, num_inputs_of
@@ -31,7 +32,7 @@ from tuner.partition.find_partition import (
 )
 from tuner.partition.price import Invalid, Price
 from tuner.partition.pruning import prune_candidates
-from tuner.plan import Figure, PartitionPlan
+from tuner.plan import Figure, PartitionPlan, TensorType
 from tuner.pricing.active import price_candidates
 from tuner.tuning.session import Session, TuningProgress
 
@@ -103,15 +104,27 @@ class PartitionedFunction:
 
 
 def price_function(
-    session: Session, module: IRModule, *, name: str, launch_penalty_us: float
+    session: Session,
+    module: IRModule,
+    *,
+    name: str,
+    launch_penalty_us: float,
+    layers: Mapping[str, str] = MappingProxyType({}),
 ) -> PricedFunction:
     """Find and price every candidate of a module's `main`.
+
+    Args:
+        session: what measures.
+        module: its `main` is priced.
+        name: what the function is called in reports.
+        launch_penalty_us: what one more partition costs.
+        layers: path of its layer by name of a variable that `main` binds.
 
     Raises:
         UnsupportedOperatorError: the function cannot be read as one data-flow graph.
         TunerError: the measuring process cannot be started.
     """
-    graph = DataflowGraph.from_function(module)
+    graph = DataflowGraph.from_function(module, layers=layers)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
     found = find_candidates(graph, gather_specs(session.backends, session.target))
     if session.pricing.prune:
@@ -235,6 +248,8 @@ def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[Partition
             key = workload.fingerprint, candidate.backend
             known = plans.get(key)
             functions_of = () if known is None else known.functions
+            layers_of = () if known is None else known.layers
+            layers = graph.layers_of(candidate.sub_graph.inside)
             plans[key] = PartitionPlan(
                 operators=graph.operators_of(candidate.sub_graph.inside),
                 backend=candidate.backend,
@@ -243,10 +258,17 @@ def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[Partition
                 workload_fingerprint=workload.fingerprint,
                 functions=tuple(dict.fromkeys((*functions_of, function.priced.name))),
                 runner_up=None if runner_up is None else (runner_up.backend, runner_up.latency_us),
+                layers=tuple(dict.fromkeys((*layers_of, layers) if layers else layers_of)),
+                inputs=_tensor_types(workload.inputs),
+                outputs=_tensor_types(workload.values[number] for number in workload.results),
             )
     return tuple(
         sorted(plans.values(), key=lambda plan: (-plan.figure.latency_us * plan.occurrences, plan.operators))
     )
+
+
+def _tensor_types(tensors: Iterable[Tensor]) -> tuple[TensorType, ...]:
+    return tuple(TensorType(tensor.shape, tensor.dtype) for tensor in tensors)
 
 
 def refusals(functions: Iterable[PricedFunction]) -> dict[str, int]:

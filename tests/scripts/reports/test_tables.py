@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from scripts.reports.tables import end_to_end_rows
+from scripts.reports.tables import end_to_end_rows, format_layers, format_tensors
 from tests.samples.tuned_model import figure, tuned_model
-from tuner.plan import PairedRatio
+from tuner.plan import PairedRatio, PartitionPlan, TensorType
 
 
 def test_ratios_are_those_of_the_race_with_their_intervals() -> None:
@@ -24,3 +24,27 @@ def test_ratios_are_those_of_the_race_with_their_intervals() -> None:
         ["blas", "12.0 us (given)", "1.20", "0.00 … ∞"],
         ["torch", "300.0 us (given)", "30.00", ""],
     ]
+
+
+def test_layers_that_differ_by_numbers_alone_are_one() -> None:
+    assert format_layers([f"h.{index}.mlp.c_fc" for index in range(12)]) == "h.{0…11}.mlp.c_fc"
+    assert format_layers(["h.0.mlp", "h.2.mlp", "wte"]) == "h.{0,2}.mlp, wte"
+    assert format_layers(["h.0.mlp + h.1.ln_1", "h.1.mlp + h.2.ln_1"]) == "h.{0…1}.mlp + h.{1…2}.ln_1"
+    assert format_layers(["conv2d.3"]) == "conv2d.3"
+    assert format_layers([]) == ""
+
+
+def test_tensors_share_their_data_type_where_there_is_one() -> None:
+    part = PartitionPlan(
+        operators=("matmul",),
+        backend="blas",
+        figure=figure(1.0),
+        occurrences=1,
+        workload_fingerprint="0",
+        inputs=(TensorType((1, 128, 768), "float32"), TensorType((768, 3072), "float32")),
+        outputs=(TensorType((1, 128, 3072), "float32"),),
+    )
+    assert format_tensors(part) == "1×128×768 · 768×3072 → 1×128×3072 float32"
+    mixed = msgspec.structs.replace(part, outputs=(TensorType((), "int64"),))
+    assert format_tensors(mixed) == "1×128×768 float32 · 768×3072 float32 → scalar int64"
+    assert format_tensors(msgspec.structs.replace(part, inputs=(), outputs=())) == ""

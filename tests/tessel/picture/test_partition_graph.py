@@ -43,6 +43,13 @@ def test_each_backend_has_one_color_in_the_legend() -> None:
     assert colors[1] == colors[2] == colors[3] != colors[0]
 
 
+def test_a_box_says_which_operator_it_is() -> None:
+    layer = "transformer.h.11.mlp.c_fc"
+    node = GraphNode(operator="matmul", inputs=(), part=0, backend="blas", layer=layer, shape=(1, 128, 3072))
+    (axes,) = partition_figure([node]).axes
+    assert [text.get_text() for text in axes.texts] == ["matmul", "h.11.mlp.c_fc", "1×128×3072"]
+
+
 def test_a_graph_of_a_thousand_operators_is_drawn(tmp_path: Path) -> None:
     nodes = [
         GraphNode(operator="add", inputs=(index - 1,) if index else (), part=index // 3, backend="tvm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from tuner.graph.index_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
-from tuner.lowering.outline import extract_function, extract_module
+from tuner.lowering.outline import extract_function, extract_module, outline_partitions
 from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
 from tuner.measuring.inputs import input_specs, own_intervals, random_inputs
+from tuner.partition.candidate import FREE, CandidatePartition
+from tuner.rules.single import HostRule
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -134,6 +137,37 @@ def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) ->
     x, w = random_inputs(input_specs(module), seed=1)
     (result,) = run_module(build_module(lowered, target), (x, w), target)
     assert relative_error([result], [x @ np.exp(w)]) < 1e-5
+
+
+def test_a_weight_that_is_stored_transposed_is_transposed_once_and_for_free(target: Target) -> None:
+    graph = marked_graph([(4, 8), (6, 8)], lambda x, w: op.matmul(x, op.permute_dims(w)))
+    (transposition,) = HostRule().find_candidates(graph)
+    (product,) = graph.all_indices - transposition.inside
+    assert graph.operators_of(transposition.inside) == ("permute_dims",)
+    chosen = [
+        CandidatePartition(transposition, FREE, "host"),
+        CandidatePartition(SubGraph.of(graph, NodeSet.of([product])), "blas", "test"),
+    ]
+    module = outline_partitions(graph, chosen)
+    executable = build_module(lower_module(module, [make_backend("blas")], target), target)
+    x, w = random_inputs(input_specs(module), seed=1)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    _, *bound = bound_arguments(machine, [tvm.runtime.tensor(x), tvm.runtime.tensor(w)])
+    assert all(not isinstance(each, tvm.runtime.Tensor) for each in bound), "the library packed what was made"
+    (result,) = run_module(executable, (x, w), target)
+    assert relative_error([result], [x @ w.T]) < 1e-5
+
+
+def test_what_trains_or_depends_on_an_input_is_transposed_each_time(target: Target) -> None:
+    shapes = [(4, 8), (6, 8)]
+
+    def turned_product(x: Any, w: Any) -> Any:
+        return op.matmul(x, op.permute_dims(w))
+
+    trained = DataflowGraph.from_function(function_module(shapes, turned_product))
+    assert not list(HostRule().find_candidates(trained))
+    other = marked_graph(shapes, lambda x, w: op.matmul(w, op.permute_dims(x)))
+    assert not list(HostRule().find_candidates(other))
 
 
 def test_a_candidate_that_reads_weights_alone_runs(target: Target) -> None:

@@ -179,6 +179,16 @@ def test_results_and_differences_come_back_from_the_worker(measurer: Measurer) -
     assert "in the reference as well: the model itself makes it" in found.fault
 
 
+def test_products_may_be_numpys_where_no_partition_holds_them(measurer: Measurer) -> None:
+    module = function_module([(3, 4), (5, 4)], lambda x, w: op.nn.relu(op.matmul(x, op.permute_dims(w))))
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((3, 4), (5, 4)))
+    expected = np.maximum(x @ w.T, 0)
+    for calls_blas in (False, True, False):  # the same module, of which both programs are kept
+        (found,) = measurer.run(module, [x, w], calls_blas=calls_blas)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> None:
     with pytest.raises(TunerError, match="has no code"):
         measurer.run(request("unlowerable").module, [np.zeros((4, 8), np.float32), np.zeros(8, np.float32)])

@@ -16,7 +16,7 @@ from tvm import relax
 from records import Status
 from tests.samples.partition_samples import partition_module
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
-from tuner.measuring.inputs import POSITIVE, input_specs, own_intervals, random_inputs
+from tuner.measuring.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
 from tuner.measuring.messages import (
     ArrayInfo,
     Build,
@@ -81,6 +81,31 @@ def test_same_seed_same_inputs() -> None:
     assert not np.array_equal(first[0], other[0])
     assert [(array.shape, str(array.dtype)) for array in first] == specs
     assert set(first[1]) <= {0, 1}, "indices are valid for any axis of two and more"
+
+
+def test_inputs_are_drawn_once_while_the_programs_that_follow_take_them() -> None:
+    placed: list[np.ndarray] = []
+
+    def place(array: np.ndarray) -> np.ndarray:
+        placed.append(array)
+        return array
+
+    table, row, other = ((64, 4), "float32"), ((4,), "float32"), ((8, 4), "float32")
+    drawn = DrawnInputs(place, max_bytes=8 * 4 * 4)
+    first = drawn.get([table, row, row], 1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, random_inputs([table, row, row], 1), strict=True))
+    assert not np.array_equal(first[1], first[2]), "inputs of one shape would cancel each other"
+    assert [id(array) for array in drawn.get([row, table], 1)] == [id(first[1]), id(first[0])]
+    assert len(placed) == 3
+    drawn.get([other], 1)
+    drawn.get([other, table], 1)
+    assert len(placed) == 5, "the table was too large to keep for others, and is drawn again"
+    assert drawn.get([other], 2)[0] is not drawn.get([other], 1)[0]
+
+
+def test_a_long_program_is_sampled_three_times() -> None:
+    assert len(take_samples(lambda number: Sample(100_000.0, False), Timing())) == 3
+    assert len(take_samples(lambda number: Sample(40_000.0, False), Timing())) == 7
 
 
 def test_inputs_lie_in_their_interval() -> None:

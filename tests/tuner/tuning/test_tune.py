@@ -9,10 +9,11 @@ import pytest
 
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
+from tuner.graph import DataflowGraph
 from tuner.numerical_error import TOLERANCES
 from tuner.plan import ModelPlan
 from tuner.tuning.measure_stages import measure_stages
-from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import choose_partition, with_runner_ups
 from tuner.tuning.session import Session, SessionSettings, start_session
 from tuner.tuning.tune import TuningSettings, tune_model
@@ -118,6 +119,27 @@ def test_every_distinct_part_is_explained(whole: PartitionedModel) -> None:
     products = [each for each in whole.explanations if any("matmul" in name for name in each.operators)]
     assert products
     assert all(each.alternatives for each in products)
+
+
+def test_every_part_says_which_operator_of_which_layer_it_is(whole: PartitionedModel) -> None:
+    assert all(part.layers and part.outputs for part in whole.partition)
+    assert all(each.part in whole.partition for each in whole.explanations)
+    graph = whole.function.priced.graph
+    told = {layer for part in whole.partition for layer in part.layers}
+    products = [node for node in graph.nodes if node.operator == "matmul"]
+    assert len({node.layer for node in products}) == len(products), "each linear layer has one"
+    assert all(any(node.layer in layers.split(" + ") for layers in told) for node in products)
+    assert {graph.result_shape(node.index) for node in products} <= {
+        node.shape for part in whole.partition for node in (*part.inputs, *part.outputs)
+    }
+
+
+def test_layers_are_known_where_normalisations_were_folded() -> None:
+    model = load_model("resnet:tiny")
+    graph = DataflowGraph.from_function(prepared_module(model), layers=model.layers_by_variable())
+    convolutions = {node.layer for node in graph.nodes if node.operator.endswith("conv2d")}
+    assert "stages.0.blocks.0.filter.conv" in convolutions
+    assert "" not in convolutions
 
 
 def test_a_part_names_its_runner_up_whoever_found_the_mix(
