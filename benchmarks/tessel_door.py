@@ -3,7 +3,7 @@
     python -m benchmarks.tessel_door TESSEL --python PYTHON
 
 TESSEL is a checkout of Tessel's public code, which this repository does not contain; PYTHON an interpreter
-that can import it (`pip install more_itertools numpy z3-solver`); without one, only the driver runs. Each case
+that can import it (with more_itertools, numpy and z3-solver); without one, only the driver runs. Each case
 runs the driver unchanged with this repository first on the path, then Tessel's loader unrolls the file.
 """
 

@@ -41,7 +41,7 @@ MAX_MORE_PERIODS = 2
 """Periods added to a plan whose repetend cannot be repeated as it stands; one serves for Tessel's shapes."""
 
 RAMP_WORK = 0.25
-"""Units of work for warm-up and cool-down. On Tessel's five shapes half of it reaches what ten units reach."""
+"""Units of work for warm-up and cool-down. On Tessel's five shapes half of it reaches what ten reach."""
 
 
 class Composer:

@@ -42,12 +42,15 @@ Slots = tuple[int, int, int, int]
 """The slots of one micro-batch's passes on one device: F, f, b, B."""
 
 
-def building_block_rule(name: str, building_block: Callable[[int], Sequence[Slots]]) -> StreamRule:
+def building_block_rule(
+    name: str, building_block: Callable[[int], Sequence[Slots]], *, includes: tuple[StreamRule, ...] = ()
+) -> StreamRule:
     """Return the rule that repeats a building block, for a V whose backwards are split.
 
     Args:
         name: short name of the rule.
         building_block: returns the slots of the first micro-batch, one entry per device, for so many devices.
+        includes: weaker rules of its family.
     """
 
     def streams(pipeline: Pipeline, micro_batches: int) -> Streams:
@@ -58,6 +61,7 @@ def building_block_rule(name: str, building_block: Callable[[int], Sequence[Slot
         name=name,
         applies=lambda pipeline, micro_batches: why_no_split_v(pipeline),
         streams=streams,
+        includes=includes,
         is_linear=False,
     )
 

@@ -12,6 +12,7 @@ Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024),
 from __future__ import annotations
 
 from tessel.handwritten.construction.building_block import Slots, building_block_rule
+from tessel.handwritten.zero_bubble.v_min import V_MIN
 
 
 def building_block(num_devices: int) -> list[Slots]:
@@ -30,4 +31,4 @@ def building_block(num_devices: int) -> list[Slots]:
     ]
 
 
-V_HALF = building_block_rule("v-half", building_block)
+V_HALF = building_block_rule("v-half", building_block, includes=(V_MIN,))

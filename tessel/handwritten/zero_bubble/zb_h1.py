@@ -19,6 +19,7 @@ from tessel.handwritten.construction.chains import streams_by_device, why_no_spl
 from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
@@ -54,4 +55,4 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     )
 
 
-ZB_H1 = StreamRule(name="zb-h1", applies=_applies, streams=_streams)
+ZB_H1 = StreamRule(name="zb-h1", applies=_applies, streams=_streams, includes=(ONE_F_ONE_B,))

@@ -22,7 +22,7 @@ from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.eager_1f1b import depths, extra_forwards
-from tessel.handwritten.zero_bubble.zb_h1 import zero_bubble
+from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1, zero_bubble
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -56,4 +56,4 @@ def _with_extra(pipeline: Pipeline, micro_batches: int, extra: int) -> Streams:
     return streams_by_device(pipeline, stream)
 
 
-ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams, variants=_variants)
+ZB_H2 = StreamRule(name="zb-h2", applies=_applies, streams=_streams, variants=_variants, includes=(ZB_H1,))
