@@ -5,7 +5,9 @@
 
 Here there are two chunks, F and f. Micro-batches go in groups of P, each through all chunks before the next,
 as in interleaved 1F1B. Device i of P with v chunks runs (P - i - 1) + (v - 1)P forwards before it alternates,
-and the weight half of a backward follows i backwards later; what is left of them ends the schedule.
+and the weight half of a backward follows i backwards later; what is left of them ends the schedule. With
+equal F, B and W (of a whole stage) and no hops, it takes M(F + B + W) + (P - 1)F / v steps and holds no more
+than P micro-batches.
 
 Source: Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), section 2.2, for one chunk; several chunks as
 in the interleaved zero-bubble schedule of torch.distributed.pipelining.
@@ -49,6 +51,4 @@ def _stream(turns: Turns, device: int, total: int) -> Iterator[Instruction]:
         yield BackwardWeight(*turns.backward(device, turn))
 
 
-INTERLEAVED_ZB = StreamRule(
-    name="interleaved-zb", applies=_applies, streams=_streams, includes=(INTERLEAVED_1F1B,)
-)
+INTERLEAVED_ZB = StreamRule(name="interleaved-zb", applies=_applies, streams=_streams)

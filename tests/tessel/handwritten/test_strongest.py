@@ -52,7 +52,6 @@ FAMILIES = [
     ("eager-1f1b", "1f1b"),
     ("zb-h1", "1f1b"),
     ("zb-h2", "zb-h1"),
-    ("interleaved-zb", "interleaved"),
     ("v-half", "v-min"),
     ("zb-v", "v-half"),
 ]
@@ -69,9 +68,7 @@ FAMILIES = [
 def test_no_rule_is_worse_than_a_weaker_one_of_its_family(
     pair: tuple[str, str], spans: tuple[list[int], ...], lag: int, micro_batches: int
 ) -> None:
-    shape = {"e": "vshape", "z": "vshape", "i": "interleaved", "v": "zbv"}[pair[0][0]]
-    if pair[0] == "zb-v":
-        shape = "zbv"
+    shape = "zbv" if pair[0] in ("v-half", "zb-v") else "vshape"
     devices = 6 if shape == "vshape" else 3
     names = ("forward_span", "backward_span", "backward_input_span", "backward_weight_span")
     options = dict(zip(names, spans, strict=True))
