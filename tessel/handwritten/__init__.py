@@ -15,6 +15,7 @@ from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.handwritten.limited_1f1b import LIMITED_1F1B
 from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.handwritten.zero_bubble.interleaved_zb import INTERLEAVED_ZB
 from tessel.handwritten.zero_bubble.v_half import V_HALF
 from tessel.handwritten.zero_bubble.v_min import V_MIN
 from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1
@@ -31,6 +32,7 @@ HANDWRITTEN: tuple[Rule, ...] = (
     LOOPED_BFS,
     ZB_H1,
     ZB_H2,
+    INTERLEAVED_ZB,
     ZB_V,
     V_HALF,
     V_MIN,

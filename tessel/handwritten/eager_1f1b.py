@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from tessel.handwritten.construction.chains import streams_by_device, why_no_chain
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
-from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B, one_f_one_b, recompute_on_arrival
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -64,4 +64,5 @@ EAGER_1F1B = StreamRule(
     streams=_streams,
     variants=_variants,
     extra_edges=recompute_on_arrival,
+    includes=(ONE_F_ONE_B,),
 )

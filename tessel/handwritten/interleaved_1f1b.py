@@ -14,12 +14,41 @@ Source: Narayanan et al., Efficient Large-Scale Language Model Training (SC 2021
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tessel.handwritten.construction.chains import why_not_interleaved
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import recompute_on_arrival
 from tessel.instruction import Backward, Forward, Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Which stage and micro-batch each turn of a device is: group by group, chunk by chunk.
+
+    Attributes:
+        num_devices: devices, and micro-batches in a group.
+        num_chunks: stages of each device.
+    """
+
+    num_devices: int
+    num_chunks: int
+
+    def forward(self, device: int, turn: int) -> tuple[int, int]:
+        """Return stage and micro-batch of a forward."""
+        chunk, micro_batch = self._place(turn)
+        return device + self.num_devices * chunk, micro_batch
+
+    def backward(self, device: int, turn: int) -> tuple[int, int]:
+        """Return stage and micro-batch of a backward."""
+        chunk, micro_batch = self._place(turn)
+        return device + self.num_devices * (self.num_chunks - 1 - chunk), micro_batch
+
+    def _place(self, turn: int) -> tuple[int, int]:
+        group, rest = divmod(turn, self.num_devices * self.num_chunks)
+        chunk, member = divmod(rest, self.num_devices)
+        return chunk, group * self.num_devices + member
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -47,27 +76,14 @@ def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int) 
     total = num_chunks * micro_batches
     warm_up = min(2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices, total)
 
-    def place(turn: int) -> tuple[int, int]:
-        """The chunk and micro-batch of a turn: group by group, chunk by chunk."""
-        group, rest = divmod(turn, num_devices * num_chunks)
-        chunk, member = divmod(rest, num_devices)
-        return chunk, group * num_devices + member
-
-    def forward(turn: int) -> Instruction:
-        chunk, micro_batch = place(turn)
-        return Forward(device + num_devices * chunk, micro_batch)
-
-    def backward(turn: int) -> Instruction:
-        chunk, micro_batch = place(turn)
-        return Backward(device + num_devices * (num_chunks - 1 - chunk), micro_batch)
-
+    turns = Turns(num_devices, num_chunks)
     for turn in range(warm_up):
-        yield forward(turn)
+        yield Forward(*turns.forward(device, turn))
     for turn in range(total - warm_up):
-        yield forward(turn + warm_up)
-        yield backward(turn)
+        yield Forward(*turns.forward(device, turn + warm_up))
+        yield Backward(*turns.backward(device, turn))
     for turn in range(total - warm_up, total):
-        yield backward(turn)
+        yield Backward(*turns.backward(device, turn))
 
 
 INTERLEAVED_1F1B = StreamRule(

@@ -15,11 +15,11 @@ Source: Narayanan et al., PipeDream-flush (ICML 2021), section 2.2, with the lim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from tessel.errors import ScheduleError
-from tessel.handwritten.construction.greedy import Flow, read_flow, run_greedily
+from tessel.handwritten.construction.greedy import Flow, Preference, run_greedily
 from tessel.handwritten.construction.rule import (
     Starts,
     as_schedule,
@@ -41,6 +41,7 @@ class LimitedRule:
 
     name: str = "1f1b-limited"
     needs_limit: bool = True
+    preference: Preference = field(default_factory=lambda: Preference(is_limited=True))
 
     def why_not(
         self, placement: Placement, micro_batches: int, memory: Sequence[int] | None = None
@@ -49,7 +50,8 @@ class LimitedRule:
         check_micro_batches(micro_batches)
         if memory is None:
             return f"{self.name} does not apply: it needs a memory limit, and without one it is 1f1b"
-        excess = find_excess(placement, _fit(placement, micro_batches, memory), memory)
+        starts = _fit(placement, micro_batches, memory, self.preference)
+        excess = find_excess(placement, starts, memory)
         return (
             None if excess is None else f"{self.name} does not fit: {excess} with one micro-batch in flight"
         )
@@ -62,17 +64,19 @@ class LimitedRule:
         Raises:
             ScheduleError: there is no limit.
         """
-        return in_order_of_start(placement, self._starts(placement, micro_batches, memory))
+        return in_order_of_start(placement, self._starts(placement, micro_batches, memory, self.preference))
 
     def every_orders(
         self, placement: Placement, *, micro_batches: int, memory: Sequence[int] | None = None
     ) -> Iterator[Orders]:
-        """Yield what `orders` returns; its limits are searched already.
+        """Yield what `orders` returns, then the same with other orders among backwards, and with halves.
 
         Raises:
             ScheduleError: there is no limit.
         """
-        yield self.orders(placement, micro_batches=micro_batches, memory=memory)
+        for preference in self.preference.variants(placement):
+            starts = self._starts(placement, micro_batches, memory, preference)
+            yield in_order_of_start(placement, starts)
 
     def timed(self, placement: Placement, orders: Orders) -> Starts:
         """Return the earliest starts in one of these orders."""
@@ -87,14 +91,20 @@ class LimitedRule:
             InfeasibleError: one micro-batch in flight needs more memory than there is.
             ScheduleError: there is no limit.
         """
-        starts = self._starts(placement, micro_batches, memory)
+        starts = self._starts(placement, micro_batches, memory, self.preference)
         return as_schedule(self.name, placement, starts, micro_batches=micro_batches, memory=memory)
 
-    def _starts(self, placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> Starts:
+    def _starts(
+        self,
+        placement: Placement,
+        micro_batches: int,
+        memory: Sequence[int] | None,
+        preference: Preference,
+    ) -> Starts:
         check_micro_batches(micro_batches)
         if memory is None:
             raise ScheduleError(f"{self.name} was asked for without a memory limit; give one, or use 1f1b")
-        return _fit(placement, micro_batches, memory)
+        return _fit(placement, micro_batches, memory, preference)
 
 
 class Simulated(Protocol):
@@ -175,12 +185,13 @@ class _Run:
     peaks: tuple[int, ...]
 
 
-def _fit(placement: Placement, micro_batches: int, memory: Sequence[int]) -> Starts:
+def _fit(placement: Placement, micro_batches: int, memory: Sequence[int], preference: Preference) -> Starts:
     """The starts of the best simulation that fits, or of one with limits of one if none does."""
-    flow = read_flow(placement)
+    flow = preference.flow(placement)
+    groups = preference.groups(flow)
 
     def simulate(limits: Mapping[int, int]) -> _Run:
-        starts = run_greedily(flow, micro_batches=micro_batches, in_flight=limits)
+        starts = run_greedily(flow, micro_batches=micro_batches, in_flight=limits, groups=groups)
         makespan = max(start + placement.blocks[block].span for (block, _), start in starts.items())
         return _Run(starts, makespan, peak_memory(placement, starts))
 

@@ -5,12 +5,13 @@
     >>> print(schedule.unroll(6))                                                   # doctest: +SKIP
 
 A thin wrapper: the repetend is found by `tessel.search.find_repetend`, exactly and with a proof, so that the
-number of micro-batches need not be guessed; `nmicros` is only the number shown. Warm-up and cool-down are the
-repetend's own device orders, run as early as they allow, without a barrier between the phases. For the
-shortest schedule of a given number of micro-batches, use `tessel.search.find_schedule`.
+number of micro-batches need not be guessed; `nmicros` is only the number shown. Warm-up and cool-down are
+searched by `tessel.search.find_schedule`, as `tessel schedule` does, without a barrier between the phases. A
+composed plan keeps its repetend, even where a schedule of few micro-batches without one is shorter; `unroll`
+returns the shortest found.
 
 No solution is an `InfeasibleError` that names the device, where Tessel returns None.
-Checked in tests/tessel/test_schedplan.py.
+Checked in tests/tessel/test_schedplan.py and tests/tessel/schedule/test_composer.py.
 
 Source: Lin et al., Tessel (HPCA 2024), section 4, whose search this replaces.
 """
@@ -24,15 +25,23 @@ from typing import TYPE_CHECKING
 
 from tessel import search
 from tessel.orders import device_orders, earliest_starts
-from tessel.schedule.schedplan import SchedPlan
+from tessel.schedule.schedplan import Block, SchedPlan
 from tessel.schedule.schedule import Repetend, Schedule
+from tessel.schedule.solver import StepOptimalSolver
+from tessel.schedule.window import is_exact
 from tessel.validation import find_violations
 
 if TYPE_CHECKING:
     from tessel.search import RepetendResult
 
 WORK = 60.0
-"""Units of work that a search may take, about a minute; Tessel's own has no limit."""
+"""Units of work that the search of a repetend may take, about a minute; Tessel's own has no limit."""
+
+MAX_MORE_PERIODS = 2
+"""Periods added to a plan whose repetend cannot be repeated as it stands; one serves for Tessel's shapes."""
+
+RAMP_WORK = 0.25
+"""Units of work for warm-up and cool-down. On Tessel's five shapes half of it reaches what ten reach."""
 
 
 class Composer:
@@ -67,12 +76,16 @@ class Composer:
         """
         if nmicros < 1:
             raise ValueError(f"{nmicros} micro-batches were asked for; give at least 1")
+        _number(micro)
         found = search.find_repetend(micro.to_placement(), memory=memory, budget=search.SearchBudget(WORK))
-        return _unrolled(found, max(nmicros, _least_micro_batches(found)))
+        return _composed(found, max(nmicros, _least_micro_batches(found)))
 
     @staticmethod
     def compose_fast(
-        micro: SchedPlan, memory: int | Sequence[int], wc_ratio: tuple[int, float] | None = None
+        micro: SchedPlan,
+        memory: int | Sequence[int],
+        wc_ratio: tuple[int, float] | None = None,
+        flip: bool = True,
     ) -> SchedPlan:
         """Return what `compose` returns; the search is exact and fast, so there is no second one.
 
@@ -80,13 +93,61 @@ class Composer:
             micro: the placement of one micro-batch.
             memory: limit in units, one for all devices or one per device.
             wc_ratio: without effect; Tessel ends its search when warm-up and cool-down are a small share.
+            flip: without effect; Tessel reverses every second device to guess a better repetend.
 
         Raises:
             InfeasibleError: no schedule keeps the limit; the message names the device.
             ScheduleError: the placement is invalid, or nothing was found within `WORK`.
         """
-        del wc_ratio
+        del wc_ratio, flip
         return Composer.compose(micro, memory)
+
+    @staticmethod
+    def construct(
+        blocks: Sequence[Block],
+        devices: Sequence[Sequence[int]],
+        ndevs: int,
+        memory: int | Sequence[int],
+        upper: int | None = None,
+        accept: int | None = None,
+        optimizer: type[StepOptimalSolver] = StepOptimalSolver,
+    ) -> tuple[SchedPlan | None, int | None]:
+        """Return the shortest plan of these blocks and its steps, both None where none is below `upper`.
+
+        Args:
+            blocks: of any micro-batches, with their dependencies.
+            devices: the devices of each.
+            ndevs: number of devices.
+            memory: limit in units, one for all devices or one per device.
+            upper: the plan is to take fewer steps; None for no limit.
+            accept: see `StepOptimalSolver.solve`.
+            optimizer: the solver, the only one there is.
+        """
+        solver = optimizer.of(blocks, devices, ndevs)
+        steps = solver.solve(memory, upper, accept)
+        return next(iter(solver.solutions()), None), steps
+
+    @staticmethod
+    def satisfy(
+        blocks: Sequence[Block], devices: Sequence[Sequence[int]], ndevs: int, memory: int | Sequence[int]
+    ) -> bool:
+        """Return whether any schedule of these blocks keeps the limit; arguments as for `construct`."""
+        return StepOptimalSolver.of(blocks, devices, ndevs).satisfy(memory)
+
+    @staticmethod
+    def memory(blocks: Sequence[Block], devices: Sequence[Sequence[int]], ndevs: int) -> list[int]:
+        """Return the units that each device holds once all these blocks have run."""
+        held = [0] * ndevs
+        for block, places in zip(blocks, devices, strict=True):
+            for device in places:
+                held[device] += block.memory
+        return held
+
+
+def _number(micro: SchedPlan) -> None:
+    """Give the blocks of a placement their numbers, by which a runtime finds them in the composed plan."""
+    for gid, block in enumerate(micro.chain_blocks()):
+        block.gid = gid
 
 
 def _least_micro_batches(found: RepetendResult) -> int:
@@ -95,7 +156,47 @@ def _least_micro_batches(found: RepetendResult) -> int:
     return found.copies * (last // found.period + 1)
 
 
-def _unrolled(found: RepetendResult, micro_batches: int) -> SchedPlan:
+def _composed(found: RepetendResult, micro_batches: int) -> SchedPlan:
+    """The plan that shows the repetend, with the best ramps that keep it.
+
+    Warm-up and cool-down may meet in so few micro-batches that no period of the schedule can be repeated just
+    as it stands; then some more are shown.
+    """
+    for more in range(MAX_MORE_PERIODS + 1):
+        repeated = _repeated(found, micro_batches + more * found.copies)
+        searched = _searched(repeated)
+        is_better = searched.repetend is not None and searched.makespan < repeated.makespan
+        plan = _plan(found, searched if is_better else repeated)
+        if plan.repetend is not None and is_exact(plan.schedule, plan.repetend):
+            return plan
+    return plan
+
+
+def _unroll(found: RepetendResult, nmicros: int) -> SchedPlan:
+    if nmicros < 1:
+        raise ValueError(f"{nmicros} micro-batches were asked for; give at least 1")
+    repeated = _repeated(found, nmicros)
+    searched = _searched(repeated)
+    return _plan(found, searched if searched.makespan < repeated.makespan else repeated)
+
+
+def _plan(found: RepetendResult, schedule: Schedule) -> SchedPlan:
+    return SchedPlan.of_schedule(schedule, unroll=lambda nmicros: _unroll(found, nmicros))
+
+
+def _searched(schedule: Schedule) -> Schedule:
+    """The shortest schedule found of as many micro-batches, never longer than the one given."""
+    return search.find_schedule(
+        schedule.placement,
+        micro_batches=schedule.micro_batches,
+        memory=schedule.memory,
+        budget=search.SearchBudget(RAMP_WORK),
+        start_from=schedule,
+    )
+
+
+def _repeated(found: RepetendResult, micro_batches: int) -> Schedule:
+    """The repetend with its own device orders before and after it, run as early as they allow."""
     starts = {
         (block, micro_batch): start + (micro_batch // found.copies) * found.period
         for micro_batch in range(micro_batches)
@@ -105,14 +206,8 @@ def _unrolled(found: RepetendResult, micro_batches: int) -> SchedPlan:
     tight = earliest_starts(found.placement, device_orders(found.placement, starts))
     schedule = _schedule(found, tight, micro_batches)
     if schedule.repetend is None or find_violations(schedule):
-        schedule = _schedule(found, starts, micro_batches)
-    return SchedPlan.of_schedule(schedule, unroll=lambda nmicros: _unroll(found, nmicros))
-
-
-def _unroll(found: RepetendResult, nmicros: int) -> SchedPlan:
-    if nmicros < 1:
-        raise ValueError(f"{nmicros} micro-batches were asked for; give at least 1")
-    return _unrolled(found, nmicros)
+        return _schedule(found, starts, micro_batches)
+    return schedule
 
 
 def _schedule(found: RepetendResult, starts: Mapping[tuple[int, int], int], micro_batches: int) -> Schedule:

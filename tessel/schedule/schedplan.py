@@ -12,8 +12,8 @@ stand. Both are a `SchedPlan`, which prints a device per row and a step per colu
     f0 .  .  .  b0 b0
     .  f0 b0 b0 .  .
 
-Behind it are the placement and schedule of this package (`to_placement`, `save`); nothing is searched here.
-Where Tessel asserts, here a `ScheduleError` says what to do. Checked in tests/tessel/test_schedplan.py.
+Behind it are the placement and schedule of this package (`to_placement`, `schedule`); nothing is searched
+here. Where Tessel asserts, here a `ScheduleError` says what to do. Checked in tests/tessel/test_schedplan.py.
 
 Source: Lin et al., Tessel (HPCA 2024); the names are those of its tutorial.
 """
@@ -21,61 +21,35 @@ Source: Lin et al., Tessel (HPCA 2024); the names are those of its tutorial.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tessel import placement as engine
 from tessel.documents import DocumentKind, detect_kind, load_placement, load_schedule, save_document
-from tessel.errors import ScheduleError, shown
+from tessel.errors import ScheduleError
+from tessel.orders import device_orders, earliest_starts
 from tessel.placement import BlockKind, Edge, Placement
+from tessel.schedule.block import Block, btype_of, edges_of, link
 from tessel.schedule.schedule import Schedule
-from tessel.schedule.tessel_file import TesselFile, is_tessel_file, load_tessel_file
+from tessel.schedule.tessel_file import TesselBlock, TesselFile, is_tessel_file, load_tessel_file
+from tessel.schedule.window import Placed, find_window, unroll_window
+from tessel.validation import find_violations
+
+__all__ = ["Block", "SchedPlan"]
 
 MAX_PRINTED_STEPS = 2000
 """Longest schedule that is printed step by step; no terminal shows more."""
-
-
-class Block:
-    """One piece of one micro-batch's work; compared by identity, and its span and memory may be changed.
-
-    Attributes:
-        mid: micro-batch.
-        span: steps, >= 0.
-        memory: units added on each of its devices when it starts; negative frees.
-        btype: "forward" or "backward", in any case.
-        gid: position in its placement, once it has one.
-        before: blocks that it waits for.
-        after: blocks that wait for it.
-    """
-
-    def __init__(self, mid: int, span: int, memory: int, btype: str, *, gid: int | None = None) -> None:
-        self.mid = mid
-        self.span = span
-        self.memory = memory
-        self.btype = _block_type(btype)
-        self.gid = gid
-        # Dictionaries keep the order in which dependencies were made; sets would not.
-        self.before: dict[Block, None] = {}
-        self.after: dict[Block, None] = {}
-
-    @staticmethod
-    def make_dependency(prev: Block, next: Block) -> None:
-        """Make `next` wait for `prev`."""
-        prev.after[next] = None
-        next.before[prev] = None
-
-    def __repr__(self) -> str:
-        return f"{self.btype[0]}{self.mid}"
 
 
 class SchedPlan:
     """Blocks on devices: a placement while it is being written, or a schedule that was composed.
 
     Attributes:
-        repetend: first step of the repeating part and the first after it, where there is one.
+        repetend: first step of one period of the repeating part, and the first after it, where there is one.
     """
 
     def __init__(self, ndevs: int) -> None:
@@ -102,7 +76,7 @@ class SchedPlan:
         for start in schedule.starts:
             source = schedule.placement.block(start.block)
             block = Block(
-                start.micro_batch, source.span, source.memory, _btype_of(source.kind), gid=index[start.block]
+                start.micro_batch, source.span, source.memory, btype_of(source.kind), gid=index[start.block]
             )
             by_place[start.block, start.micro_batch] = block
             plan._devices[block] = source.devices
@@ -112,8 +86,7 @@ class SchedPlan:
                 pair = (by_place.get((edge.source, micro_batch)), by_place.get((edge.target, micro_batch)))
                 if pair[0] is not None and pair[1] is not None:
                     Block.make_dependency(pair[0], pair[1])
-        if schedule.repetend is not None:
-            plan.repetend = (schedule.repetend.start, schedule.repetend.end)
+        plan.repetend = find_window(schedule)
         plan._schedule = schedule
         plan._unroll = unroll
         return plan
@@ -140,6 +113,15 @@ class SchedPlan:
     def nsteps(self) -> int:
         """Step at which the last block ends."""
         return max((step + block.span for block, step in self._steps.items()), default=0)
+
+    @property
+    def plans(self) -> list[list[Block | None]]:
+        """Of each device, the block that it runs at each step, or None."""
+        rows: list[list[Block | None]] = [[None] * self.nsteps for _ in range(self._ndevs)]
+        for block, step in self._steps.items():
+            for device in self._devices[block]:
+                rows[device][step : step + block.span] = [block] * block.span
+        return rows
 
     @property
     def schedule(self) -> Schedule:
@@ -206,6 +188,14 @@ class SchedPlan:
         """Return the blocks in the order in which they were added."""
         return list(self._devices)
 
+    def blocks(self, step: int) -> tuple[Block, ...]:
+        """Return the blocks that start at a step."""
+        return tuple(block for block, start in self._steps.items() if start == step)
+
+    def device_blocks(self, devid: int) -> tuple[Block, ...]:
+        """Return the blocks of a device in the order in which they were added."""
+        return tuple(block for block, places in self._devices.items() if devid in places)
+
     def chain_blocks(self) -> list[Block]:
         """Return the blocks by step, then by first device."""
         return sorted(self._devices, key=lambda block: (self._steps[block], self._devices[block][0]))
@@ -253,15 +243,134 @@ class SchedPlan:
                 part._steps[block] = step - from_step
         return part
 
-    def unroll(self, nmicros: int) -> SchedPlan:
-        """Return the schedule of so many micro-batches with the same repetend.
+    @staticmethod
+    def concat(plans: Sequence[SchedPlan]) -> SchedPlan:
+        """Return plans one after the other, each behind a barrier, as Tessel joins its phases.
 
         Raises:
-            ScheduleError: the plan was not composed.
+            ScheduleError: there are none, or they differ in the number of devices.
         """
-        if self._unroll is None:
+        if len({plan.ndevs for plan in plans}) != 1:
+            raise ScheduleError(
+                f"plans for {[plan.ndevs for plan in plans]} devices were given; give plans for equally many"
+            )
+        joined = SchedPlan(plans[0].ndevs)
+        begin = 0
+        for plan in plans:
+            for block, step in plan._steps.items():
+                joined._put(block, plan._devices[block], begin + step)
+            begin += plan.nsteps
+        return joined
+
+    def unroll(self, nmicros: int) -> SchedPlan:
+        """Return the schedule of so many micro-batches.
+
+        Of a composed plan it is searched, ramps and all; any other plan repeats its repetend, as Tessel does.
+
+        Raises:
+            ScheduleError: the plan has no repetend, or not one that can be repeated.
+        """
+        if self._unroll is not None:
+            return self._unroll(nmicros)
+        if self.repetend is None:
             raise ScheduleError("the plan has no repetend to unroll; get one from Composer.compose")
-        return self._unroll(nmicros)
+        return self._repeated(nmicros, self.repetend)
+
+    def validate(self, complete: bool = True) -> bool:
+        """Return whether no block starts before those that it waits for have ended.
+
+        Args:
+            complete: whether each block that is waited for has to be in the plan.
+        """
+        if self._schedule is not None:
+            return not find_violations(self._schedule)
+        return all(
+            self._steps[before] + before.span <= step if before in self._steps else not complete
+            for block, step in self._steps.items()
+            for before in block.before
+        )
+
+    def tighten(self) -> None:
+        """Start every block as early as it can without another order on any device."""
+        if self._schedule is not None:
+            placement = self._schedule.placement
+            earliest = earliest_starts(placement, device_orders(placement, self._schedule.start_by_block()))
+            self._move({block: earliest[block.gid or 0, block.mid] for block in self._steps})
+            return
+        free = [0] * self._ndevs
+        steps: dict[Block, int] = {}
+        for block in self.chain_blocks():
+            ends = [steps[before] + before.span for before in block.before if before in steps]
+            steps[block] = max([*ends, *(free[device] for device in self._devices[block])])
+            for device in self._devices[block]:
+                free[device] = steps[block] + block.span
+        self._move(steps)
+
+    def stride(self) -> None:
+        """Take out the steps at which no device runs anything."""
+        is_busy = np.zeros(self.nsteps + 1, dtype=bool)
+        for block, step in self._steps.items():
+            is_busy[step : step + block.span] = True
+        kept = np.concatenate([[0], np.cumsum(is_busy)])
+        self._move({block: int(kept[step]) for block, step in self._steps.items()})
+
+    def shift(self, block: Block, offset: int) -> None:
+        """Move a block by so many steps, later or earlier.
+
+        Raises:
+            KeyError: the plan has no such block.
+            ScheduleError: a device runs another block then, or the step is below 0.
+        """
+        step = self._steps[block] + offset
+        places = self._devices[block]
+        if step < 0 or self._first_free(places, block.span, step, apart_from=block) != step:
+            raise ScheduleError(
+                f"block {block} at step {self._steps[block]} cannot move by {offset}: devices {list(places)} "
+                "are not free then; move what they run first"
+            )
+        self._move({**self._steps, block: step})
+
+    def getstate(self) -> npt.NDArray[np.int64]:
+        """Return all steps as numbers: what `loadstate` reads.
+
+        Returns:
+            int64, shape (micro-batches, blocks + 2): start of the block with that `gid`; in the last two
+            columns the repetend.
+
+        Raises:
+            ScheduleError: a block has no `gid` or is missing in a micro-batch, or there is no repetend.
+        """
+        gids = [block.gid for block in self._steps]
+        if None in gids or self.repetend is None:
+            raise ScheduleError(
+                "the plan has no repetend, or blocks without gid, so that it has no state; compose it first"
+            )
+        numbers = [gid for gid in gids if gid is not None]
+        state = np.full((1 + max(b.mid for b in self._steps), 3 + max(numbers)), -1, dtype=np.int64)
+        for block, gid in zip(self._steps, numbers, strict=True):
+            state[block.mid, gid] = self._steps[block]
+        state[:, -2:] = self.repetend
+        if (state < 0).any():
+            raise ScheduleError(
+                "not every micro-batch of the plan has every block, so that it has no state; save it instead"
+            )
+        return state
+
+    def loadstate(
+        self, blocks: Sequence[Block], devices: Sequence[Sequence[int]], state: npt.NDArray[np.int64]
+    ) -> None:
+        """Put blocks where a state has them.
+
+        Args:
+            blocks: each with its `mid` and `gid`.
+            devices: the devices of each.
+            state: as `getstate` returns it.
+        """
+        for block, places in zip(blocks, devices, strict=True):
+            if block.gid is None:
+                raise ScheduleError(f"block {block} has no gid, by which its step is found; set it first")
+            self._put(block, tuple(sorted(set(places))), int(state[block.mid, block.gid]))
+        self.repetend = (int(state[0, -2]), int(state[0, -1]))
 
     def to_placement(self) -> Placement:
         """Return the plan's blocks as the placement of one micro-batch, in the order of steps.
@@ -297,13 +406,38 @@ class SchedPlan:
         )
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the schedule document, or the placement document where nothing was composed.
+        """Write the file that Tessel's own loader and runtime read.
+
+        Where nothing repeats, its repetend is the whole plan: it can be run, but not unrolled further. The
+        documents of this package are written by `tessel.save(plan.schedule, file)`.
 
         Raises:
+            ScheduleError: a block has span 0, which Tessel refuses.
             DocumentError: the file cannot be written.
         """
-        document = self.to_placement().to_json() if self._schedule is None else self._schedule.to_json()
-        save_document(file, msgspec.json.format(document, indent=1))
+        is_numbered = all(block.gid is not None for block in self._steps)
+        gid_of = {
+            block: block.gid if is_numbered or self._is_schedule else number
+            for number, block in enumerate(self.chain_blocks())
+        }
+        document = TesselFile(
+            ndevs=self._ndevs,
+            blocks=tuple(
+                TesselBlock(
+                    mid=block.mid,
+                    span=block.span,
+                    memory=block.memory,
+                    btype=block.btype,
+                    step=self._steps[block],
+                    device=self._devices[block],
+                    gid=gid_of[block],
+                )
+                for block in self.chain_blocks()
+            ),
+            repetend=self.repetend or (0, self.nsteps),
+            edges=edges_of(gid_of),
+        )
+        save_document(file, msgspec.json.format(document.to_json(), indent=1))
 
     def __repr__(self) -> str:
         steps = self.nsteps
@@ -316,11 +450,64 @@ class SchedPlan:
                 rows[device][step : step + block.span] = [repr(block)] * block.span
         return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
 
-    def _first_free(self, devices: Sequence[int], span: int, step: int) -> int:
+    @property
+    def _is_schedule(self) -> bool:
+        """Whether there is more than one micro-batch, so that blocks cannot be numbered by their order."""
+        return len({block.mid for block in self._steps}) > 1
+
+    def _put(self, block: Block, devices: tuple[int, ...], step: int) -> None:
+        """Put a block at this step and no other."""
+        self.add_block(block, devices, step)
+        if self._steps[block] != step:
+            raise ScheduleError(
+                f"block {block} is to start on devices {list(devices)} at step {step}, where another block "
+                "runs; leave one of them out"
+            )
+
+    def _move(self, steps: Mapping[Block, int]) -> None:
+        """Give every block its step; figures and repetend follow."""
+        if steps == self._steps:
+            return
+        self._steps = dict(steps)
+        self.repetend = None
+        if self._schedule is not None:
+            self._schedule = Schedule.of(
+                self._schedule.placement,
+                {(block.gid or 0, block.mid): step for block, step in steps.items()},
+                micro_batches=self._schedule.micro_batches,
+                memory=self._schedule.memory,
+                lower_bound=self._schedule.lower_bound,
+                found_by=self._schedule.found_by,
+            )
+
+    def _repeated(self, nmicros: int, window: tuple[int, int]) -> SchedPlan:
+        """The plan with its window repeated; its blocks wait for each other as those here do."""
+        kinds = {block.gid: block for block in self._steps}
+        if None in kinds:
+            raise ScheduleError("blocks without gid cannot be repeated; compose the placement first")
+        placed = [
+            Placed(block.gid or 0, block.mid, step, block.span, self._devices[block])
+            for block, step in self._steps.items()
+        ]
+        edges = edges_of({block: block.gid for block in self._steps})
+        longer = SchedPlan(self._ndevs)
+        copies: dict[tuple[int, int], Block] = {}
+        for each in unroll_window(placed, window, nmicros, edges):
+            kind = kinds[each.gid]
+            block = Block(each.mid, kind.span, kind.memory, kind.btype, gid=each.gid)
+            copies[each.gid, each.mid] = block
+            longer._put(block, each.devices, each.step)
+        link(copies, edges)
+        longer.repetend = (window[0], window[1] + longer.nsteps - self.nsteps)
+        return longer
+
+    def _first_free(
+        self, devices: Sequence[int], span: int, step: int, *, apart_from: Block | None = None
+    ) -> int:
         taken = sorted(
             (self._steps[block], self._steps[block] + block.span)
             for block, places in self._devices.items()
-            if block in self._steps and not set(places).isdisjoint(devices)
+            if block in self._steps and block is not apart_from and not set(places).isdisjoint(devices)
         )
         for start, end in taken:
             if start < step + span and step < end:
@@ -345,25 +532,10 @@ class SchedPlan:
         return names
 
 
-def _block_type(given: str) -> Literal["forward", "backward"]:
-    match given.lower():
-        case "forward":
-            return "forward"
-        case "backward":
-            return "backward"
-        case _:
-            raise ScheduleError(f'a block has btype {shown(given)!r}; it is "forward" or "backward"')
-
-
-def _btype_of(kind: BlockKind) -> Literal["forward", "backward"]:
-    """What a kind counts as here: all but forwards run on the way back."""
-    return "forward" if kind is BlockKind.FORWARD else "backward"
-
-
 def _plan_of_placement(placement: Placement) -> SchedPlan:
     plan = SchedPlan(placement.devices)
     by_name = {
-        block.name: Block(0, block.span, block.memory, _btype_of(block.kind), gid=gid)
+        block.name: Block(0, block.span, block.memory, btype_of(block.kind), gid=gid)
         for gid, block in enumerate(placement.blocks)
     }
     for block in placement.blocks:
@@ -377,8 +549,12 @@ def _plan_of_placement(placement: Placement) -> SchedPlan:
 
 def _plan_of_tessel_file(saved: TesselFile) -> SchedPlan:
     plan = SchedPlan(saved.ndevs)
+    by_place: dict[tuple[int, int], Block] = {}
     for block in saved.blocks:
         own = Block(block.mid, block.span, block.memory, block.btype, gid=block.gid)
-        plan.add_block(own, block.device, block.step)
+        plan._put(own, block.device, block.step)
+        if block.gid is not None:
+            by_place[block.gid, block.mid] = own
+    link(by_place, saved.edges)
     plan.repetend = saved.repetend
     return plan

@@ -41,21 +41,34 @@ LONGEST_S = 900.0
 _stopped_s = [0.0]
 """Seconds for which the clock of searches has stood still in this process."""
 
+_stopped_processor_s = [0.0]
+"""Seconds of the processor that went by meanwhile."""
+
 
 def search_clock() -> float:
     """Return monotonic seconds without those spent in compiling and loading machine code."""
     return time.monotonic() - _stopped_s[0]
 
 
+def processor_clock() -> float:
+    """Return the processor seconds of this process, again without compiling and loading machine code.
+
+    As the clock of a `SearchBudget` it makes a limit on time independent of how busy the machine is.
+    """
+    return time.process_time() - _stopped_processor_s[0]
+
+
 @contextmanager
 def stopped_clock() -> Iterator[None]:
-    """Let the clock of searches stand still while the body runs."""
+    """Let the clocks of searches stand still while the body runs."""
     began, before = time.monotonic(), _stopped_s[0]
+    processor_began, processor_before = time.process_time(), _stopped_processor_s[0]
     try:
         yield
     finally:
         # Whatever stopped the clock inside the body lies within these seconds.
         _stopped_s[0] = before + time.monotonic() - began
+        _stopped_processor_s[0] = processor_before + time.process_time() - processor_began
 
 
 @dataclass(slots=True)

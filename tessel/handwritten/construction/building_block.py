@@ -13,8 +13,8 @@ block, the less is held; how many slots each hop takes in each phase decides its
 Repeated blocks leave holes while the pipeline fills and drains. They are closed in three moves, none of which
 raises the most that any device holds: what lies before the first B or after the last F of device 0 moves to
 the earliest hole it may run in; every device then runs as early as its order allows; then the backwards that
-drain the pipeline move once more, and the weight halves fill what is left. Only the order that results is
-kept: costs and hops are those of the placement.
+drain the pipeline move once more, as long as enough holes are left for weight halves, which fill them. Only
+the order that results is kept: costs and hops are those of the placement.
 
 Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3, and the authors'
 program for the holes. Here a backward frees half of the activations and its weight half the rest.
@@ -42,12 +42,15 @@ Slots = tuple[int, int, int, int]
 """The slots of one micro-batch's passes on one device: F, f, b, B."""
 
 
-def building_block_rule(name: str, building_block: Callable[[int], Sequence[Slots]]) -> StreamRule:
+def building_block_rule(
+    name: str, building_block: Callable[[int], Sequence[Slots]], *, includes: tuple[StreamRule, ...] = ()
+) -> StreamRule:
     """Return the rule that repeats a building block, for a V whose backwards are split.
 
     Args:
         name: short name of the rule.
         building_block: returns the slots of the first micro-batch, one entry per device, for so many devices.
+        includes: weaker rules of its family.
     """
 
     def streams(pipeline: Pipeline, micro_batches: int) -> Streams:
@@ -58,6 +61,7 @@ def building_block_rule(name: str, building_block: Callable[[int], Sequence[Slot
         name=name,
         applies=lambda pipeline, micro_batches: why_no_split_v(pipeline),
         streams=streams,
+        includes=includes,
         is_linear=False,
     )
 
@@ -71,11 +75,13 @@ def building_block_streams(block: Sequence[Slots], micro_batches: int) -> tuple[
     """
     grid = [_place_weights(_repeat(slots, micro_batches)) for slots in block]
     limit = max(int(_held(device).max()) for device in grid)
-    _fill_holes(grid, micro_batches, limit, movable=frozenset(_Pass), while_filling=True)
+    _fill_holes(grid, micro_batches, limit)
     _run_early(grid)
     grid = [_without_weights(device) for device in grid]
-    _fill_holes(grid, micro_batches, limit, movable=_BACKWARD, while_filling=False)
+    _drain_early(grid, micro_batches)
     grid = [_place_weights(device) for device in grid]
+    _run_early(grid)
+    grid = [_place_weights(_without_weights(device)) for device in grid]
     return tuple(
         tuple(_instruction(work, device, len(block)) for work in _by_slot(slots))
         for device, slots in enumerate(grid)
@@ -156,15 +162,8 @@ def _held(device: _Device) -> npt.NDArray[np.int64]:
     return np.cumsum(changes)
 
 
-def _fill_holes(
-    grid: list[_Device],
-    micro_batches: int,
-    limit: int,
-    *,
-    movable: frozenset[_Pass],
-    while_filling: bool,
-) -> None:
-    """Move work into earlier holes, in order of time, while the pipeline drains and perhaps while it fills.
+def _fill_holes(grid: list[_Device], micro_batches: int, limit: int) -> None:
+    """Move work into earlier holes, in order of time, while the pipeline fills and while it drains.
 
     The steady part between is left as it is: from the first B of device 0 to its last F.
     """
@@ -176,9 +175,7 @@ def _fill_holes(
         (slot, index, work) for index, device in enumerate(grid) for work, slot in device.items()
     )
     for slot, index, work in everything:
-        is_filling = slot < steady_from and while_filling
-        is_draining = slot > max(steady_from, steady_to)
-        if work.kind not in movable or not (is_filling or is_draining):
+        if steady_from <= slot <= max(steady_from, steady_to):
             continue
         change = _change(work.kind)
         for hole in range(_earliest(grid, index, work), slot):
@@ -189,6 +186,49 @@ def _fill_holes(
             taken[index].add(hole)
             grid[index][work] = hole
             break
+
+
+def _drain_early(grid: list[_Device], micro_batches: int) -> None:
+    """Move backwards into earlier holes while the pipeline drains.
+
+    A hole that a backward takes is lost to a weight half, which then holds its activation for longer: moves
+    that raise the peak are left out.
+    """
+    limit = max(_peak_until_weights(device) for device in grid)
+    begin = max(grid[0][_Work(_Pass.BACKWARD_UP, 0)], grid[0][_Work(_Pass.FORWARD_DOWN, micro_batches - 1)])
+    everything = sorted(
+        (slot, index, work)
+        for index, device in enumerate(grid)
+        for work, slot in device.items()
+        if slot > begin
+    )
+    for slot, index, work in everything:
+        device = grid[index]
+        taken = set(device.values())
+        for hole in range(_earliest(grid, index, work), slot):
+            if hole in taken:
+                continue
+            device[work] = hole
+            if _peak_until_weights(device) <= limit:
+                break
+            device[work] = slot
+
+
+def _peak_until_weights(device: _Device) -> int:
+    """Most activations held at once if each is until a weight half runs, which they do in every free slot."""
+    kinds = {slot: work.kind for work, slot in device.items()}
+    held = peak = waiting = 0
+    for slot in range(max(kinds) + 1):
+        kind = kinds.get(slot)
+        if kind is None:
+            held -= min(waiting, 1)
+            waiting -= min(waiting, 1)
+        elif kind in _FORWARD:
+            held += 1
+            peak = max(peak, held)
+        else:
+            waiting += 1
+    return peak
 
 
 def _run_early(grid: list[_Device]) -> None:

@@ -16,8 +16,8 @@ Checked in tests/tessel/handwritten/construction/test_greedy.py.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import networkx as nx
@@ -48,13 +48,17 @@ class Flow:
 
 # The rules that simulate read the same placement one after the other.
 @lru_cache(maxsize=16)
-def read_flow(placement: Placement) -> Flow:
+def read_flow(placement: Placement, *, is_split: bool = False) -> Flow:
     """Return how a placement's blocks enter and leave.
 
     Of each choice an option with a joint backward runs if there is one; among equals the one with the least
     work, then the fewest blocks, then the first.
+
+    Args:
+        placement: the blocks.
+        is_split: of each choice, an option without a joint backward runs if there is one.
     """
-    graph = placement.graph.subgraph(_running(placement))
+    graph = placement.graph.subgraph(_running(placement, is_split=is_split))
     index = placement.index_by_name
     order = list(nx.lexicographical_topological_sort(graph, key=index.__getitem__))
     opening = _opening(placement, order)
@@ -74,10 +78,34 @@ class Preference:
     Attributes:
         opening_first: prefer opening blocks; otherwise the others come first.
         is_limited: bound what is in flight by each opening block's depth.
+        deepest_first: among equals, what stands later in the micro-batch comes first, not what has been ready
+            for longest: of several chunks on a device, the later one.
+        is_split: run backwards in halves where there is a choice.
     """
 
     opening_first: bool = False
     is_limited: bool = False
+    deepest_first: bool = False
+    is_split: bool = False
+
+    def variants(self, placement: Placement) -> Iterator[Preference]:
+        """Yield every way to follow the rule on a placement, this one first."""
+        for is_split in (False, True) if placement.choices else (False,):
+            for deepest_first in (False, True):
+                yield replace(self, deepest_first=deepest_first, is_split=is_split)
+
+    def flow(self, placement: Placement) -> Flow:
+        """Return how the placement's blocks enter and leave, in halves or not."""
+        return read_flow(placement, is_split=self.is_split)
+
+    def groups(self, flow: Flow) -> dict[int, int]:
+        """Return by block its place among what may start: the lowest first, then the longest ready."""
+        rank = {block: -place for place, block in enumerate(flow.blocks)}
+        return {
+            block: (len(rank) if (block in flow.opening) != self.opening_first else -len(rank))
+            + (rank[block] if self.deepest_first else 0)
+            for block in flow.blocks
+        }
 
     def in_flight(self, flow: Flow) -> Mapping[int, int]:
         """Return the most micro-batches that each opening block may be ahead; none where it is not bound."""
@@ -85,12 +113,9 @@ class Preference:
 
     def starts(self, placement: Placement, micro_batches: int) -> dict[tuple[int, int], int]:
         """Return the starts by (block index, micro-batch), in the order in which they start."""
-        flow = read_flow(placement)
+        flow = self.flow(placement)
         return run_greedily(
-            flow,
-            micro_batches=micro_batches,
-            in_flight=self.in_flight(flow),
-            opening_first=self.opening_first,
+            flow, micro_batches=micro_batches, in_flight=self.in_flight(flow), groups=self.groups(flow)
         )
 
 
@@ -99,7 +124,7 @@ def run_greedily(
     *,
     micro_batches: int,
     in_flight: Mapping[int, int] | None = None,
-    opening_first: bool = False,
+    groups: Mapping[int, int] | None = None,
 ) -> dict[tuple[int, int], int]:
     """Return the starts of all blocks; O(blocks run × blocks a device).
 
@@ -107,27 +132,30 @@ def run_greedily(
         flow: the blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         in_flight: most micro-batches between an opening block and its closing ones, >= 1; None for no limit.
-        opening_first: prefer opening blocks; otherwise the others come first. Then what has been ready for
-            longest (not while its last micro-batch runs), then the earlier micro-batch, then what stands
-            later in the micro-batch. `tessel.search.makespan.list_scheduling` does the same, compiled.
+        groups: of `Preference.groups`; None for those of 1F1B, which runs opening blocks last. The lowest
+            comes first, then what has been ready for longest (not while its last micro-batch runs), then the
+            earlier micro-batch, then what stands later in the micro-batch.
+            `tessel.search.makespan.list_scheduling` does the same, compiled.
     """
-    return _Simulation(flow, micro_batches, in_flight or {}, opening_first=opening_first).run()
+    if groups is None:
+        groups = Preference().groups(flow)
+    return _Simulation(flow, micro_batches, in_flight or {}, groups).run()
 
 
-def _running(placement: Placement) -> list[str]:
+def _running(placement: Placement, *, is_split: bool) -> list[str]:
     """Names of the blocks that run."""
     dropped: set[str] = set()
     for choice in placement.choices:
-        kept = min(choice.options, key=lambda option: _preference(placement, option))
+        kept = min(choice.options, key=lambda option: _preference(placement, option, is_split=is_split))
         dropped.update(name for option in choice.options if option is not kept for name in option)
     return [block.name for block in placement.blocks if block.name not in dropped]
 
 
-def _preference(placement: Placement, option: Sequence[str]) -> tuple[bool, int, int]:
+def _preference(placement: Placement, option: Sequence[str], *, is_split: bool) -> tuple[bool, int, int]:
     """Least for the option that runs."""
     blocks = [placement.block(name) for name in option]
     is_whole = any(block.kind is BlockKind.BACKWARD for block in blocks)
-    return not is_whole, sum(block.span for block in blocks), len(blocks)
+    return is_whole is is_split, sum(block.span for block in blocks), len(blocks)
 
 
 def _opening(placement: Placement, order: Sequence[str]) -> list[str]:
@@ -164,7 +192,7 @@ def _depths(graph: nx.DiGraph, order: Sequence[str], opening: Sequence[str]) -> 
     return {name: depth[name] for name in opening}
 
 
-_Urgency = tuple[bool, int, int, int]
+_Urgency = tuple[int, int, int, int]
 """Least for the block to start first."""
 
 
@@ -179,7 +207,7 @@ class _Simulation:
     flow: Flow
     micro_batches: int
     in_flight: Mapping[int, int]
-    opening_first: bool = field(kw_only=True)
+    groups: Mapping[int, int]
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
     free_at: list[int] = field(init=False)
     devices: list[tuple[int, ...]] = field(init=False)
@@ -251,9 +279,8 @@ class _Simulation:
         devices = self.devices[block]
         if block in self.ready[devices[0]]:
             return
-        is_opening = block in self.flow.opening
         urgency = (
-            is_opening != self.opening_first,
+            self.groups[block],
             now,
             self.next_micro_batch[block],
             self.rank[block],

@@ -8,9 +8,10 @@ exceeds a memory limit silently: `why_not` reports that it does not fit, and `bu
                    device 1: F0 B0 F1 B1                 .  F0 B0 B0 F1 B1 B1 .  .
 
 Where a rule leaves freedom, `build` follows the publication, and `every_orders` enumerates what the rule
-permits: warm-up depths, and joint or split backwards where there is a choice. `tessel.handwritten.strongest`
-takes the best of them. Checked in tests/tessel/handwritten/test_formulas.py against closed formulas and
-published figures, and in test_strongest.py.
+permits: warm-up depths, joint or split backwards where there is a choice, and what weaker rules of its family
+do, which need no more memory. `tessel.handwritten.strongest` takes the best of them. Checked in
+tests/tessel/handwritten/test_formulas.py against closed formulas and published figures, and in
+test_strongest.py.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class StreamRule:
         extra_edges: returns precedences that the rule adds to the placement's.
         variants: returns other instructions that follow the rule as well, where it leaves numbers free.
         generalised: how it is simulated on placements to which the published rule does not apply, if it is.
+        includes: weaker rules of the same family; their orders keep what this one promises, such as memory.
         is_linear: whether its instructions are written in time linear in their number.
     """
 
@@ -120,6 +122,7 @@ class StreamRule:
     variants: Callable[[Pipeline, int], Iterable[Streams]] = lambda pipeline, micro_batches: ()
     extra_edges: Callable[[Pipeline], tuple[Edge, ...]] = lambda pipeline: ()
     generalised: Preference | None = None
+    includes: tuple[StreamRule, ...] = ()
     is_linear: bool = True
     needs_limit: bool = False
 
@@ -176,13 +179,21 @@ class StreamRule:
         check_micro_batches(micro_batches)
         pipeline = self._read(placement, micro_batches)
         if isinstance(pipeline, str):
-            yield self.orders(placement, micro_batches=micro_batches, memory=memory)
+            if self.generalised is None:
+                raise ScheduleError(f"{pipeline}; use another schedule or another placement")
+            for preference in self.generalised.variants(placement):
+                yield in_order_of_start(placement, preference.starts(placement, micro_batches))
             return
         for streams in self.every_streams(pipeline, micro_batches):
             yield as_orders(pipeline, streams)
+        for weaker in self.includes:
+            if weaker.applies(pipeline, micro_batches) is None:
+                yield from weaker.every_orders(placement, micro_batches=micro_batches, memory=memory)
 
     def every_streams(self, pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
         """Yield the instructions of each device for every way to follow the rule, the published one first.
+
+        Those of the rules that it includes are left out.
 
         Args:
             pipeline: one that the rule applies to.
@@ -197,10 +208,14 @@ class StreamRule:
 
     def timed(self, placement: Placement, orders: Orders) -> Starts:
         """Return the earliest starts in one of these orders, with the precedences that the rule adds."""
+        edges: tuple[Edge, ...] = ()
         try:
-            edges = self.extra_edges(read_pipeline(placement))
+            pipeline = read_pipeline(placement)
+            # What is simulated, whatever the number of micro-batches, does without them.
+            if self.generalised is None or self.applies(pipeline, 1) is None:
+                edges = self.extra_edges(pipeline)
         except NotAPipelineError:
-            edges = ()
+            pass
         return earliest_starts(with_edges(placement, edges), orders)
 
     def _starts(self, placement: Placement, micro_batches: int) -> Starts:

@@ -3,8 +3,8 @@
 A hop down the first chunk, forward or backward, takes two slots and a hop up one; a micro-batch is back after
 6P slots, of which six bring in the next.
 
-    device 0   F0 F1 F2 f0 b0 w0 f1 .  B0 b1 w1 f2 b2 F3 B1 w2 W0 f3 b3 B2 w3 B3 W1 W2 W3
-    device 1   .  F0 f0 F1 f1 b0 w0 B0 W0 F2 f2 b1 w1 B1 b2 F3 f3 B2 w2 b3 B3 w3 W1 W2 W3
+    device 0   F0 F1 F2 f0 b0 w0 f1 .  B0 b1 w1 f2 W0 F3 B1 b2 w2 f3 b3 B2 w3 B3 W1 W2 W3
+    device 1   .  F0 f0 F1 f1 b0 w0 B0 W0 F2 f2 b1 w1 B1 F3 W1 f3 b2 B2 b3 B3 w2 w3 W2 W3
 
 Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3.2.
 """
@@ -12,6 +12,7 @@ Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024),
 from __future__ import annotations
 
 from tessel.handwritten.construction.building_block import Slots, building_block_rule
+from tessel.handwritten.zero_bubble.v_min import V_MIN
 
 
 def building_block(num_devices: int) -> list[Slots]:
@@ -30,4 +31,4 @@ def building_block(num_devices: int) -> list[Slots]:
     ]
 
 
-V_HALF = building_block_rule("v-half", building_block)
+V_HALF = building_block_rule("v-half", building_block, includes=(V_MIN,))

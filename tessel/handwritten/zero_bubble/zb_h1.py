@@ -20,6 +20,7 @@ from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.eager_1f1b import depths
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
@@ -65,4 +66,4 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return zero_bubble_streams(pipeline, micro_batches, extra=0)
 
 
-ZB_H1 = StreamRule(name="zb-h1", applies=applies, streams=_streams)
+ZB_H1 = StreamRule(name="zb-h1", applies=applies, streams=_streams, includes=(ONE_F_ONE_B,))

@@ -18,6 +18,7 @@ from tessel.handwritten.construction.chains import why_no_split_v
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.construction.stream_writer import StreamWriter
+from tessel.handwritten.zero_bubble.v_half import V_HALF
 from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
 
 
@@ -72,4 +73,4 @@ def _cool_down(writer: StreamWriter, first: int, second: int, devices_below: int
             writer.write(BackwardWeight, stage)
 
 
-ZB_V = StreamRule(name="zb-v", applies=_applies, streams=_streams)
+ZB_V = StreamRule(name="zb-v", applies=_applies, streams=_streams, includes=(V_HALF,))

@@ -20,7 +20,7 @@ import numpy as np
 
 from tessel.errors import ScheduleError
 from tessel.handwritten import Rule, StreamRule
-from tessel.handwritten.construction.greedy import Flow, read_flow
+from tessel.handwritten.construction.greedy import Flow, Preference
 from tessel.handwritten.construction.rule import find_excess, task_numbers
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.handwritten.limited_1f1b import LimitedRule, fit_limits
@@ -62,26 +62,18 @@ def rule_schedules(rule: Rule, instance: Instance, *, variants: bool) -> Iterato
         yield from _as_asked(rule, instance, variants=variants)
         return
     if isinstance(rule, LimitedRule):
-        if instance.memory is not None:
-            flow = read_flow(instance.placement)
-            found = fit_limits(
-                flow,
-                instance.micro_batches,
-                instance.memory,
-                lambda limits: simulate(arrays, flow, limits, opening_first=False),
-            )
-            yield from _fitting(found, instance)
+        for preference in _ways(rule.preference, instance, variants=variants):
+            yield from _limited(preference, instance)
         return
     try:
         pipeline = read_pipeline(instance.placement)
     except NotAPipelineError:
         pipeline = None
     if pipeline is None or rule.applies(pipeline, instance.micro_batches) is not None:
-        if rule.generalised is not None:
-            flow = read_flow(instance.placement)
-            limits = rule.generalised.in_flight(flow)
-            found = simulate(arrays, flow, limits, opening_first=rule.generalised.opening_first)
-            yield from _fitting(found, instance)
+        for preference in _ways(rule.generalised, instance, variants=variants):
+            flow = preference.flow(instance.placement)
+            limits = preference.in_flight(flow)
+            yield from _fitting(simulate(arrays, flow, limits, preference.groups(flow)), instance)
         return
     for streams in itertools.islice(
         rule.every_streams(pipeline, instance.micro_batches), None if variants else 1
@@ -92,7 +84,7 @@ def rule_schedules(rule: Rule, instance: Instance, *, variants: bool) -> Iterato
 
 
 def simulate(
-    arrays: InstanceArrays, flow: Flow, in_flight: Mapping[int, int], *, opening_first: bool
+    arrays: InstanceArrays, flow: Flow, in_flight: Mapping[int, int], groups: Mapping[int, int]
 ) -> Simulation:
     """List what the rules of any placement simulate; the same starts where every block takes time.
 
@@ -100,10 +92,10 @@ def simulate(
         arrays: of the instance.
         flow: how its blocks enter and leave.
         in_flight: most micro-batches between an opening block and its closing ones.
-        opening_first: prefer opening blocks.
+        groups: of `Preference.groups`.
     """
-    group = np.full(arrays.num_blocks, int(opening_first), dtype=np.int64)
-    group[list(flow.opening)] = int(not opening_first)
+    group = np.zeros(arrays.num_blocks, dtype=np.int64)
+    group[list(groups)] = list(groups.values())
     rank = np.zeros(arrays.num_blocks, dtype=np.int64)
     rank[list(flow.blocks)] = -np.arange(len(flow.blocks))
     dispatch = by_preference(arrays, group=group, rank=rank, in_flight=in_flight, closing=flow.closing)
@@ -115,6 +107,26 @@ def simulate(
     listing = list_schedule(arrays, dispatch, options, start, keeps_limits=False)
     assert listing is not None  # a limit makes a micro-batch wait only for earlier ones
     return Simulation(start, int(listing.makespan[0]), listing.peak.tolist())
+
+
+def _ways(preference: Preference | None, instance: Instance, *, variants: bool) -> Iterator[Preference]:
+    """Yield the ways in which a rule may be simulated, the published one first."""
+    if preference is not None:
+        yield from itertools.islice(preference.variants(instance.placement), None if variants else 1)
+
+
+def _limited(preference: Preference, instance: Instance) -> Iterator[IntArray]:
+    if instance.memory is None:
+        return
+    flow = preference.flow(instance.placement)
+    groups = preference.groups(flow)
+    found = fit_limits(
+        flow,
+        instance.micro_batches,
+        instance.memory,
+        lambda limits: simulate(instance.arrays, flow, limits, groups),
+    )
+    yield from _fitting(found, instance)
 
 
 def _fitting(found: Simulation, instance: Instance) -> Iterator[IntArray]:

@@ -89,7 +89,7 @@ def explain_infeasible(
         if need > limit:
             return (
                 f"device {device} needs at least {need} unit{'s' * (need != 1)} for {_count(micro_batches)}, "
-                f"its limit is {limit}; raise the limit, recompute, or spread the blocks over more devices"
+                f"its limit is {limit}; {_remedy(placement, device, micro_batches)}"
             )
     device = min(range(placement.devices), key=lambda device: memory[device] - needs[device])
     tightest = f"needs at least {needs[device]} units, its limit is {memory[device]}"
@@ -102,6 +102,24 @@ def explain_infeasible(
         f"no order of the blocks keeps the limits of all devices at once (device {device} is tightest: it "
         f"{tightest}); raise the limits"
     )
+
+
+def _remedy(placement: Placement, device: int, micro_batches: int) -> str:
+    left = _units_left(placement, device)
+    if left > 0 and micro_batches > 1:
+        return (
+            f"each micro-batch leaves {left} unit{'s' * (left != 1)} there that no block frees: have its "
+            "backward blocks free what its forward blocks add"
+        )
+    return "raise the limit, recompute, or spread the blocks over more devices"
+
+
+def _units_left(placement: Placement, device: int) -> int:
+    """Units that a micro-batch leaves on a device whatever options it takes; 0 where there are too many."""
+    combinations = list(itertools.islice(_problems(placement), MAX_COMBINATIONS + 1))
+    if len(combinations) > MAX_COMBINATIONS:
+        return 0
+    return min(int(problem.net_memory[device]) for problem in combinations)
 
 
 def _holders(problem: Problem, device: int) -> list[int]:

@@ -63,6 +63,15 @@ def test_interleaved_1f1b(devices: int, rounds: int, chunks: int) -> None:
     assert ours == orders_of_torch("ScheduleInterleaved1F1B", devices, chunks, devices * rounds)
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("devices", [2, 3, 4])
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_interleaved_zero_bubble(devices: int, rounds: int, chunks: int) -> None:
+    placement = interleaved(devices, chunks=chunks, split_backward=True)
+    ours = orders_of_ours("interleaved-zb", placement, devices * rounds)
+    assert ours == orders_of_torch("ScheduleInterleavedZeroBubble", devices, chunks, devices * rounds)
+
+
 @pytest.mark.parametrize("micro_batches", [8, 12])
 @pytest.mark.parametrize("devices", [2, 4])
 def test_zb_h1(devices: int, micro_batches: int) -> None:

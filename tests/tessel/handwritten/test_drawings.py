@@ -33,6 +33,7 @@ DRAWN = {
     "looped-bfs": ("looped_bfs", interleaved(2, backward_span=2), 3),
     "zb-h1": ("zero_bubble.zb_h1", SPLIT, 4),
     "zb-h2": ("zero_bubble.zb_h2", SPLIT, 5),
+    "interleaved-zb": ("zero_bubble.interleaved_zb", interleaved(2, split_backward=True, backward_span=2), 4),
     "zb-v": ("zero_bubble.zb_v", SPLIT_V, 4),
     "v-half": ("zero_bubble.v_half", SPLIT_V, 4),
     "v-min": ("zero_bubble.v_min", SPLIT_V, 4),

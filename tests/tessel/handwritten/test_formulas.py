@@ -104,6 +104,15 @@ def test_zero_bubble_rules_leave_only_the_fill(devices: int, micro_batches: int,
     assert steps("dualpipe-v", devices, micro_batches, costs) == full + (devices - 1) * span / 2
 
 
+@pytest.mark.parametrize(("devices", "chunks"), [(2, 2), (4, 2), (4, 3), (8, 2)])
+def test_interleaved_zero_bubble_leaves_only_the_fill_of_a_chunk(devices: int, chunks: int) -> None:
+    spans = {"forward_span": 1, "backward_input_span": 1, "backward_weight_span": 1}
+    placement = interleaved(devices, chunks=chunks, split_backward=True, forward_memory=2, **spans)
+    found = RULES["interleaved-zb"].build(placement, micro_batches=3 * devices)
+    assert found.makespan == 3 * devices * 3 * chunks + devices - 1
+    assert max(found.peak_memory) == 2 * chunks * devices
+
+
 @pytest.mark.parametrize("devices", [2, 4, 8, 12])
 def test_one_unit_of_chimera_has_p_minus_2_bubbles(devices: int) -> None:
     for backward in (1, 2):
@@ -143,6 +152,19 @@ def test_dualpipe_v_is_no_slower_than_published(case: tuple[tuple[int, int, int,
     costs, devices, micro_batches = case
     published = {(1, 4): 27, (1, 8): 55, (10, 4): 291.5, (10, 8): 609.5, (10, 16): 2265.5}
     assert steps("dualpipe-v", devices, micro_batches, costs) <= published[costs[0], devices]
+
+
+@pytest.mark.parametrize(
+    ("devices", "micro_batches", "half", "least"),
+    [(4, 16, 154, 205), (6, 24, 237, 309), (8, 16, 176, 227), (8, 32, 320, 419)],
+)
+def test_v_half_and_v_min_are_as_long_as_those_of_their_authors(
+    devices: int, micro_batches: int, half: int, least: int
+) -> None:
+    """Figures of the program that the authors published, its orders timed in the same way."""
+    placement = zbv(devices, split_backward=True)
+    found = [RULES[name].build(placement, micro_batches=micro_batches) for name in ("v-half", "v-min")]
+    assert [schedule.makespan for schedule in found] == [half, least]
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4, 6, 8])

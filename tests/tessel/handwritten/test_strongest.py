@@ -10,7 +10,7 @@ from tessel.comparison import compare_schedules
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.strongest import build_strongest
 from tessel.search import SearchBudget, find_schedule
-from tessel.shapes import make_shape, vshape
+from tessel.shapes import make_shape, vshape, zbv
 from tessel.validation import find_violations
 
 RULES = {rule.name: rule for rule in HANDWRITTEN}
@@ -46,6 +46,56 @@ def test_the_strongest_is_valid_and_no_longer_than_the_published_one(
         assert strongest.found_by == rule.name
         assert strongest.makespan <= published.makespan
         assert memory is None or max(strongest.peak_memory) <= max(memory)
+
+
+FAMILIES = [
+    ("eager-1f1b", "1f1b"),
+    ("zb-h1", "1f1b"),
+    ("zb-h2", "zb-h1"),
+    ("v-half", "v-min"),
+    ("zb-v", "v-half"),
+]
+"""A rule and a weaker one of its family, which needs no more memory."""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    pair=st.sampled_from(FAMILIES),
+    spans=st.tuples(*[st.lists(st.integers(1, 60), min_size=6, max_size=6)] * 4),
+    lag=st.integers(0, 12),
+    micro_batches=st.integers(1, 3),
+)
+def test_no_rule_is_worse_than_a_weaker_one_of_its_family(
+    pair: tuple[str, str], spans: tuple[list[int], ...], lag: int, micro_batches: int
+) -> None:
+    shape = "zbv" if pair[0] in ("v-half", "zb-v") else "vshape"
+    devices = 6 if shape == "vshape" else 3
+    names = ("forward_span", "backward_span", "backward_input_span", "backward_weight_span")
+    options = dict(zip(names, spans, strict=True))
+    placement = make_shape(shape, devices, choose_backward=True, lag=lag, **options)
+    number = 3 * micro_batches
+    strong, weak = (build_strongest(RULES[name], placement, micro_batches=number) for name in pair)
+    assert strong.makespan <= weak.makespan
+    assert find_violations(strong) == ()
+
+
+def test_1f1b_on_a_v_keeps_up_with_gpipe_where_there_is_a_choice() -> None:
+    """As it was, first come first served and joint, it took twice as long as GPipe's published order."""
+    placement = zbv(
+        4,
+        choose_backward=True,
+        forward_span=500,
+        backward_span=1100,
+        backward_input_span=650,
+        backward_weight_span=500,
+        lag=50,
+    )
+    ours = build_strongest(RULES["1f1b"], placement, micro_batches=16)
+    gpipe = build_strongest(RULES["gpipe"], placement, micro_batches=16)
+    assert ours.makespan <= 1.1 * gpipe.makespan
+    assert max(ours.peak_memory) <= max(gpipe.peak_memory) / 3
+    found = find_schedule(placement, micro_batches=16, memory=ours.peak_memory, budget=SearchBudget(0.0))
+    assert found.makespan <= ours.makespan
 
 
 def test_1f1b_takes_halves_where_they_are_shorter() -> None:

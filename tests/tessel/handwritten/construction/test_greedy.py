@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.handwritten import HANDWRITTEN
-from tessel.handwritten.construction.greedy import read_flow, run_greedily
+from tessel.handwritten.construction.greedy import Preference, read_flow, run_greedily
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import SHAPES, make_shape, mshape, vshape
@@ -39,16 +39,16 @@ def placements(draw: st.DrawFn) -> Placement:
 
 
 @settings(max_examples=150, deadline=None)
-@given(placements(), st.integers(1, 5), st.integers(1, 3), st.booleans())
+@given(placements(), st.integers(1, 5), st.integers(1, 3), st.booleans(), st.booleans())
 def test_any_placement_runs_to_its_end_under_any_limit(
-    placement: Placement, micro_batches: int, limit: int, opening_first: bool
+    placement: Placement, micro_batches: int, limit: int, opening_first: bool, deepest_first: bool
 ) -> None:
     flow = read_flow(placement)
     starts = run_greedily(
         flow,
         micro_batches=micro_batches,
         in_flight=dict.fromkeys(flow.opening, limit),
-        opening_first=opening_first,
+        groups=Preference(opening_first=opening_first, deepest_first=deepest_first).groups(flow),
     )
     schedule = Schedule.of(placement, starts, micro_batches=micro_batches)
     assert find_violations(schedule) == ()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.handwritten import HANDWRITTEN
-from tessel.handwritten.construction.greedy import read_flow, run_greedily
+from tessel.handwritten.construction.greedy import Preference, run_greedily
 from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule.schedule import peak_memory
 from tessel.search.makespan.device_orders import orders_of_devices
@@ -82,7 +82,9 @@ def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
     spans=st.lists(st.integers(1, 5), min_size=3, max_size=3),
     micro_batches=st.integers(1, 9),
     limit=st.integers(0, 3),
-    opening_first=st.booleans(),
+    preference=st.builds(
+        Preference, opening_first=st.booleans(), deepest_first=st.booleans(), is_split=st.booleans()
+    ),
 )
 def test_what_is_listed_by_preference_is_what_is_simulated(
     *,
@@ -92,16 +94,17 @@ def test_what_is_listed_by_preference_is_what_is_simulated(
     spans: list[int],
     micro_batches: int,
     limit: int,
-    opening_first: bool,
+    preference: Preference,
 ) -> None:
     placement = make_shape(
         shape, devices, forward_span=spans[0], backward_span=spans[1], lag=spans[2] - 1, **{variant: True}
     )
-    flow = read_flow(placement)
+    flow = preference.flow(placement)
+    groups = preference.groups(flow)
     limits = dict.fromkeys(flow.opening, limit) if limit else flow.depth
-    simulated = run_greedily(flow, micro_batches=micro_batches, in_flight=limits, opening_first=opening_first)
+    simulated = run_greedily(flow, micro_batches=micro_batches, in_flight=limits, groups=groups)
     arrays = build_instance(placement, micro_batches=micro_batches, memory=None).arrays
-    found = simulate(arrays, flow, limits, opening_first=opening_first)
+    found = simulate(arrays, flow, limits, groups)
     listed = {
         (task % arrays.num_blocks, task // arrays.num_blocks): int(found.start[task])
         for task in np.flatnonzero(found.start >= 0).tolist()

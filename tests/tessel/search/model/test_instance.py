@@ -75,6 +75,15 @@ def test_what_is_left_behind_counts_for_every_micro_batch() -> None:
         build_instance(placement, micro_batches=5, memory=(6,))
 
 
+def test_a_limit_that_what_is_left_behind_breaks_names_the_cause() -> None:
+    """A V whose backwards free less than its forwards add; as shapes are built by default, they balance."""
+    leaking = zbv(4, forward_memory=2, backward_memory=1, split_backward=True)
+    with pytest.raises(InfeasibleError, match="each micro-batch leaves 6 units there that no block frees"):
+        build_instance(leaking, micro_batches=64, memory=16)
+    balanced = build_instance(zbv(4, forward_memory=2, split_backward=True), micro_batches=64, memory=16)
+    assert balanced.memory == (16,) * 4
+
+
 def test_limits_that_only_clash_together_are_refused() -> None:
     # Each device would have to free one before it adds the other, but all adds come before the frees there.
     blocks = (
