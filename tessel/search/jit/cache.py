@@ -1,6 +1,7 @@
 """Whether the searches are compiled on this machine, and how to have that done meanwhile.
 
-Compiling all of `tessel.search` and `tessel.planning` takes some forty seconds of the processor, once a machine and version.
+Compiling `tessel.search` and `tessel.planning` takes some forty seconds of the processor, once a machine and
+version.
 `python -m tessel.search.jit.cache` has it done, unless it is, and leaves a stamp beside the machine code.
 Without the stamp of this version the `tessel` command has it done in the background and searches uncompiled
 till then, with the same answers, only later. Nothing here imports numba.
