@@ -157,6 +157,7 @@ class Pool:
         lower_bound_us: no layout has a shorter step.
         best: the fastest candidate with an order.
         by_family: the fastest of each family.
+        displaced: candidates that a layout given by hand took the place of, still to be searched.
         layouts: how many were priced.
         orders: how many orders were searched.
     """
@@ -167,6 +168,7 @@ class Pool:
     lower_bound_us: float = 0.0
     best: Candidate | None = None
     by_family: dict[Family, Candidate] = field(default_factory=dict)
+    displaced: list[Candidate] = field(default_factory=list)
     layouts: int = 0
     orders: int = 0
     _known_orders: set[object] = field(default_factory=set)
@@ -307,7 +309,7 @@ class Pool:
         """
         alive = [
             candidate
-            for candidate in self.by_family.values()
+            for candidate in (*self.by_family.values(), *self.displaced)
             if candidate.lower_bound_us < self.best_us and has_room(candidate.figures)
         ]
         return sorted(alive, key=lambda candidate: (_promise(candidate), _rank(candidate)))
@@ -358,3 +360,15 @@ def cut_of(layout: Layout) -> Cut:
 def candidate_of(pool: Pool, layout: Layout) -> Candidate:
     """Return the candidate of a layout that was given."""
     return pool.price(family_of(layout), cut_of(layout))
+
+
+def offer_by_hand(pool: Pool, layout: Layout) -> Candidate:
+    """Return the candidate of a layout that a user wrote, without giving up what is known of its family.
+
+    In the order of a rule it is often the fastest cut of its family, and with a searched order another one.
+    """
+    known = pool.by_family.get(family_of(layout))
+    candidate = candidate_of(pool, layout)
+    if known is not None and known.cut != candidate.cut:
+        pool.displaced.append(known)
+    return candidate
