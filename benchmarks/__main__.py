@@ -20,6 +20,7 @@ BRIEF = {
     "networks": ["squeezenet", "--backends", "tvm,torch", "--repeats", "3", "--seconds", "2"],
     "records_scale": ["--records", "20000"],
     "cost_model": ["--no-ablations"],
+    "planner": ["--devices", "4", "--memory", "1.02", "--work", "0.3"],
     "reality": ["sailor"],
     "simulator": ["--ranks", "2", "--ms", "10", "--micro-batches", "4", "--repeats", "2"],
 }

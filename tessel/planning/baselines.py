@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tessel.planning.candidates import Candidate, Pool, Problem, candidate_of
+from tessel.planning.candidates import Candidate, Pool, Problem, offer_by_hand
 from tessel.planning.cuts import Cut, chain_cut
 from tessel.planning.families import Family
 from tessel.planning.plan_result import Baseline
@@ -90,7 +90,7 @@ def find_baselines(
     found.append(_torch_auto(pool, [family for family in families if _is_for_torch(family)]))
     by_hand = pool.problem.options.by_hand
     if by_hand is not None:
-        found.append(_row("by-hand", candidate_of(pool, by_hand)))
+        found.append(_row("by-hand", offer_by_hand(pool, by_hand)))
     return tuple(found)
 
 

@@ -265,26 +265,88 @@ class ChunkedDevices:
 def chunked_cut(prices: RunPrices, chunked: ChunkedDevices, num_stages: int) -> Cut | None:
     """Return an even cut into several stages a device, recomputing where it has to; None if none fits.
 
+    Layers that move off a full device may cost more than recomputing there, and the other way round: of a cut
+    that recomputes more and more, and one that recomputes less and less, the one is taken whose busiest
+    device has less to do.
+
     Args:
         prices: of all runs of layers.
         chunked: the devices.
         num_stages: stages of the chain.
     """
     copies = len(chunked.devices) // num_stages
-    devices = np.array(chunked.devices, dtype=np.int64).reshape(copies, num_stages)
-    is_limited = chunked.limits is not None
     limits = np.array(chunked.limits or (np.inf,) * len(chunked.speeds), dtype=np.float64)
-    flights = np.array(chunked.in_flight, dtype=np.float64)
-    recompute = np.zeros(num_stages, dtype=np.bool_)
+    chunks = _Chunks(
+        devices=np.array(chunked.devices, dtype=np.int64).reshape(copies, num_stages),
+        in_flight=np.array(chunked.in_flight, dtype=np.float64),
+        speeds=chunked.speeds,
+        limits=limits,
+    )
     bounds = _even_bounds(prices, chunked, num_stages)
+    found = [_recomputing_more(prices, chunks, bounds.copy(), may_recompute=chunked.may_recompute)]
+    if chunked.may_recompute and chunked.limits is not None:
+        found.append(_recomputing_less(prices, chunks, bounds.copy()))
+    fitting = [cut for cut in found if cut is not None]
+    return min(fitting, key=lambda cut: _largest_load(prices, chunks, cut), default=None)
+
+
+def _recomputing_more(
+    prices: RunPrices, chunks: _Chunks, bounds: IntArray, *, may_recompute: bool
+) -> Cut | None:
+    """Return a cut that recomputes nowhere, or in one more stage after the other until it fits."""
+    recompute = np.zeros(len(bounds) - 1, dtype=np.bool_)
     while True:
-        held = np.zeros(len(limits))
-        _descend(prices.arrays, _Chunks(devices, flights, chunked.speeds, limits), bounds, recompute, held)
-        if not is_limited or (held <= limits).all():
+        held = np.zeros(len(chunks.limits))
+        _descend(prices.arrays, chunks, bounds, recompute, held)
+        if (held <= chunks.limits).all():
             return Cut(tuple(bounds.tolist()), tuple(recompute.tolist()))
-        if not chunked.may_recompute or recompute.all():
+        if not may_recompute or recompute.all():
             return None
-        _recompute_more(prices, devices, flights, bounds, recompute, held > limits)
+        _recompute_more(prices, chunks.devices, chunks.in_flight, bounds, recompute, held > chunks.limits)
+
+
+def _recomputing_less(prices: RunPrices, chunks: _Chunks, bounds: IntArray) -> Cut | None:
+    """Return a cut that recomputes everywhere but where its devices, once even, have room to spare."""
+    recompute = np.ones(len(bounds) - 1, dtype=np.bool_)
+    held = np.zeros(len(chunks.limits))
+    _descend(prices.arrays, chunks, bounds, recompute, held)
+    if (held > chunks.limits).any():
+        return None
+    known = Cut(tuple(bounds.tolist()), tuple(recompute.tolist()))
+    extra = prices.recompute[bounds[:-1], bounds[1:]]
+    for stage in sorted(range(len(recompute)), key=lambda stage: (-extra[stage], stage)):
+        recompute[stage] = False
+        if (_held(prices, chunks, bounds, recompute) > chunks.limits).any():
+            recompute[stage] = True
+    held[:] = 0.0
+    _descend(prices.arrays, chunks, bounds, recompute, held)
+    found = Cut(tuple(bounds.tolist()), tuple(recompute.tolist()))
+    is_better = _largest_load(prices, chunks, found) < _largest_load(prices, chunks, known)
+    return found if is_better and (held <= chunks.limits).all() else known
+
+
+def _held(prices: RunPrices, chunks: _Chunks, bounds: IntArray, recompute: BoolArray) -> FloatArray:
+    """Return the bytes that each device holds, needs of running layers added up."""
+    at = bounds[:-1], bounds[1:]
+    by_stage = np.where(
+        recompute,
+        prices.recomputed_static[at] + chunks.in_flight * prices.kept[at],
+        prices.static[at] + chunks.in_flight * prices.saved[at],
+    )
+    found = np.zeros(len(chunks.limits))
+    for devices in chunks.devices:
+        np.add.at(found, devices, by_stage)
+    return found
+
+
+def _largest_load(prices: RunPrices, chunks: _Chunks, cut: Cut) -> float:
+    """Return the time of a micro-batch on the busiest device."""
+    at = np.array(cut.bounds[:-1]), np.array(cut.bounds[1:])
+    by_stage = prices.time[at] + np.array(cut.recompute) * prices.recompute[at]
+    found = np.zeros(len(chunks.limits))
+    for devices in chunks.devices:
+        np.add.at(found, devices, by_stage)
+    return float((found / chunks.speeds).max())
 
 
 class _Chunks(NamedTuple):
@@ -327,21 +389,39 @@ def _descend(
         total += (load[device] / mean) ** EVENNESS
         excess += max(0.0, held[device] / chunks.limits[device] - 1)
     for _ in range(DESCENT_ROUNDS):
-        best, best_bound, best_step = _unevenness(total, excess) * (1 - 1e-12), 0, 0
-        for bound in range(1, num_stages):
-            for step in (1, -1):
-                if not bounds[bound - 1] < bounds[bound] + step < bounds[bound + 1]:
-                    continue
-                changed = _move(prices, chunks, bounds, recompute, bound, step, load, held, mean)
-                moved = _unevenness(total + changed[0], excess + changed[1])
-                _move(prices, chunks, bounds, recompute, bound, -step, load, held, mean)
-                if moved < best:
-                    best, best_bound, best_step = moved, bound, step
-        if best_step == 0:
+        least = _unevenness(total, excess) * (1 - 1e-12)
+        first, last, step = 0, 0, 0
+        # A layer to the next stage; where that helps nowhere, to one further on: all bounds between move too.
+        for reach in (1, num_stages):
+            if step != 0:
+                break
+            for begin in range(1, num_stages):
+                for sign in (1, -1):
+                    giver = begin if sign > 0 else begin - 1
+                    if bounds[giver + 1] - bounds[giver] < 2:
+                        continue
+                    changed_total, changed_excess, end = 0.0, 0.0, begin
+                    while 0 < end < num_stages and abs(end - begin) < reach:
+                        changed = _move(prices, chunks, bounds, recompute, end, sign, load, held, mean)
+                        changed_total += changed[0]
+                        changed_excess += changed[1]
+                        moved = _unevenness(total + changed_total, excess + changed_excess)
+                        if moved < least:
+                            least, first, last, step = moved, begin, end, sign
+                        end -= sign
+                    while end != begin:
+                        end += sign
+                        _move(prices, chunks, bounds, recompute, end, -sign, load, held, mean)
+        if step == 0:
             break
-        changed = _move(prices, chunks, bounds, recompute, best_bound, best_step, load, held, mean)
-        total += changed[0]
-        excess += changed[1]
+        end = first
+        while True:
+            changed = _move(prices, chunks, bounds, recompute, end, step, load, held, mean)
+            total += changed[0]
+            excess += changed[1]
+            if end == last:
+                break
+            end -= step
     # Differences leave rounding errors behind.
     held[:] = 0.0
     for stage in range(num_stages):
@@ -460,6 +540,32 @@ def neighbours(cut: Cut, figures: StageFigures, *, may_recompute: bool, reach: i
         if cut.recompute[stage] or may_recompute:
             flipped = (*cut.recompute[:stage], not cut.recompute[stage], *cut.recompute[stage + 1 :])
             yield Cut(cut.bounds, flipped)
+
+
+def transfers(cut: Cut, prices: RunPrices) -> Iterator[Cut]:
+    """Yield the cuts that take a layer from a stage to a shorter one further on, whatever stands between.
+
+    All bounds between the two move by a layer. Of cuts whose devices are equally loaded, the ramps are
+    shorter where the first stages of an interleaved pipeline are: single bounds cannot go there, since each
+    move alone makes some device slower.
+
+    Args:
+        cut: where from.
+        prices: of all runs of layers.
+    """
+    bounds = np.array(cut.bounds)
+    time = prices.time[bounds[:-1], bounds[1:]]
+    sizes = np.diff(bounds)
+    for giver in range(len(sizes)):
+        for taker in range(len(sizes)):
+            if abs(giver - taker) < 2 or sizes[giver] < 2 or time[taker] >= time[giver] * (1 - 1e-9):
+                continue
+            moved = bounds.copy()
+            if giver < taker:
+                moved[giver + 1 : taker + 1] -= 1
+            else:
+                moved[taker + 1 : giver + 1] += 1
+            yield Cut(tuple(moved.tolist()), cut.recompute)
 
 
 def every_cut(num_layers: int, num_stages: int, *, may_recompute: bool) -> Iterator[Cut]:

@@ -507,7 +507,8 @@ class PlanSearch:
                 return
             if candidate.lower_bound_us >= self.pool.best_us:
                 continue
-            self.pool.search(candidate, part.part(1 / (len(affordable) - done)), seed=self.seed)
+            own = part.part(1 / (len(affordable) - done))
+            self.pool.search(candidate, own, seed=self.seed, proves=count == 1)
 
     def _affordable(self, finalists: Sequence[Candidate], share: float) -> list[Candidate]:
         """Return as many of the candidates as a share of the budget lets search well, at least one."""
@@ -558,7 +559,9 @@ class PlanSearch:
             if self.pool.budget.is_over or candidate.lower_bound_us >= self.pool.best_us * (1 - 1e-12):
                 continue
             part = self.pool.budget.part(0.2)
-            bounds[id(candidate)] = self.pool.search(candidate, part, seed=self.seed).lower_bound_us
+            bounds[id(candidate)] = self.pool.search(
+                candidate, part, seed=self.seed, proves=True
+            ).lower_bound_us
         for candidate in priced:
             family = candidate.family
             self.proven[family] = min(self.proven[family], bounds[id(candidate)])

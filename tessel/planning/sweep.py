@@ -9,17 +9,26 @@ tests/tessel/planning/test_find_plan.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
 from tessel.planning.candidates import Candidate, Pool, Problem, in_flight_limits
-from tessel.planning.cuts import OPERATIONS_A_CELL, ChunkedDevices, Cut, chain_cut, chunked_cut, neighbours
+from tessel.planning.cuts import (
+    OPERATIONS_A_CELL,
+    ChunkedDevices,
+    Cut,
+    chain_cut,
+    chunked_cut,
+    neighbours,
+    transfers,
+)
 from tessel.planning.families import Family
 from tessel.planning.rule_orders import in_flight_by_stage, rules_of, time_rule
 from tessel.planning.stage_figures import position_speeds
 from tessel.planning.training_step import choose_step_us
 
-CORRECTIONS = 3
+CORRECTIONS = 6
 """Times that a cut is made again with less memory, by what its devices really hold beyond the estimate."""
 
 
@@ -141,7 +150,8 @@ def climb(pool: Pool, candidate: Candidate, rules: Sequence[str] | None, *, max_
     is_better = True
     while is_better and left > 0 and not pool.budget.is_over:
         is_better = False
-        for cut in neighbours(candidate.cut, candidate.figures, may_recompute=may_recompute, reach=2):
+        near = neighbours(candidate.cut, candidate.figures, may_recompute=may_recompute, reach=2)
+        for cut in chain(near, transfers(candidate.cut, pool.problem.prices(candidate.family))):
             found = pool.price(candidate.family, cut, rules)
             left -= 1
             if found.step_us < candidate.step_us * (1 - 1e-12):

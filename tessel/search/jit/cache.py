@@ -1,6 +1,7 @@
 """Whether the searches are compiled on this machine, and how to have that done meanwhile.
 
-Compiling all of `tessel.search` takes some 35 s of processor time, once per machine and version.
+Compiling `tessel.search` and `tessel.planning` takes some 40 s of processor time, once per machine and
+version.
 `python -m tessel.search.jit.cache` has it done, unless it is, and leaves a stamp beside the machine code.
 Without the stamp of this version the `tessel` command has it done in the background and until then searches
 uncompiled, with the same answers but later. Nothing here imports numba.
@@ -20,14 +21,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 
-SEARCH = PACKAGE.parent
-"""The rooms that hold compiled functions."""
+FOLDERS = (PACKAGE.parent, PACKAGE.parents[1] / "planning")
+"""The packages that hold compiled functions."""
+
+ROOT = PACKAGE.parents[2]
 
 LONGEST_COMPILING_S = 300
 """Seconds after which a process that was to compile is taken for dead."""
 
 
-_COMPILE_ALL = (sys.executable, "-m", "tessel.search.compile_all")
+_COMPILE_ALL = (sys.executable, "-m", "tessel.compile_all")
 
 
 def is_compiled() -> bool:
@@ -37,7 +40,12 @@ def is_compiled() -> bool:
 
 def stamp_path() -> Path:
     """Return the file that says so; its name holds what machine code depends on."""
-    sources = (path.stat() for path in sorted(SEARCH.rglob("*.py")) if b"@compiled" in path.read_bytes())
+    sources = (
+        path.stat()
+        for folder in FOLDERS
+        for path in sorted(folder.rglob("*.py"))
+        if b"@compiled" in path.read_bytes()
+    )
     parts = (
         *((stat.st_mtime_ns, stat.st_size) for stat in sources),
         (sys.version, version("numba"), platform.machine(), _processor()),
@@ -62,7 +70,7 @@ def compile_in_background() -> None:
     claim.touch()
     subprocess.Popen(
         _COMPILE_ALL,
-        cwd=SEARCH.parent.parent,
+        cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

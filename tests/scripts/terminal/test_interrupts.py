@@ -35,6 +35,11 @@ SEARCH = (
     *("--work", "1000", "--json"),
 )
 
+PLAN = (
+    *("plan", str(ROOT / "examples" / "profiles" / "eight_layers.csv"), "--devices", "4"),
+    *("--memory", "8GiB", "--work", "1000", "--json"),
+)
+
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a command and return once its interpreter is about to run it."""
@@ -87,6 +92,36 @@ def moments(count: int, *, seed: int, longest_s: float) -> list[float]:
 @pytest.mark.parametrize("seconds", moments(8, seed=1, longest_s=2.5))
 def test_ctrl_c_at_any_moment_leaves_a_schedule_or_one_line(seconds: float, tmp_path: Path) -> None:
     check(*interrupted_after(seconds, tmp_path, *SEARCH))
+
+
+def check_plan(status: int, stdout: str, stderr: str) -> None:
+    """Either nothing was found, which one line says, or a whole plan is there, as fast as what it names."""
+    if status == 130:
+        check(status, stdout, stderr)
+        return
+    assert status == 0, stderr
+    assert "Traceback" not in stderr
+    found = json.loads(stdout)
+    assert found["stopped_by"] == "interrupt"
+    assert found["best"]["fits"]
+    steps = [row["step_ms"] for row in found["baselines"] if row["fits"]]
+    assert found["best"]["step_ms"] <= min(steps, default=float("inf"))
+
+
+@pytest.mark.parametrize("seconds", moments(3, seed=3, longest_s=4.0))
+def test_ctrl_c_while_planning_leaves_a_plan_or_one_line(seconds: float, tmp_path: Path) -> None:
+    check_plan(*interrupted_after(seconds, tmp_path, *PLAN))
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_planning_gives_the_best_so_far(tmp_path: Path) -> None:
+    process = start(tmp_path, *PLAN)
+    assert process.stderr is not None
+    assert any("best so far" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    check_plan(process.returncode, stdout, stderr)
+    assert process.returncode == 0
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tessel.planning.cuts import (
+    EVENNESS,
     ChunkedDevices,
     Cut,
     RunPrices,
@@ -16,6 +17,7 @@ from tessel.planning.cuts import (
     every_cut,
     neighbours,
     run_prices,
+    transfers,
 )
 from tessel.planning.families import Family
 from tessel.planning.options import PlanOptions
@@ -102,24 +104,83 @@ def test_chunked_cuts_are_even_and_fit(placement: str) -> None:
         assert fitting is None or max(_held(prices, fitting, devices)) <= 0.97 * max(held)
 
 
+@pytest.mark.parametrize("placement", ["zbv", "interleaved"])
+@pytest.mark.parametrize("part", [0.85, 0.6])
+def test_tight_chunked_cuts_weigh_recomputation_against_uneven_loads(placement: str, part: float) -> None:
+    devices = {"zbv": (0, 1, 1, 0), "interleaved": (0, 1, 0, 1)}[placement]
+    in_flight = (4.0, 4.0, 4.0, 4.0)
+    ratios = []
+    for seed in range(6):
+        prices = prices_of(seed, 8)
+        even = chunked_cut(prices, _two_devices(devices, in_flight, None), 4)
+        assert even is not None
+        limit = part * max(_held(prices, even, devices, 4.0))
+        found = chunked_cut(prices, _two_devices(devices, in_flight, (limit, limit)), 4)
+        fitting = [
+            _largest_load(prices, cut, devices)
+            for cut in every_cut(8, 4, may_recompute=True)
+            if max(_held(prices, cut, devices, 4.0)) <= limit
+        ]
+        if found is None:
+            assert not fitting or part < 0.7
+            continue
+        assert max(_held(prices, found, devices, 4.0)) <= limit
+        ratios.append(_largest_load(prices, found, devices) / min(fitting))
+    assert np.exp(np.mean(np.log(ratios))) <= 1.08
+    assert max(ratios) <= 1.25
+
+
+def _two_devices(
+    devices: tuple[int, ...], in_flight: tuple[float, ...], limits: tuple[float, ...] | None
+) -> ChunkedDevices:
+    return ChunkedDevices(
+        devices=devices, in_flight=in_flight, speeds=np.ones(2), limits=limits, may_recompute=True
+    )
+
+
+def test_no_layer_wants_to_another_stage_however_far() -> None:
+    devices = (0, 1, 2, 3) * 2
+    for seed in range(12):
+        prices = prices_of(seed, 20)
+        chunked = ChunkedDevices(
+            devices=devices, in_flight=(1.0,) * 8, speeds=np.ones(4), limits=None, may_recompute=False
+        )
+        found = chunked_cut(prices, chunked, 8)
+        assert found is not None
+        evenness = _evenness(prices, found, devices)
+        for other in transfers(found, prices):
+            sizes = np.diff(other.bounds)
+            assert min(sizes) >= 1
+            assert sum(sizes) == 20
+            assert _evenness(prices, other, devices) >= evenness * (1 - 1e-9)
+
+
+def _evenness(prices: RunPrices, cut: Cut, devices: tuple[int, ...]) -> float:
+    load = np.zeros(max(devices) + 1)
+    for device, run in zip(devices, itertools.pairwise(cut.bounds), strict=True):
+        load[device] += prices.time[run]
+    return float(((load / load.mean()) ** EVENNESS).sum())
+
+
 def _largest_load(prices: RunPrices, cut: Cut, devices: tuple[int, ...]) -> float:
     load = [0.0, 0.0]
     runs = list(itertools.pairwise(cut.bounds))
     for stage, device in enumerate(devices):
-        load[device] += prices.time[runs[stage % len(runs)]]
+        run = runs[stage % len(runs)]
+        load[device] += prices.time[run] + cut.recompute[stage % len(runs)] * prices.recompute[run]
     return max(load)
 
 
-def _held(prices: RunPrices, cut: Cut, devices: tuple[int, ...]) -> list[float]:
+def _held(prices: RunPrices, cut: Cut, devices: tuple[int, ...], in_flight: float = 1.0) -> list[float]:
     held = [0.0, 0.0]
     runs = list(itertools.pairwise(cut.bounds))
     for stage, device in enumerate(devices):
         run = runs[stage % len(runs)]
         again = cut.recompute[stage % len(runs)]
         held[device] += float(
-            prices.recomputed_static[run] + prices.kept[run]
+            prices.recomputed_static[run] + in_flight * prices.kept[run]
             if again
-            else prices.static[run] + prices.saved[run]
+            else prices.static[run] + in_flight * prices.saved[run]
         )
     return held
 

@@ -9,11 +9,14 @@ import pytest
 from msgspec import structs
 
 from tessel.errors import InfeasibleError, ScheduleError
+from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning.cluster import OPTIMIZERS, Cluster
 from tessel.planning.find_plan import find_plan
+from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.profiles.profile import Profile
+from tessel.planning.training_step import build_step, estimate_step
+from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search import SearchBudget
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
@@ -238,3 +241,48 @@ def test_progress_only_gets_better() -> None:
     steps = [each.step_us for each in told]
     assert all(later < earlier for earlier, later in itertools.pairwise(steps))
     assert found.best.estimate.step_us == steps[-1]
+
+
+def test_a_layout_by_hand_is_reached_without_being_told() -> None:
+    # In the proportions of Kimi-K2: an embedding that only takes memory, equal blocks, a head of two blocks.
+    block = LayerCost(
+        forward_us=1050, backward_us=2120, weight_bytes=4 * MIB, saved_bytes=8 * MIB, update_us=0.0
+    )
+    costs = (
+        LayerCost(forward_us=0, backward_us=0, weight_bytes=8 * MIB, update_us=0.0),
+        *[block] * 29,
+        LayerCost(forward_us=2290, backward_us=4620, weight_bytes=8 * MIB, update_us=0.0),
+    )
+    profile = Profile(
+        name="by hand",
+        layers=tuple(Layer(f"l{index}") for index in range(len(costs))),
+        tables=(CostTable(micro_batch=1, tensor_parallel=1, costs=costs),),
+    )
+    by_hand = Layout(
+        data_parallel=1,
+        pipeline=8,
+        micro_batch=1,
+        micro_batches=16,
+        placement="interleaved",
+        cuts=(*((first, first + 1) for first in range(0, 30, 2)), (30, 30)),
+    )
+    fast = small_cluster(8)
+    step = build_step(profile, by_hand, fast, QUIET)
+    known = estimate_step(step, INTERLEAVED_1F1B.build(step.placement, micro_batches=16))
+    steps_us = [
+        plan(
+            profile,
+            structs.replace(fast, memory_bytes=max(known.memory_bytes)),
+            samples=16,
+            work=0.5,
+            optimizer=QUIET,
+            placements=("interleaved",),
+            pipeline=8,
+            chunks=2,
+            recompute=False,
+            by_hand=told,
+        ).best.estimate.step_us
+        for told in (None, by_hand)
+    ]
+    assert steps_us[0] < 0.99 * known.step_us
+    assert steps_us[1] <= 1.005 * steps_us[0]

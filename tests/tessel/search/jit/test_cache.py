@@ -38,7 +38,7 @@ def test_a_changed_source_is_cold_again(tmp_path: Path, monkeypatch: pytest.Monk
     source.parent.mkdir()
     source.write_text("@compiled")
     monkeypatch.setattr(cold_start, "PACKAGE", tmp_path / "jit")
-    monkeypatch.setattr(cold_start, "SEARCH", tmp_path)
+    monkeypatch.setattr(cold_start, "FOLDERS", (tmp_path,))
     (tmp_path / "jit").mkdir()
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     cold_start.leave_stamp()
@@ -46,9 +46,11 @@ def test_a_changed_source_is_cold_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert not cold_start.is_compiled()
 
 
-def test_every_room_of_the_search_counts() -> None:
-    assert (cold_start.SEARCH / "makespan" / "tabu_search.py").exists()
-    assert (cold_start.SEARCH.parent.parent / "tessel" / "search" / "compile_all.py").exists()
+def test_every_compiled_module_counts() -> None:
+    hot = {path for path in (ROOT / "tessel").rglob("*.py") if "\n@compiled" in path.read_text()}
+    assert ROOT / "tessel" / "planning" / "cuts.py" in hot
+    assert hot <= {path for folder in cold_start.FOLDERS for path in folder.rglob("*.py")}
+    assert (cold_start.ROOT / "tessel" / "compile_all.py").exists()
 
 
 def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,8 @@ def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: P
     assert python("-m", "tessel.search.jit.cache", folder=tmp_path).returncode == 0
     hot = {
         f"{path.stem}.{name}"
-        for path in cold_start.SEARCH.rglob("*.py")
+        for folder in cold_start.FOLDERS
+        for path in folder.rglob("*.py")
         for name in re.findall(r"@compiled(?:_leaf)?\ndef (\w+)", path.read_text())
     }
     kept = {path.name.rpartition("-")[0] for path in tmp_path.rglob("*.nbi")}

@@ -1,0 +1,1 @@
+"""Plans beside hand-written schedules, on measured profiles and on made-up ones."""

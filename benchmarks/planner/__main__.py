@@ -1,0 +1,129 @@
+"""Plans for eight profiles on 4, 8 and 16 devices under two memory limits, beside hand-written schedules.
+
+    python -m benchmarks.planner --work 8 --out rows.jsonl     eight measured profiles, of benchmarks/data
+    python -m benchmarks.planner --made-up --devices 4 8       eight profiles of a transformer's proportions
+    python -m benchmarks.planner --large                       64 devices, 200 layers: time and memory
+    python -m benchmarks.planner --clones sailor NeuSight      make the profiles again, of full collections
+
+Each case is a pipeline over all devices, `--micro-batches` a device, and a memory limit: parts of what 1F1B
+with its best cut takes when nothing is recomputed. Baselines have their own best cut under the same limit,
+and may recompute. Ratios are to the searched step (above 1: the plan is faster); geometric means follow.
+Rows are kept in `--out`, one a line, and a run that was stopped goes on where it was. The budget of a plan is
+in units of work, so that load changes no answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.planner import tables
+from benchmarks.planner.cases import Row, cluster_of, run_cases
+from benchmarks.planner.measured import measured_profiles
+from benchmarks.planner.shapes import SHAPES, Shape, synthetic_profile
+from tessel.planning.find_plan import find_plan
+from tessel.planning.plan_result import PlanProgress
+from tessel.profiles.load import load_profile
+from tessel.profiles.profile import Profile
+from tessel.profiles.table import save_table
+from tessel.search import SearchBudget
+
+PROFILES = Path(__file__).resolve().parent.parent / "data" / "profiles"
+
+SHARES = (1.02, 0.5)
+"""Memory limits by default: what 1F1B takes, and half of it."""
+
+NO_LIMIT = "none"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; keep rows where asked. Returns 1 if a hand-written schedule is faster than a plan."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of profiles")
+    parser.add_argument("--made-up", action="store_true", help="profiles of proportions in their place")
+    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--memory", type=_share, nargs="+", default=SHARES, help="parts of 1F1B's, or none")
+    parser.add_argument("--micro-batches", type=int, default=4, help="of a step, for each device")
+    parser.add_argument("--work", type=float, default=8.0, help="units of work of each plan")
+    parser.add_argument("--out", type=Path, help="file of rows, read first and added to")
+    parser.add_argument("--large", action="store_true", help="64 devices and 200 layers, nothing else")
+    parser.add_argument("--clones", type=Path, nargs=2, help="make the profiles of Sailor's and NeuSight's")
+    options = parser.parse_args(arguments)
+    if options.large:
+        print("\n".join(run_large(options.work)))
+        return 0
+    if options.clones:
+        for profile in measured_profiles(*options.clones):
+            save_table(profile, PROFILES / f"{profile.name}_{profile.device}.csv".lower())
+        return 0
+    rows = read_rows(options.out)
+    for row in run_cases(
+        map(synthetic_profile, SHAPES) if options.made_up else profiles_of(options.profiles),
+        devices=options.devices,
+        shares=options.memory,
+        micro_batches=options.micro_batches,
+        work=options.work,
+        known=rows,
+    ):
+        rows.append(row)
+        print(msgspec.json.encode(row).decode(), file=sys.stderr, flush=True)
+        if options.out is not None:
+            with options.out.open("ab") as file:
+                file.write(msgspec.json.encode(row) + b"\n")
+    for line in (*tables.means(rows), "", *tables.every_row(rows)):
+        print(line)
+    worse = tables.slower(rows)
+    print(f"\ncases in which a hand-written schedule is faster than the plan: {len(worse)} of {len(rows)}")
+    return 1 if worse else 0
+
+
+def _share(text: str) -> float | None:
+    return None if text == NO_LIMIT else float(text)
+
+
+def read_rows(path: Path | None) -> list[Row]:
+    """Return the rows of an earlier run; a last line that was cut off is left out."""
+    if path is None or not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"\n")]
+
+
+def profiles_of(folder: Path) -> Iterator[Profile]:
+    """Yield the profiles of a folder, named by model and device."""
+    for path in sorted(folder.glob("*.csv")):
+        profile = load_profile(path)
+        yield msgspec.structs.replace(profile, name=f"{profile.name}, {profile.device}")
+
+
+def run_large(work: float) -> Iterator[str]:
+    """Yield how long 64 devices and 200 layers take, when the first answer comes, and the peak memory."""
+    profile = synthetic_profile(Shape("200 layers", 198, 2000.0, 3.6, 80, 50, 300))
+    told: list[tuple[PlanProgress, float]] = []
+    began, processor = time.monotonic(), time.process_time()
+    found = find_plan(
+        profile,
+        cluster_of(64, 16 * 2**30),
+        global_batch=512,
+        budget=SearchBudget(work_limit=work),
+        on_progress=lambda progress: told.append((progress, time.process_time() - processor)),
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    yield (
+        f"{found.best.name}: {found.best.estimate.step_us / 1e3:.1f} ms, gap {found.gap:.1%}; "
+        f"{time.monotonic() - began:.1f} s in all, {time.process_time() - processor:.1f} s of the processor; "
+        f"first answer after {told[0][0].elapsed_s:.1f} s, {told[0][1]:.1f} s of the processor; "
+        f"{peak:.2f} GiB at most; {found.counts}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
