@@ -40,8 +40,9 @@ class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         operator: its name and overload in ATen, such as `histc.default`.
         arguments: by position.
         keywords: by name.
+        results: which of what it gives are wanted, in order.
         complex_operands: operands that are complex, and come as pairs of real numbers in a last axis.
-        complex_results: results that are complex, and are given so.
+        complex_results: wanted results that are complex, and are given so, by position.
         gradient: whether autograd differentiates it (`autograd`), gives nothing (`none`), or lacks a formula
             for it (`missing`).
     """
@@ -49,6 +50,7 @@ class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     operator: str
     arguments: tuple[Argument, ...]
     keywords: dict[str, Argument] = msgspec.field(default_factory=dict)
+    results: tuple[int, ...] = (0,)
     complex_operands: tuple[int, ...] = ()
     complex_results: tuple[int, ...] = ()
     gradient: Literal["autograd", "none", "missing"] = "autograd"
@@ -65,7 +67,7 @@ class GradientCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Attributes:
         call: the forward.
         wanted: operands whose gradients it gives, in order.
-        given: results whose gradients it is given, in order.
+        given: wanted results whose gradients it is given, by position.
     """
 
     call: OperatorCall

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 import tvm
-from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.callable_operators import callable_operator
 from tuner.graph.torch_call import (
@@ -75,7 +74,7 @@ def run_gradient(text: Any, *tensors: Any) -> None:
 
 
 def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return what an operator gives; complex numbers go in and come out as pairs of real ones.
+    """Return the wanted results of an operator; complex numbers go in and come out as pairs of real ones.
 
     Raises:
         ValueError: a torch call may not name the operator, or an argument is none.
@@ -87,9 +86,10 @@ def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.
     arguments = [_value(each, taken) for each in call.arguments]
     keywords = {name: _value(each, taken) for name, each in call.keywords.items()}
     found = callable_operator(call.operator)(*arguments, **keywords)
+    every = found if isinstance(found, tuple) else (found,)
     return [
-        torch.view_as_real(each.resolve_conj()) if index in call.complex_results else each
-        for index, each in enumerate(pytree.tree_leaves(found))
+        torch.view_as_real(every[result].resolve_conj()) if index in call.complex_results else every[result]
+        for index, result in enumerate(call.results)
     ]
 
 

@@ -226,8 +226,6 @@ class _Importer:
             source, index = node.args
             converted = self.env[source][index]  # type: ignore[index]  # a node's own arguments are
             _require_noted(node, converted)
-        elif _is_random(target):
-            raise ValueError("it draws random numbers; give what is drawn as an input")
         else:
             converted = self._converted_or_called(node)
         self.env[node] = converted
@@ -243,6 +241,8 @@ class _Importer:
         try:
             converted = self._converted(node)
         except Exception as error:  # TVM and torch raise what they happen to raise
+            if _is_random(node.target):
+                raise
             reason = _first_line(error)
             try:
                 converted = emit_torch_call(node, self)
@@ -259,7 +259,11 @@ class _Importer:
             ValueError: there is none, or it gives another type or shape than torch.
         """
         if not has_converter(node.target):
-            raise ValueError("it has no converter")
+            raise ValueError(
+                "it draws random numbers; give what is drawn as an input"
+                if _is_random(node.target)
+                else "it has no converter"
+            )
         converted = _converter(node)(Call(node, self))
         _require_noted(node, converted)
         return converted

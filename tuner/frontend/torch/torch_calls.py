@@ -6,6 +6,7 @@ random numbers, is refused by name. Checked in tests/tuner/frontend/torch/test_t
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal
 
 import torch
@@ -38,7 +39,9 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
     name = target.__name__
     callable_operator(name)
     noted = node.meta.get("val")
-    results = [_held(value) for value in (noted if isinstance(noted, list | tuple) else [noted])]
+    is_tuple = isinstance(noted, list | tuple)
+    wanted = _wanted(node) if is_tuple else (0,)
+    results = [_held(noted[index] if is_tuple else noted) for index in wanted]
     operands: list[torch.fx.Node] = []
     arguments = tuple(_argument(each, operands) for each in node.args)
     keywords = {str(key): _argument(each, operands) for key, each in node.kwargs.items()}
@@ -49,6 +52,7 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
         operator=name,
         arguments=arguments,
         keywords=keywords,
+        results=wanted,
         complex_operands=tuple(index for index, value in enumerate(values) if value.is_complex()),
         complex_results=tuple(index for index, value in enumerate(results) if value.is_complex()),
         gradient=_gradient(node),
@@ -56,11 +60,21 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
     expressions = [importer.env[operand] for operand in operands]
     types = [_type(value) for value in results]
     made = importer.builder.emit(write_torch_call(call, expressions, types))
-    if not isinstance(noted, list | tuple):
+    if not is_tuple:
         return made
-    if len(results) == 1:
-        return [made]
-    return [importer.builder.emit(relax.TupleGetItem(made, index)) for index in range(len(results))]
+    fields: dict[int, Any] = {wanted[0]: made}
+    if len(wanted) > 1:
+        fields = {
+            result: importer.builder.emit(relax.TupleGetItem(made, index))
+            for index, result in enumerate(wanted)
+        }
+    return [fields.get(index) for index in range(len(noted))]
+
+
+def _wanted(node: torch.fx.Node) -> tuple[int, ...]:
+    """Return which of several results something reads; the first where nothing does."""
+    read = {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]  # an index
+    return tuple(sorted(read)) or (0,)
 
 
 def _argument(value: Any, operands: list[torch.fx.Node]) -> Argument:

@@ -30,7 +30,7 @@ from tuner.targets.resolution import resolve_target  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
-SORTED = OperatorCall(operator="cummax.default", arguments=({"tensor": 0}, 1))
+SORTED = OperatorCall(operator="cummax.default", arguments=({"tensor": 0}, 1), results=(0, 1))
 
 
 def module_of(call: OperatorCall = SORTED):
