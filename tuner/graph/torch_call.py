@@ -22,7 +22,7 @@ OPERATOR_NAME = "tessel.torch.operator"
 """The packed function that runs an operator: text, operands, then what it gives."""
 
 GRADIENT_NAME = "tessel.torch.operator_gradient"
-"""The packed function that runs its backward: text, operands, results' gradients, then the operands'."""
+"""The packed function that runs its backward: text, operands, results' gradients, then an operand's."""
 
 LABEL = "torch call"
 """What tables call such a node, and a partition of one."""
@@ -66,12 +66,12 @@ class GradientCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     Attributes:
         call: the forward.
-        wanted: operands whose gradients it gives, in order.
+        wanted: operand whose gradient it gives.
         given: wanted results whose gradients it is given, by position.
     """
 
     call: OperatorCall
-    wanted: tuple[int, ...]
+    wanted: int
     given: tuple[int, ...]
 
 

@@ -35,7 +35,7 @@ def function_of(expression, *parameters):
 
 
 def test_texts_hold_calls_and_their_gradients() -> None:
-    gradient = GradientCall(call=CALL, wanted=(0,), given=(0,))
+    gradient = GradientCall(call=CALL, wanted=0, given=(0,))
     assert decode_operator_call(encode_operator_call(CALL)) == CALL
     assert decode_gradient_call(encode_operator_call(gradient)) == gradient
     assert [encode_number(number) for number in (True, 2, 0.5)] == [True, 2, 0.5]
@@ -54,7 +54,7 @@ def test_other_texts_are_refused(text: str) -> None:
 
 def test_calls_are_found_in_functions_and_named_in_graphs() -> None:
     x = relax.Var("x", VECTOR)
-    gradient = GradientCall(call=CALL, wanted=(0,), given=(0,))
+    gradient = GradientCall(call=CALL, wanted=0, given=(0,))
     function = function_of(write_torch_call(CALL, [x], [VECTOR]), x)
     (found,) = torch_calls_in(function)
     assert (found.what, list(found.operands), found.name) == (CALL, [x], "torch call aten.histc")

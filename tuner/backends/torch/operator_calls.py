@@ -46,31 +46,24 @@ def run_operator(text: Any, *tensors: Any) -> None:
 
 @tvm.register_global_func(GRADIENT_NAME, override=True)
 def run_gradient(text: Any, *tensors: Any) -> None:
-    """Run an operator's backward on operands and gradients; the last tensors receive operands' gradients."""
+    """Run an operator's backward on operands and gradients; the last tensor receives one operand's."""
     gradient = _gradient_call(str(text))
-    given = [torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors]
+    *given, receiver = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
     num_operands = _num_operands(gradient.call)
-    operands = given[:num_operands]
-    end = num_operands + len(gradient.given)
-    result_gradients, receivers = given[num_operands:end], given[end:]
+    operands, result_gradients = given[:num_operands], given[num_operands:]
+    value = None
     with torch.inference_mode(mode=False), torch.enable_grad():
-        leaves = {index: operands[index].detach().requires_grad_() for index in gradient.wanted}
-        found = compute(gradient.call, [leaves.get(index, each) for index, each in enumerate(operands)])
-        results = [(found[index], each) for index, each in zip(gradient.given, result_gradients, strict=True)]
-        flowing = [(result, each) for result, each in results if result.requires_grad]
-        gradients: Sequence[torch.Tensor | None] = [None] * len(leaves)
+        operands[gradient.wanted] = leaf = operands[gradient.wanted].detach().requires_grad_()
+        found = compute(gradient.call, operands)
+        arriving = zip(gradient.given, result_gradients, strict=True)
+        flowing = [(found[index], each) for index, each in arriving if found[index].requires_grad]
         if flowing:
-            gradients = torch.autograd.grad(
-                [result for result, _ in flowing],
-                list(leaves.values()),
-                [each for _, each in flowing],
-                allow_unused=True,
-            )
-    for receiver, value in zip(receivers, gradients, strict=True):
-        if value is None:
-            receiver.zero_()
-        else:
-            _write(gradient.call, value, receiver)
+            results, gradients = zip(*flowing, strict=True)
+            (value,) = torch.autograd.grad(results, [leaf], gradients, allow_unused=True)
+    if value is None:
+        receiver.zero_()
+    else:
+        _write(gradient.call, value, receiver)
 
 
 def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,8 +1,9 @@
 """The gradient of a torch call: another one, which runs the operator's backward under torch's autograd.
 
-It runs the forward again, so a forward saves the call's operands and nothing else. One call gives the
-gradients of all operands of floating point; what autograd has no formula for is refused by name. Checked
-against torch's own gradients in tests/tuner/stages/gradients/test_torch_calls.py.
+It runs the forward again, so a forward saves the call's operands and nothing else. Each operand of floating
+point has a call of its own: what gives the gradients of inputs and of weights can then be run apart. What
+autograd has no formula for is refused by name. Checked against torch's own gradients in
+tests/tuner/stages/gradients/test_torch_calls.py.
 """
 
 from __future__ import annotations
@@ -50,14 +51,12 @@ def torch_call_gradient(
         return nothing
     fields = [_field(gradient, index) for index in given] if is_tuple else [gradient]
     arriving = [_emitted(field, builder) for field in fields]
-    what = GradientCall(call=found.what, wanted=wanted, given=given)
-    made = builder.emit(
-        write_torch_call(what, [*found.operands, *arriving], [found.operands[index].ty for index in wanted])
-    )
     # The text comes before the operands; what is no variable of floating point takes no gradient.
     parts: list[Expr] = [call.args[1].fields[0], *found.operands]
-    for position, index in enumerate(wanted):
-        parts[1 + index] = made if len(wanted) == 1 else builder.emit(relax.TupleGetItem(made, position))
+    for index in wanted:
+        what = GradientCall(call=found.what, wanted=index, given=given)
+        read = [*found.operands, *arriving]
+        parts[1 + index] = builder.emit(write_torch_call(what, read, [found.operands[index].ty]))
     return [*nothing[:1], relax.Tuple(parts), *nothing[2:]]
 
 
