@@ -9,6 +9,7 @@ not dense; arguments by position and by keyword) is exported, imported, lowered 
 pipeline, which shares nothing with this project's, and run on the CPU. An operator of a type is
 
 - *equal*, where every result has torch's type, shape and values;
+- *called*, where it has them, and some of it stays a call of torch, for want of a converter;
 - *refused*, where the import says that it cannot be converted, or TVM cannot lower it;
 - *wrong* otherwise; then the command ends with status 1.
 
@@ -40,8 +41,10 @@ import tvm
 from torch.utils import _pytree as pytree
 from tvm import relax
 
+from tuner.backends.torch.operators import provide_torch_calls
 from tuner.errors import TunerError
 from tuner.frontend.torch.program import import_module
+from tuner.graph.torch_call import torch_calls_in
 from tuner.numerical_error import compare_tensor
 
 TYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
@@ -72,8 +75,8 @@ class Finding:
         operator: torch's name of it.
         dtype: type of the samples.
         sample: number of the sample.
-        outcome: `equal`, `refused` or `wrong`.
-        reason: why it is not equal.
+        outcome: `equal`, `called`, `refused` or `wrong`.
+        reason: why it is not equal, or what is called.
     """
 
     operator: str
@@ -169,11 +172,13 @@ def check(name: str, dtype: str, number: int, applied: Applied) -> Finding | Non
         )
         if not deviation.is_within(limit):
             return finding("wrong", deviation.describe(limit))
-    return finding("equal")
+    called = sorted({call.name for call in torch_calls_in(model.module["main"])})
+    return finding("called", ", ".join(called)) if called else finding("equal")
 
 
 def run(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return what a model gives, by TVM's default pipeline without optimisation."""
+    provide_torch_calls(model.module)
     arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
@@ -241,10 +246,13 @@ def summarize(findings: Sequence[Finding]) -> dict[str, dict[str, list[Finding]]
 def as_table(findings: Sequence[Finding], count: int) -> str:
     """Return the table that stands in the documentation."""
     table = summarize(findings)
-    whole, partly, never = [], [], []
+    whole, called, partly, never = [], [], [], []
     for name, by_type in table.items():
-        outcomes = Counter(finding.outcome for each in by_type.values() for finding in each)
-        (whole if set(outcomes) == {"equal"} else partly if outcomes["equal"] else never).append(name)
+        outcomes = {finding.outcome for each in by_type.values() for finding in each}
+        if outcomes <= {"equal", "called"}:
+            (called if "called" in outcomes else whole).append(name)
+        else:
+            (partly if outcomes & {"equal", "called"} else never).append(name)
     lines = [
         _INTRODUCTION.format(
             samples=count,
@@ -252,15 +260,20 @@ def as_table(findings: Sequence[Finding], count: int) -> str:
             tvm=tvm.__version__,
             date=time.strftime("%Y-%m-%d"),
         ),
-        f"{len(table)} operators: {len(whole)} equal throughout, {len(partly)} refused in part, "
-        f"{len(never)} refused.\n\n",
+        f"{len(table)} operators: {len(whole)} equal throughout, {len(called)} equal with calls of torch, "
+        f"{len(partly)} refused in part, {len(never)} refused.\n\n",
         "## Equal to torch\n\n" + ", ".join(f"`{name}`" for name in whole) + "\n\n",
+        "## Equal to torch, in some use as calls of torch\n\n"
+        + ", ".join(f"`{name}`" for name in called)
+        + "\n\n",
         "## Refused, by type and reason\n\n| operator | equal | refused | reason |\n|---|---|---|---|\n",
     ]
     for name in [*partly, *never]:
         by_type = table[name]
-        equal = [dtype for dtype, each in by_type.items() if all(f.outcome == "equal" for f in each)]
-        refused = [f for each in by_type.values() for f in each if f.outcome != "equal"]
+        equal = [
+            dtype for dtype, each in by_type.items() if all(f.outcome in ("equal", "called") for f in each)
+        ]
+        refused = [f for each in by_type.values() for f in each if f.outcome in ("refused", "wrong")]
         kinds = sorted({finding.dtype for finding in refused}, key=TYPES.index)
         reason = _short(Counter(_short(finding.reason) for finding in refused).most_common(1)[0][0])
         lines.append(f"| `{name}` | {', '.join(equal)} | {', '.join(kinds)} | {reason} |\n")

@@ -29,6 +29,13 @@ def test_a_wrong_result_is_found(monkeypatch) -> None:
     assert "off by" in finding.reason
 
 
+def test_what_stays_a_call_of_torch_is_told_apart() -> None:
+    applied = Applied(torch.cummax, ((torch.rand(2, 3), 1), {}))
+    finding = check("cummax", "float32", 0, applied)
+    assert finding is not None
+    assert (finding.outcome, finding.reason) == ("called", "torch call aten.cummax")
+
+
 def test_what_draws_random_numbers_is_left_out() -> None:
     assert check("rand_like", "float32", 0, Applied(torch.rand_like, ((torch.ones(9),), {}))) is None
 
@@ -37,11 +44,16 @@ def test_the_table_tells_what_is_refused_and_why() -> None:
     reason = "x cannot be imported: operator a (b) is the first, because it has none; write"
     findings = [
         Finding("abs", "float32", 0, "equal"),
+        Finding("cummax", "float32", 0, "equal"),
+        Finding("cummax", "int64", 0, "called", "torch call aten.cummax"),
         Finding("fft", "float32", 0, "refused", reason),
         Finding("sort", "float32", 0, "equal"),
         Finding("sort", "bool", 1, "refused", reason),
     ]
     table = as_table(findings, 8)
-    assert "3 operators: 1 equal throughout, 1 refused in part, 1 refused" in table
+    assert (
+        "4 operators: 1 equal throughout, 1 equal with calls of torch, 1 refused in part, 1 refused" in table
+    )
+    assert "in some use as calls of torch\n\n`cummax`\n" in table
     assert "| `sort` | float32 | bool | it has none |" in table
     assert "| `fft` |  | float32 | it has none |" in table

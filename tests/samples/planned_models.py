@@ -66,12 +66,34 @@ def halves() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Halves(), (torch.zeros(3, 8),)
 
 
+class Calls(nn.Module):
+    """Operators that stay calls of torch, one with a weight beside its input, in every stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+        self.scales = nn.ParameterList(nn.Parameter(torch.rand(6) + 1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, scale in zip(self.layers, self.scales, strict=True):
+            y = layer(x)
+            values, places = torch.cummax(y, -1)
+            x = x + torch.hypot(values, scale) + places.float() + torch.histc(y.flatten(), 6)
+        return x
+
+
+def calls() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return Calls(), (torch.randn(4, 6),)
+
+
+CALLS = "planned_models:calls"
 ENCODER_DECODER = "planned_models:encoder_decoder"
 HALVES = "planned_models:halves"
 
 
 def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:
-    """Return a plan that runs everything on TVM's own code, in as few parts as possible."""
+    """Return a plan that runs everything on TVM's own code, in few parts, and torch calls on torch."""
     model = load_model(model_name, training=training)
     stages = build_stages(model, cut_after(model, cuts))
     return ModelPlan(
@@ -106,12 +128,12 @@ def _parts_on_tvm(stages: Sequence[Stage]) -> tuple[PartitionPlan, ...]:
                 continue
             graph = DataflowGraph.from_function(function.module)
             for candidate in find_candidates(graph, specs).candidates:
-                if candidate.backend == "tvm":
+                if candidate.backend == "tvm" or candidate.sub_graph.label == "torch call":
                     part = extract_function(graph, candidate.sub_graph, candidate.backend)
                     name = workload_of(part).fingerprint
                     parts[name] = PartitionPlan(
                         operators=("any",),
-                        backend="tvm",
+                        backend=candidate.backend,
                         figure=GIVEN,
                         occurrences=1,
                         workload_fingerprint=name,

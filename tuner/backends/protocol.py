@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tvm import relax
 
+from tuner.backends.torch.operators import ONLY_TORCH, holds_torch_call
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.targets.target import Target
 
@@ -48,6 +49,16 @@ class ContiguousBackend(Protocol):
     @property
     def takes_contiguous_subgraphs(self) -> bool:
         """Say that it does; neighbouring partitions of it are tried as one."""
+        ...
+
+
+@runtime_checkable
+class TorchCallingBackend(Protocol):
+    """A backend that runs what the importer kept as calls of torch; all others refuse that."""
+
+    @property
+    def runs_torch_calls(self) -> bool:
+        """Say that it does."""
         ...
 
 
@@ -100,6 +111,17 @@ class Backend(Protocol):
             target: what to build for.
         """
         ...
+
+
+def refusal_of(backend: Backend, function: RelaxFunction, target: Target) -> str | None:
+    """Say why a backend cannot run an extracted function; None where it can.
+
+    Torch calls are refused here for every backend that does not say that it runs them, so that none has to
+    know of them.
+    """
+    if holds_torch_call(function) and not isinstance(backend, TorchCallingBackend):
+        return ONLY_TORCH
+    return backend.refusal(function, target)
 
 
 def settings_for(backend: Backend, function: RelaxFunction) -> str:

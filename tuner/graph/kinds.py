@@ -18,6 +18,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from tuner.graph.torch_call import read_torch_call
+
 logger = logging.getLogger(__name__)
 
 
@@ -75,7 +77,7 @@ _derived_kind_by_operator: dict[str, PatternKind] = {}
 def short_name(call: Any) -> str:
     """Return the name of what a Relax call calls, without the dialect: `matmul`, `nn.conv2d`.
 
-    A call of a TIR function or an external function is named by that function.
+    A call of a TIR function or an external function is named by that function, one of torch by its operator.
     """
     operator = call.op
     if not isinstance(operator, tvm.ir.Op):
@@ -84,6 +86,9 @@ def short_name(call: Any) -> str:
     if name == "call_tir":
         return str(call.args[0].name_hint)
     if name in ("call_dps_packed", "call_pure_packed", "call_inplace_packed"):
+        torch_call = read_torch_call(call)
+        if torch_call is not None:
+            return torch_call.name
         return str(call.args[0].global_symbol)
     return name
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.backends.protocol import Backend
+from tuner.backends.protocol import Backend, refusal_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.outline import extract_function
@@ -24,6 +24,6 @@ def gather_specs(backends: Sequence[Backend], target: Target) -> tuple[Partition
 
 def _spec(backend: Backend, target: Target) -> PartitionSpec:
     def refusal(graph: DataflowGraph, sub_graph: SubGraph) -> str | None:
-        return backend.refusal(extract_function(graph, sub_graph, backend.name), target)
+        return refusal_of(backend, extract_function(graph, sub_graph, backend.name), target)
 
     return PartitionSpec(backend.name, backend.rule(target), refusal)

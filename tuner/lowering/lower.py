@@ -18,6 +18,7 @@ from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
 from tuner.backends.protocol import Backend
+from tuner.backends.torch.operators import provide_torch_calls
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
@@ -70,6 +71,7 @@ def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
 
     That is all a program holds beside its arguments, except what a library allocates within a call.
     """
+    provide_torch_calls(module)
     device = tvm_target(target)
     planned: list[int] = []
     executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))
@@ -100,6 +102,7 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
     """
     if target.kind == "cuda":
         return build_module(module, target)
+    provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
     legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
     return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)

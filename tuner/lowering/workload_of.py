@@ -18,6 +18,7 @@ from records.workload import Operator, Role, Tensor, Workload, describe
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.flops import count_flops
 from tuner.graph.relax_source import flat, static_shape
+from tuner.graph.torch_call import encode_operator_call, read_torch_call
 
 
 def workload_of(
@@ -132,8 +133,13 @@ def _attributes(call: Any, leaves: Sequence[Any], module: Any) -> tuple[tuple[st
         value = getattr(call.attrs, name)
         if value is not None:
             pairs[name] = _text(value)
+    torch_call = read_torch_call(call)
+    if torch_call is not None:
+        pairs["call"] = encode_operator_call(torch_call.what)
     for position, leaf in enumerate(leaves):
         scalar = _scalar(leaf)
+        if torch_call is not None and isinstance(leaf, relax.ExternFunc | tvm.ir.StringImm):
+            continue  # the name and the text of the call
         if scalar is not None:
             pairs[f"argument{position}"] = scalar
         elif not (

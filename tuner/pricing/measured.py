@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 
 from records import Record, Status, Workload
-from tuner.backends.protocol import Backend, settings_for
+from tuner.backends.protocol import Backend, refusal_of, settings_for
 from tuner.errors import UnknownNameError
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.structure import Structure
@@ -58,7 +58,7 @@ class MeasuredPricer:
             keys.append(key)
             if key in self._prices or key in requests:
                 continue
-            reason = backend.refusal(function, self._measurer.target)
+            reason = refusal_of(backend, function, self._measurer.target)
             if reason is not None:
                 self._prices[key] = Invalid(reason)
                 continue

@@ -22,6 +22,7 @@ from tvm import relax
 
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import IRModule, Model
+from tuner.graph.torch_call import read_torch_call
 from tuner.plan import TensorInfo
 
 Var: TypeAlias = Any
@@ -229,6 +230,9 @@ def operator_name(value: Expr) -> str:
     """Name the operator of a binding's expression as people write it, such as `nn.softmax`."""
     if not isinstance(value, relax.Call):
         return type(value).__name__
+    torch_call = read_torch_call(value)
+    if torch_call is not None:
+        return torch_call.name
     if isinstance(value.op, tvm.ir.Op):
         name = str(value.op.name).removeprefix("relax.")
         return f"{name}({value.args[0].name_hint})" if name.startswith("call_tir") else name

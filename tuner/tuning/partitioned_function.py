@@ -18,6 +18,7 @@ from records import Tensor, Workload
 from records.backend_names import kept_name
 from tuner.graph import DataflowGraph, NodeSet
 from tuner.graph.relax_types import IRModule, num_inputs_of
+from tuner.graph.torch_call import LABEL as TORCH_CALL
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function, outline_partitions
 from tuner.lowering.workload_of import describe_graph, workload_of
@@ -160,7 +161,7 @@ def choose_partition(
     Args:
         priced: the candidates and their prices.
         only: use this backend wherever it can run something, and `REFERENCE_BACKEND` for the rest.
-        without: use none of these backends.
+        without: use none of these backends, except for torch calls, which one alone can run.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
@@ -168,7 +169,7 @@ def choose_partition(
     chosen_from = [
         (candidate, price)
         for candidate, price in zip(priced.candidates, priced.prices, strict=True)
-        if candidate.backend not in without
+        if candidate.backend not in without or candidate.sub_graph.label == TORCH_CALL
     ]
     if only is not None:
         chosen_from = _prefer(chosen_from, only)
@@ -297,7 +298,8 @@ def _prefer(
             reachable = reachable | candidate.sub_graph.inside
     preferred: list[tuple[CandidatePartition, Price]] = []
     for candidate, price in priced:
-        if candidate.backend not in (backend, REFERENCE_BACKEND, FREE):
+        is_torch_call = candidate.sub_graph.label == TORCH_CALL
+        if candidate.backend not in (backend, REFERENCE_BACKEND, FREE) and not is_torch_call:
             continue
         in_reach = len(candidate.sub_graph.inside & reachable)
         if candidate.backend == REFERENCE_BACKEND != backend and in_reach and isinstance(price, Figure):

@@ -15,7 +15,7 @@ from shared_modules import PYTHONPATH
 
 pytest.importorskip("torch")
 
-from planned_models import ENCODER_DECODER, plan_on_tvm
+from planned_models import CALLS, ENCODER_DECODER, plan_on_tvm
 from random_schedules import draw_schedule
 from torch import cuda
 
@@ -35,10 +35,13 @@ pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder–decoder with tied embeddings on two ranks; micro-batches in any order."""
-    tuned = plan_on_tvm(ENCODER_DECODER, ["decoder.0"])
+    return save_planned(ENCODER_DECODER, "decoder.0", tmp_path_factory.mktemp("plan") / "plan.json")
+
+
+def save_planned(model: str, cut: str, path: Path) -> Path:
+    tuned = plan_on_tvm(model, [cut])
     placement = make_shape("vshape", 2, choose_backward=True)
     schedule = draw_schedule(placement, 4, np.random.default_rng(0))
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
     save_plan(
         Plan(
             **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
@@ -225,6 +228,21 @@ def test_wrong_results_of_real_ranks_end_with_status_1_and_name_the_tensor(
         assert report["failures"][0]["tensor"] == case.fault["weight"]
         assert report["worst_gradient"] == report["failures"][0]
         assert (report["max_gradient_error"] is None) == (case.fault["kind"] == "NaN")
+
+
+def test_torch_calls_of_a_saved_plan_run_on_real_ranks_and_are_exact(
+    tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    path = save_planned(CALLS, "layers.0", tmp_path / "plan.json")
+    done = tessel(
+        *("run", path, "--repeats", 1, "--overheads", "none", "--model", CALLS, "--json"),
+    )
+    assert done.status == 0, done.stderr
+    report = check_printed(["run"], done.stdout)
+    assert report["is_right"]
+    assert report["max_gradient_error"] < 1e-5
+    assert report["loss_error"] < 1e-5
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tuner.backends.torch.operators import provide_torch_calls
 from tuner.frontend import Model
 
 _LARGE = 500_000
@@ -23,6 +24,7 @@ def run_model() -> Callable[[Model, Sequence[np.ndarray], Mapping[str, np.ndarra
     ) -> list[np.ndarray]:
         arguments = [*inputs, *(parameters[name] for name in model.parameter_names)]
         # Optimising small kernels takes longer than running them once without it.
+        provide_torch_calls(model.module)
         level = 0 if sum(argument.size for argument in arguments) < _LARGE else 3
         target = tvm.target.Target({"kind": "llvm", "opt-level": level})
         machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())

@@ -24,8 +24,10 @@ from tuner.backends.library_call import (
     recognise_call,
     shape_of,
 )
-from tuner.backends.tvm.native import replace_function
+from tuner.backends.torch.operators import TorchCalls, is_one_torch_call
+from tuner.backends.tvm.native import as_public, replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
+from tuner.rules.combinators import Union
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
@@ -37,12 +39,13 @@ _ACTIVATIONS = ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tan
 
 
 class TorchLibrary:
-    """Runs linear layers, convolutions, attention and normalisation with torch."""
+    """Runs linear layers, convolutions, attention, normalisation and torch calls with torch."""
 
     name = "torch"
     settings = ""
     reference = "torch"
     packs_weights = True
+    runs_torch_calls = True
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return torch's version, which fixes those of the libraries inside it."""
@@ -57,12 +60,12 @@ class TorchLibrary:
         return None
 
     def rule(self, target: Target) -> Rule:
-        """Return the rule that proposes each library call."""
-        return library_rule(LIBRARY_PATTERNS, name=self.name)
+        """Return the rule that proposes each library call, and each torch call of the importer's."""
+        return Union(self.name, (library_rule(LIBRARY_PATTERNS, name=self.name), TorchCalls()))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function is not exactly one call."""
-        if recognise_call(function) is None:
+        if recognise_call(function) is None and not is_one_torch_call(function):
             return "it is not one linear layer, convolution, attention, layer norm or softmax of float32"
         return None
 
@@ -70,7 +73,13 @@ class TorchLibrary:
         """Return the module with each function as one packed call."""
         importlib.import_module(_CALLS_MODULE)  # registers the packed function, and imports torch
         for name in functions:
-            module = replace_function(module, name, _called(module[name], target))
+            function = module[name]
+            lowered = (
+                tvm.IRModule({"main": as_public(function)})  # it is a packed call as the importer wrote it
+                if is_one_torch_call(function)
+                else _called(function, target)
+            )
+            module = replace_function(module, name, lowered)
         return module
 
 

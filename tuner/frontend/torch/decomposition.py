@@ -2,7 +2,8 @@
 
 Programs are taken apart only where the converters lack an operator, or its use, by torch's own rules:
 attention taken apart altogether would become dozens of operators that no rule recognises. One pass over the
-program does both. Checked in tests/tuner/frontend/torch/test_decomposition.py.
+program does both. An operator that would come apart into what nothing converts stays whole as well, since it
+can be a call of torch. Checked in tests/tuner/frontend/torch/test_decomposition.py.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ def decompose(
         shapes: static shapes by name of input, which `require_shapes` found to fit.
     """
     table = dict(_rules())
-    with _fixed_shapes(program, _bound(program, name, shapes)):
-        program = program.run_decompositions(table)
+    whole = program
+    with _fixed_shapes(whole, _bound(whole, name, shapes)):
+        program = whole.run_decompositions(dict(table))
+        while lost := _lost_in_primitives(program, table):
+            table = {target: rule for target, rule in table.items() if target not in lost}
+            program = whole.run_decompositions(dict(table))
     for _ in range(_MAX_ROUNDS):
         more = {
             node.target: rule
@@ -51,8 +56,24 @@ def decompose(
         if not more.keys() - table.keys():
             return program
         table |= more
-        program = program.run_decompositions(table)
+        program = program.run_decompositions(dict(table))
     return program
+
+
+def _lost_in_primitives(program: torch.export.ExportedProgram, table: Mapping[Any, Any]) -> set[Any]:
+    """Return operators of a table that were taken apart into primitives that nothing converts.
+
+    Whole, they stay calls of torch; autograd differentiates those, and no primitive.
+    """
+    # A node's note is a copy of the operator, and equals no other.
+    names = {
+        str(node.meta.get("original_aten"))
+        for node in program.graph.nodes
+        if getattr(node.target, "namespace", "") == "prims"
+        and not has_converter(node.target)
+        and node.all_input_nodes
+    }
+    return {target for target in table if str(target) in names}
 
 
 def has_converter(target: Any) -> bool:

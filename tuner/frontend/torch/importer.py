@@ -2,14 +2,16 @@
 
 What depends on no input and no weight is computed by torch here, once: masks, positions, tables. Every
 other operator goes through a converter of `tuner.frontend.converters`, and what that gives is compared with
-the type and shape that `torch.export` noted for it, so that the first operator that is converted wrongly is
-named, with the line of source that it comes from. Values are compared later, on inputs (`reference`).
-Layers come from the module stack that `torch.export` notes. Checked in
+the type and shape that `torch.export` noted for it. What has no converter, or a wrong one, stays a call of
+torch (`torch_calls`); the first operator that cannot stay one either is named, with its line of source.
+Values are compared later, on inputs (`reference`). Layers come from the module stack that `torch.export`
+notes. Checked in
 tests/tuner/frontend/torch/test_importer.py and test_program.py.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,9 @@ from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.torch.decomposition import has_converter
 from tuner.frontend.torch.source import layer_of, place_of
+from tuner.frontend.torch.torch_calls import emit_torch_call
+
+logger = logging.getLogger(__name__)
 
 _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 """Kinds of inputs of an exported program that are tensors of the module."""
@@ -220,14 +225,48 @@ class _Importer:
         if target is operator.getitem:
             source, index = node.args
             converted = self.env[source][index]  # type: ignore[index]  # a node's own arguments are
-        elif has_converter(target):
-            converted = _converter(node)(Call(node, self))
-        elif _is_random(target):
-            raise ValueError("it draws random numbers")
+            _require_noted(node, converted)
         else:
-            raise ValueError("it has no converter")
-        _require_noted(node, converted)
+            converted = self._converted_or_called(node)
         self.env[node] = converted
+
+    def _converted_or_called(self, node: torch.fx.Node) -> Any:
+        """Return what a converter makes of a call where it has the noted type and shape; else a torch call.
+
+        What a converter emitted before it gave up is read by nothing, and goes with other dead code.
+
+        Raises:
+            ValueError: neither can be; says why.
+        """
+        try:
+            converted = self._converted(node)
+        except Exception as error:  # TVM and torch raise what they happen to raise
+            if _is_random(node.target):
+                raise
+            reason = _first_line(error)
+            try:
+                converted = emit_torch_call(node, self)
+                _require_noted(node, converted)
+            except ValueError as refusal:
+                raise ValueError(f"{reason}, and it cannot stay a call of torch: {refusal}") from error
+            logger.info("%s stays a call of torch: %s", place_of(node), reason)
+        return converted
+
+    def _converted(self, node: torch.fx.Node) -> Any:
+        """Return what a converter makes of a call.
+
+        Raises:
+            ValueError: there is none, or it gives another type or shape than torch.
+        """
+        if not has_converter(node.target):
+            raise ValueError(
+                "it draws random numbers; give what is drawn as an input"
+                if _is_random(node.target)
+                else "it has no converter"
+            )
+        converted = _converter(node)(Call(node, self))
+        _require_noted(node, converted)
+        return converted
 
     def _computed(self, node: torch.fx.Node) -> Any:
         """Return what a node gives if that depends on no input and no weight; None where it does."""
@@ -257,12 +296,16 @@ class _Importer:
         try:
             yield
         except Exception as error:  # TVM and torch raise what they happen to raise
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            reason = _first_line(error)
             remedy = "" if ";" in reason else "; write that line in other operators"
             raise UnsupportedOperatorError(
                 f"{self.name} cannot be imported: {place_of(node)} is the first that cannot be converted, "
                 f"because {reason}{remedy}"
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _results(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:

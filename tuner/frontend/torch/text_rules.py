@@ -55,7 +55,7 @@ _HIGHER_ORDER = frozenset(
 )
 """Operators that take graphs, which are checked like the whole."""
 
-_TOUCHING_FILES = frozenset(("from_file", "save"))
+TOUCHING_FILES = frozenset(("from_file", "save"))
 _ASSERTIONS = re.compile(r"_?(functional_)?(assert|sym_constrain)_\w+")
 
 
@@ -121,7 +121,7 @@ def operator_rule(text: str) -> str:
 def _computes(name: str, overload: str) -> bool:
     """Whether an operator of ATen is known, and returns what it computes instead of acting on the outside."""
     operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if not isinstance(operator, torch._ops.OpOverload) or name in _TOUCHING_FILES:
+    if not isinstance(operator, torch._ops.OpOverload) or name in TOUCHING_FILES:
         return False
     return bool(operator._schema.returns) or _ASSERTIONS.fullmatch(name) is not None
 

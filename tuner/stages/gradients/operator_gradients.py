@@ -17,11 +17,13 @@ import tvm
 from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
+from tuner.graph.torch_call import read_torch_call
 from tuner.stages.gradients.elementwise import ELEMENTWISE
 from tuner.stages.gradients.movement import MOVEMENT
 from tuner.stages.gradients.normalization import NORMALIZATION
 from tuner.stages.gradients.products import PRODUCTS
 from tuner.stages.gradients.rule import Gradient
+from tuner.stages.gradients.torch_calls import torch_call_gradient
 from tuner.stages.program import Expr, Var, operator_name
 
 GRADIENTS: Mapping[str, Gradient] = {**ELEMENTWISE, **MOVEMENT, **NORMALIZATION, **PRODUCTS}
@@ -34,6 +36,9 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     Raises:
         UnsupportedOperatorError: the operator, or this use of it, has no gradient; names it.
     """
+    torch_call = read_torch_call(call)
+    if torch_call is not None:
+        return torch_call_gradient(result, call, torch_call, gradient, builder)
     name = operator_name(call)
     own = GRADIENTS.get(name)
     parts = own(result, call, gradient) if own else None

@@ -4,8 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.errors import UnsupportedOperatorError  # noqa: E402 - after the skip
-from tuner.frontend.torch.program import import_module  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -33,10 +31,5 @@ def test_complex_numbers_are_torchs(assert_as_torch, draws) -> None:
     assert_as_torch(cases)
 
 
-def test_other_uses_are_refused_by_name() -> None:
-    class Spectrum(torch.nn.Module):
-        def forward(self, x):
-            return torch.fft.rfft(x).abs()
-
-    with pytest.raises(UnsupportedOperatorError, match=r"operator _fft_r2c\.default .*`return torch\.fft"):
-        import_module(Spectrum(), (torch.randn(8),), "spectrum")
+def test_other_uses_stay_calls_of_torch(assert_as_torch) -> None:
+    assert_as_torch({"a spectrum": (lambda x: torch.fft.rfft(x).abs(), (torch.randn(8),))})

@@ -1,0 +1,139 @@
+"""Run torch calls: the two packed functions of `tuner.graph.torch_call`.
+
+A call names an operator of ATen; what it may name is `tuner.frontend.torch.callable_operators`. Its backward
+runs the forward again under autograd, so that nothing is kept between the two. Only
+`tuner.backends.torch.operators` imports this module, and only where torch is installed. Checked in
+tests/tuner/backends/torch/test_operator_calls.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+import tvm
+
+from tuner.frontend.torch.callable_operators import callable_operator
+from tuner.graph.torch_call import (
+    GRADIENT_NAME,
+    OPERATOR_NAME,
+    Argument,
+    OperatorCall,
+    decode_gradient_call,
+    decode_operator_call,
+)
+
+_operator_call = functools.lru_cache(maxsize=4096)(decode_operator_call)
+_gradient_call = functools.lru_cache(maxsize=4096)(decode_gradient_call)
+
+_CONSTANT_KINDS = ("dtype", "layout", "memory_format")
+
+
+@tvm.register_global_func(OPERATOR_NAME, override=True)
+def run_operator(text: Any, *tensors: Any) -> None:
+    """Run an operator on operands; the last tensors receive what it gives."""
+    call = _operator_call(str(text))
+    given = [torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors]
+    num_operands = _num_operands(call)
+    with torch.inference_mode():
+        found = compute(call, given[:num_operands])
+        for value, result in zip(found, given[num_operands:], strict=True):
+            _write(call, value, result)
+
+
+@tvm.register_global_func(GRADIENT_NAME, override=True)
+def run_gradient(text: Any, *tensors: Any) -> None:
+    """Run an operator's backward on operands and gradients; the last tensor receives one operand's."""
+    gradient = _gradient_call(str(text))
+    *given, receiver = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
+    num_operands = _num_operands(gradient.call)
+    operands, result_gradients = given[:num_operands], given[num_operands:]
+    value = None
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        operands[gradient.wanted] = leaf = operands[gradient.wanted].detach().requires_grad_()
+        found = compute(gradient.call, operands)
+        arriving = zip(gradient.given, result_gradients, strict=True)
+        flowing = [(found[index], each) for index, each in arriving if found[index].requires_grad]
+        if flowing:
+            results, gradients = zip(*flowing, strict=True)
+            (value,) = torch.autograd.grad(results, [leaf], gradients, allow_unused=True)
+    if value is None:
+        receiver.zero_()
+    else:
+        _write(gradient.call, value, receiver)
+
+
+def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the wanted results of an operator; complex numbers go in and come out as pairs of real ones.
+
+    Raises:
+        ValueError: a torch call may not name the operator, or an argument is none.
+    """
+    taken = [
+        torch.view_as_complex(operand) if index in call.complex_operands else operand
+        for index, operand in enumerate(operands)
+    ]
+    arguments = [_value(each, taken) for each in call.arguments]
+    keywords = {name: _value(each, taken) for name, each in call.keywords.items()}
+    found = callable_operator(call.operator)(*arguments, **keywords)
+    every = found if isinstance(found, tuple) else (found,)
+    return [
+        torch.view_as_real(every[result].resolve_conj()) if index in call.complex_results else every[result]
+        for index, result in enumerate(call.results)
+    ]
+
+
+def _write(call: OperatorCall, value: torch.Tensor, receiver: torch.Tensor) -> None:
+    """Copy a value to where it is wanted.
+
+    Raises:
+        ValueError: it has another type or shape than the program was built for.
+    """
+    if value.dtype != receiver.dtype or value.shape != receiver.shape:
+        raise ValueError(
+            f"torch call {call.name} gives {value.dtype}{tuple(value.shape)}, but the program was imported "
+            f"for {receiver.dtype}{tuple(receiver.shape)}; import it again with this version of torch"
+        )
+    receiver.copy_(value)
+
+
+def _num_operands(call: OperatorCall) -> int:
+    return 1 + max(_tensors_in([*call.arguments, *call.keywords.values()]), default=-1)
+
+
+def _tensors_in(arguments: Sequence[Argument]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, list):
+            found += _tensors_in(argument)
+        elif isinstance(argument, dict) and isinstance(argument.get("tensor"), int):
+            found.append(argument["tensor"])
+    return found
+
+
+def _value(argument: Argument, operands: Sequence[torch.Tensor]) -> Any:
+    """Return what an argument stands for.
+
+    Raises:
+        ValueError: it is of no known kind.
+    """
+    if isinstance(argument, list):
+        return [_value(item, operands) for item in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((kind, value),) = argument.items() if len(argument) == 1 else (("", None),)
+    if kind == "tensor" and isinstance(value, int) and 0 <= value < len(operands):
+        return operands[value]
+    if kind == "number" and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if kind == "complex" and isinstance(value, list) and len(value) == 2:
+        return complex(*(_value(part, operands) for part in value))
+    if kind == "device" and value == "operands":
+        return operands[0].device
+    constant = getattr(torch, str(value), None) if kind in _CONSTANT_KINDS else None
+    if constant is not None and isinstance(constant, getattr(torch, kind)):
+        return constant
+    raise ValueError(f"a torch call has the argument {str(argument)[:100]}, which stands for nothing")

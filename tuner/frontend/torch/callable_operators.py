@@ -1,0 +1,53 @@
+"""Which operators of ATen a torch call may name: those that compute tensors from tensors, and nothing else.
+
+The list is torch's own schemas, read by these rules: no operator that writes its arguments or gives a view of
+them, draws random numbers, reads or writes files, takes no tensor, or gives anything but tensors. A call by
+any other name is refused, wherever it comes from. Checked in
+tests/tuner/frontend/torch/test_callable_operators.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import torch
+
+from tuner.frontend.torch.text_rules import TOUCHING_FILES
+
+_NAME = re.compile(r"([a-z_]\w{0,99})\.([A-Za-z_]\w{0,99})")
+
+
+@functools.cache
+def callable_operator(name: str) -> torch._ops.OpOverload:
+    """Return the operator of ATen of a name such as `histc.default`.
+
+    Raises:
+        ValueError: a torch call may not name it; says why.
+    """
+    parts = _NAME.fullmatch(name)
+    packet = getattr(torch.ops.aten, parts[1], None) if parts else None
+    found = getattr(packet, parts[2], None) if parts and packet is not None else None
+    if not isinstance(found, torch._ops.OpOverload) or found.namespace != "aten":
+        raise ValueError(f"{name[:100]!r} is no operator of ATen")
+    reason = _reason_against(found)
+    if reason:
+        raise ValueError(f"a torch call may not name {name}: {reason}")
+    return found
+
+
+def _reason_against(operator: torch._ops.OpOverload) -> str:
+    schema = operator._schema
+    if schema.is_mutable:
+        return "it writes what it is given"
+    if any(each.alias_info is not None for each in (*schema.arguments, *schema.returns)):
+        return "it gives a view of what it is given"
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        return "it draws random numbers"
+    if schema.name.partition("::")[2] in TOUCHING_FILES:
+        return "it touches files"
+    if not any("Tensor" in str(each.type) for each in schema.arguments):
+        return "it takes no tensor"
+    if not schema.returns or any(str(each.type) != "Tensor" for each in schema.returns):
+        return "it does not give a fixed number of tensors"
+    return ""
