@@ -18,6 +18,7 @@ from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
 from tuner.backends.protocol import Backend
+from tuner.backends.tvm.nan_semantics import module_passing_nan
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
@@ -101,7 +102,7 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
     if target.kind == "cuda":
         return build_module(module, target)
     pipeline = relax.get_pipeline("default")
-    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
+    legal = module_passing_nan(_drop_scopes()(relax.transform.LegalizeOps()(call_blas(module))))
     return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
 
 
