@@ -16,6 +16,7 @@ from benchmarks.architectures.language import Built
 from benchmarks.architectures.partition import partition_faults
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
 from tuner.numerical_error import compare_tensor, worst
 
@@ -64,10 +65,10 @@ def check(name: str, build: Callable[[], Built], *, partitions: bool = False) ->
     spent = time.process_time() - started
     with torch.no_grad():
         expected = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, torch.Tensor)]
-    arrays = [each.numpy() for each in inputs]
+    arrays = [as_array(each) for each in inputs]
     found = run(model, arrays)
     deviations = [
-        compare_tensor(f"output {index}", mine, true.numpy(), infinity_agrees=True, same_types=True)
+        compare_tensor(f"output {index}", mine, as_array(true), infinity_agrees=True, same_types=True)
         for index, (mine, true) in enumerate(zip(found, expected, strict=True))
     ]
     deviation = worst(deviations)

@@ -17,6 +17,7 @@ from tvm import relax
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.frontend.torch.arrays import as_array
 from tuner.graph import DataflowGraph
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.lower import build_module, flat_arrays, lower_module
@@ -60,7 +61,7 @@ def partition_faults(
         limit = tolerance_of(str(each.dtype) for each in arguments)
         for index, (mine, true) in enumerate(zip(found, expected, strict=True)):
             deviation = compare_tensor(
-                f"output {index}", mine, true.numpy(), infinity_agrees=True, same_types=True
+                f"output {index}", mine, as_array(true), infinity_agrees=True, same_types=True
             )
             if not deviation.is_within(limit):
                 faults[preferred] = f"{deviation.tensor} {deviation.describe(limit)}"

@@ -63,8 +63,8 @@ def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
     Raises:
         UnknownNameError: no such target; the message lists near matches.
         TunerError: `cuda` is asked for, and this machine has no GPU.
-        ValueError: the number of threads is not positive, the target is behind TVM's RPC tracker, or an option
-            of `llvm` is not known.
+        ValueError: the number of threads is not positive, the target is behind TVM's RPC tracker, or an
+            option of `llvm` is not known.
     """
     if num_threads is not None and num_threads < 1:
         raise ValueError(f"{num_threads} threads were asked for, but a program needs one; give 1 or more")

@@ -4,8 +4,8 @@ TVM compiles `max(a, b)` to `a > b ? a : b`, one instruction of x86 that gives `
 bound that is a number stands first, at no cost; of two values, `a` is taken where it is NaN as well, at the
 cost of a comparison and a choice. An accumulator of TVM's begins at the least finite number, so that a
 maximum of negative infinities is that number; here it begins at negative infinity. Schedules recognise
-reductions by TVM's own form, so this comes after them. GPU kernels are left as they are: TVM recognises reductions across
-threads by that form while it builds them. Checked against torch in
+reductions by TVM's own form, so this comes after them. GPU kernels are left as they are: TVM recognises
+reductions across threads by that form while it builds them. Checked against torch in
 tests/tuner/backends/tvm/test_nan_semantics.py.
 """
 
@@ -18,6 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tuner.backends.tvm.vector_math import rounds_to_bfloat16
 from tuner.graph.relax_types import IRModule, PrimFunc
 
 _EXTREMA = (tirx.Max, tirx.Min)
@@ -36,8 +37,9 @@ def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
 
     if accumulators:
         kernel = tvm_ffi.structural_map(kernel, (tirx.BufferStore, initialised))
+    replace = _passing_nan_unbound if rounds_to_bfloat16(kernel) else _passing_nan
     for kind in _EXTREMA:
-        kernel = tvm_ffi.structural_map(kernel, (kind, _passing_nan))
+        kernel = tvm_ffi.structural_map(kernel, (kind, replace))
     return kernel
 
 
@@ -75,16 +77,24 @@ def _is_identity(value: Any, kind: Any) -> bool:
 
 
 def _passing_nan(extremum: Any) -> Any:
-    if not _is_float(extremum) or _is_number(extremum.a):
+    if not _is_float(extremum) or _is_number(extremum.a) or _is_number(extremum.b):
+        return _passing_nan_unbound(extremum)
+    one, other = tirx.Var("first", extremum.ty.dtype), tirx.Var("second", extremum.ty.dtype)
+    chosen = _passing_nan_unbound(type(extremum)(one, other))
+    return tirx.Let(one, extremum.a, tirx.Let(other, extremum.b, chosen))
+
+
+def _passing_nan_unbound(extremum: Any) -> Any:
+    """Return what passes NaN on, with its operands written out as often as they are needed."""
+    kind, one, other = type(extremum), extremum.a, extremum.b
+    if not _is_float(extremum) or _is_number(one):
         return extremum
-    kind, first, second = type(extremum), extremum.a, extremum.b
-    if _is_number(second):
-        return kind(second, first)
-    dtype = extremum.ty.dtype
-    one, other = tirx.Var("first", dtype), tirx.Var("second", dtype)
+    if _is_number(other):
+        return kind(other, one)
     wins = one > other if kind is tirx.Max else one < other
-    chosen = tirx.Select(tirx.any(wins, tirx.isnan(one)), one, other)
-    return tirx.Let(one, first, tirx.Let(other, second, chosen))
+    # TVM's `isnan` knows nothing of bfloat16.
+    asked = one.astype("float32") if str(extremum.ty.dtype) == "bfloat16" else one
+    return tirx.Select(tirx.any(wins, tirx.isnan(asked)), one, other)
 
 
 def _is_float(expression: Any) -> bool:

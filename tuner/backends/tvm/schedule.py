@@ -15,7 +15,7 @@ from tvm.s_tir import dlight
 
 from tuner.backends.tvm.cpu_schedule import schedule_for_cpu, warn_of_rule
 from tuner.backends.tvm.nan_semantics import pass_nan_on
-from tuner.backends.tvm.vector_math import vectorise_math
+from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
@@ -48,7 +48,9 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
         if isinstance(function, tvm.tirx.PrimFunc):
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
-                kernel = schedule_for_cpu(vectorise_math(function))
+                kernel = schedule_for_cpu(
+                    function if rounds_to_bfloat16(function) else vectorise_math(function)
+                )
             if target.kind == "cpu":
                 kernel = pass_nan_on(kernel)
             scheduled.update_func(variable, as_finished(kernel))

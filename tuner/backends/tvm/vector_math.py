@@ -74,6 +74,13 @@ def vectorise_math(kernel: PrimFunc) -> PrimFunc:
     return tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
 
 
+def rounds_to_bfloat16(kernel: PrimFunc) -> bool:
+    """Say whether a kernel rounds to bfloat16: TVM refuses variables in what it writes out as bits twice."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.Cast, found.append))
+    return any(str(cast.ty.dtype) == "bfloat16" for cast in found)
+
+
 def _replace(call: Any) -> Any:
     if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _ARITHMETIC:
         return call

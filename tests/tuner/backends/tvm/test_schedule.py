@@ -58,7 +58,9 @@ def test_kernels_are_marked_and_not_scheduled_again() -> None:
 
 
 UNUSUAL = {
-    "instance norm": lambda x: relax.op.nn.instance_norm(x, [2, 3]),
+    "instance norm": lambda x: relax.op.nn.instance_norm(
+        x, relax.op.ones((8,), "float32"), relax.op.zeros((8,), "float32"), channel_axis=1, axes=[2, 3]
+    ),
     "group norm": lambda x: relax.op.nn.group_norm(
         x, relax.op.ones((8,), "float32"), relax.op.zeros((8,), "float32"), 4, 1, [2, 3]
     ),
