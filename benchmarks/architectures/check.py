@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch.utils import _pytree as pytree
 from tvm import relax
 
 from benchmarks.architectures.language import Built
+from benchmarks.architectures.partition import partition_faults
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
 from tuner.numerical_error import compare_tensor, worst
 
@@ -30,6 +32,8 @@ class Outcome:
         import_cpu_s: processor time of the import, with the export.
         error: largest error over largest output against torch; None where there is none.
         reason: why it is refused or wrong; empty where it is equal.
+        partition: faults of the model partitioned, by backend that was preferred; None where that was not
+            asked for.
     """
 
     name: str
@@ -38,10 +42,17 @@ class Outcome:
     import_cpu_s: float = 0.0
     error: float | None = None
     reason: str = ""
+    partition: Mapping[str, str] | None = None
 
 
-def check(name: str, build: Callable[[], Built]) -> Outcome:
-    """Build an architecture with weights of seed 0, import it, and compare what it gives for its inputs."""
+def check(name: str, build: Callable[[], Built], *, partitions: bool = False) -> Outcome:
+    """Build an architecture with weights of seed 0, import it, and compare what it gives for its inputs.
+
+    Args:
+        name: of the architecture.
+        build: makes it, with example inputs.
+        partitions: whether it is partitioned too, and what that gives is compared.
+    """
     torch.manual_seed(0)
     module, inputs = build()
     module.eval()
@@ -54,9 +65,10 @@ def check(name: str, build: Callable[[], Built]) -> Outcome:
     spent = time.process_time() - started
     with torch.no_grad():
         expected = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, torch.Tensor)]
-    found = run(model, [each.numpy() for each in inputs])
+    arrays = [as_array(each) for each in inputs]
+    found = run(model, arrays)
     deviations = [
-        compare_tensor(f"output {index}", mine, true.numpy(), infinity_agrees=True, same_types=True)
+        compare_tensor(f"output {index}", mine, as_array(true), infinity_agrees=True, same_types=True)
         for index, (mine, true) in enumerate(zip(found, expected, strict=True))
     ]
     deviation = worst(deviations)
@@ -67,6 +79,7 @@ def check(name: str, build: Callable[[], Built]) -> Outcome:
         import_cpu_s=spent,
         error=None if deviation is None else deviation.relative_error,
         reason="" if deviation is None else deviation.fault,
+        partition=partition_faults(model, arrays, expected) if partitions else None,
     )
 
 

@@ -72,7 +72,7 @@ def _are_logits(result: Any) -> bool:
         isinstance(result, relax.TensorType)
         and result.shape is not None
         and len(result.shape) > 1
-        and np.issubdtype(np.dtype(str(result.dtype.dtype)), np.floating)
+        and "float" in str(result.dtype.dtype)
     )
 
 

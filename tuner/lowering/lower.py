@@ -19,6 +19,7 @@ from tvm import relax
 from tuner.backends.blas import Blas, call_blas
 from tuner.backends.protocol import Backend
 from tuner.backends.torch.operators import provide_torch_calls
+from tuner.backends.tvm.nan_semantics import module_passing_nan
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
@@ -104,7 +105,7 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
         return build_module(module, target)
     provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
-    legal = _drop_scopes()(relax.transform.LegalizeOps()(call_blas(module)))
+    legal = module_passing_nan(_drop_scopes()(relax.transform.LegalizeOps()(call_blas(module))))
     return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
 
 

@@ -1,7 +1,8 @@
 """Resolve a user's target text into a `Target` and TVM's target object.
 
-`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, and a TVM tag names
-a device that need not be here. Programs can be built for each of them, but are measured only for what is
+`cpu` is this machine with its exact micro-architecture, `cuda` this machine's first GPU, `llvm -mcpu=haswell`
+this machine running code for another processor of its kind, and a TVM tag names a device that need not be
+here. Programs can be built for each of them, but are measured only for what is
 here: `measuring_obstacle` says why a target is not, so that no measurement is kept under the name of a device
 that did not run it. What a target leaves out (threads used, versions of what compiles and runs) is the
 environment (tuner/backends/environment.py), which every measurement carries. Checked in
@@ -15,6 +16,7 @@ import functools
 import json
 import platform
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +24,7 @@ from typing import Any, TypeAlias
 import psutil
 import threadpoolctl
 import tvm
-from tvm.target import detect_target
+from tvm.target import codegen, detect_target
 
 from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
@@ -32,6 +34,14 @@ TvmTarget: TypeAlias = Any
 """A `tvm.target.Target`; TVM ships no types."""
 
 _REMOTE = "rpc://"
+
+_CODE = "llvm"
+"""First word of a target that says what code this machine runs."""
+
+_CODE_OPTIONS = ("mcpu", "mattr", "num-cores")
+
+_TUNING = ("slow-", "fast-", "false-", "prefer-", "avoid-", "branchfusion", "macrofusion", "no-bypass")
+"""How features of LLVM begin that are no instructions, but say what is quick on a processor."""
 
 _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
 """Words that a tag may have and the driver's name of the same GPU may lack, or the other way round."""
@@ -47,13 +57,14 @@ def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
     """Return the target that the text names.
 
     Args:
-        text: `cpu`, `cuda` or a TVM tag.
+        text: `cpu`, `cuda`, a TVM tag, or `llvm` with options.
         num_threads: threads a measurement may use on a CPU; by default the physical cores at hand.
 
     Raises:
         UnknownNameError: no such target; the message lists near matches.
         TunerError: `cuda` is asked for, and this machine has no GPU.
-        ValueError: the number of threads is not positive, or the target is behind TVM's RPC tracker.
+        ValueError: the number of threads is not positive, the target is behind TVM's RPC tracker, or an
+            option of `llvm` is not known.
     """
     if num_threads is not None and num_threads < 1:
         raise ValueError(f"{num_threads} threads were asked for, but a program needs one; give 1 or more")
@@ -111,7 +122,14 @@ def measuring_obstacle(target: Target) -> str | None:
             return "this machine has no NVIDIA GPU with its driver"
         here = {**_local_gpu_attributes(), "device_name": str(device.device_name)}
         return gpu_difference(target.name, wanted, here)
+    if is_code(target.name):
+        return _code_obstacle(wanted)
     return cpu_difference(wanted, _host_attributes())
+
+
+def is_code(text: str) -> bool:
+    """Say whether a target's text is `llvm` with options: code for this machine, not a device."""
+    return text.split()[:1] == [_CODE]
 
 
 def check_measurable(target: Target) -> None:
@@ -195,13 +213,68 @@ def _attributes(text: str) -> dict[str, Any]:
         return _host_attributes()
     if text == "cuda":
         return _local_gpu_attributes()
+    if is_code(text):
+        return _code_attributes(text)
     if text in _tags():
         return _exported(text)
     if text in _RELATED_TAGS:
         return _exported(_RELATED_TAGS[text])
     near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"use cpu, cuda or a tag such as {_some_tags()}"
+    hint = (
+        f"did you mean {', '.join(near)}?"
+        if near
+        else f"use cpu, cuda, 'llvm -mcpu=…' or a tag such as {_some_tags()}"
+    )
     raise UnknownNameError(f"target {text!r} is not one of the {len(known_targets())} known ones; {hint}")
+
+
+def _code_attributes(text: str) -> dict[str, Any]:
+    """Return the attributes of `llvm` with options; those that are not given are this machine's.
+
+    Raises:
+        ValueError: an option is not known, or names no processor of this machine's architecture.
+    """
+    given: dict[str, Any] = {}
+    for option in shlex.split(text)[1:]:
+        name, _, value = option.lstrip("-").partition("=")
+        if not option.startswith("-") or name not in _CODE_OPTIONS or not value:
+            raise ValueError(
+                f"target {text!r} has an option {option!r}, which is not known; give "
+                + ", ".join(f"-{known}=…" for known in _CODE_OPTIONS)
+            )
+        given[name] = value
+    attributes = {**_host_attributes(), **given}
+    if not codegen.llvm_is_valid_cpu(attributes["mcpu"], codegen.llvm_get_system_triple()):
+        raise ValueError(
+            f"target {text!r} is for the processor {attributes['mcpu']}, which is none of this machine's "
+            "architecture; name one that LLVM knows, such as haswell or x86-64-v3"
+        )
+    if not str(attributes["num-cores"]).isdecimal() or not int(attributes["num-cores"]):
+        raise ValueError(f"target {text!r} has -num-cores={given['num-cores']}; give a number from 1 on")
+    attributes["num-cores"] = int(attributes["num-cores"])
+    if "mattr" in given:
+        attributes["mattr"] = given["mattr"].split(",")
+    return attributes
+
+
+def _code_obstacle(wanted: Mapping[str, Any]) -> str | None:
+    """Return what this machine's processor lacks for the code of a target; None where it runs it."""
+    lacking = sorted(
+        feature
+        for feature in _features(wanted) - _features(_host_attributes())
+        if not feature.startswith(_TUNING)
+    )
+    if lacking:
+        return f"its code uses {', '.join(lacking[:4])}, which this machine's processor lacks"
+    cores = num_physical_cores()
+    if wanted["num-cores"] != cores:
+        return f"its number of cores is {wanted['num-cores']}, this machine's is {cores}"
+    return None
+
+
+def _features(attributes: Mapping[str, Any]) -> frozenset[str]:
+    """Return the instruction sets that LLVM may use for a target, and what it knows of their speed."""
+    return frozenset(map(str, codegen.llvm_get_cpu_features(tvm.target.Target(dict(attributes)))))
 
 
 @functools.cache

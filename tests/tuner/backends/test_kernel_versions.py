@@ -22,11 +22,11 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("3", "c49765d3c47c46d8"),
-    "blas": ("3", "1d8763ffc7d098d6"),
+    "tvm": ("4", "0712f2fe4aa722b1"),
+    "blas": ("4", "674f513db2c5d8f1"),
     "packed_matmul": ("2", "9d07677e4c78a851"),
     "attention": ("2", "f5ebacf99ce2880b"),
-    "nhwc": ("2", "e400d39b6f034bdf"),
+    "nhwc": ("3", "a9bfd0b144ccd89a"),
 }
 """The version of each backend's kernels, and the digest of the kernels that it has for `PROGRAMS`."""
 

@@ -3,12 +3,14 @@
 A kernel is a list of loop nests. Cheap producers are first inlined into their only consumer; then each nest
 that is left gets the first rule that applies: matrix products and convolutions are tiled so that a block of
 the result stays in vector registers, row reductions keep a vector of partial results, everything else is
-parallel over its outer loops and a vector along its innermost. Cache sizes and exact vector units are left
-out: that is what tuning is for. Checked in tests/tuner/backends/tvm/test_cpu_schedule.py.
+parallel over its outer loops and a vector along its innermost. A rule that fails costs its nest a warning,
+and the nest keeps its loops. Cache sizes and exact vector units are left out: that is what tuning is for.
+Checked in tests/tuner/backends/tvm/test_cpu_schedule.py and test_schedule.py.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -56,6 +58,9 @@ def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
     except ScheduleError as error:
         logger.debug("kernel keeps its loops: %s", error)
         return kernel
+    except Exception as error:  # a fault of what stands before the rules
+        warn_of_rule(schedule_for_cpu.__name__, f"{type(error).__name__}: {error}")
+        return kernel
     return (
         schedule.mod["main"].with_attrs(dict(kernel.attrs.items())) if kernel.attrs else schedule.mod["main"]
     )
@@ -100,7 +105,20 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
         except (ScheduleError, tvm.error.InternalError) as error:
             # A few primitives fail by a check of TVM's own where they ought to say that they do not apply.
             logger.debug("%s does not apply to %s: %s", rule.__name__, name, error)
+        except Exception as error:  # a fault of the rule; the nest's own loops are slower, never wrong
+            warn_of_rule(rule.__name__, f"{type(error).__name__}: {error}")
     return schedule
+
+
+@functools.cache
+def warn_of_rule(rule: str, fault: str) -> None:
+    """Say once that a rule fails, however many kernels it fails on."""
+    logger.warning(
+        "the schedule rule %s failed (%s), so that its kernels keep plain loops, which are slower and never "
+        "wrong; please report the model",
+        rule,
+        fault.strip().partition("\n")[0],
+    )
 
 
 def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:

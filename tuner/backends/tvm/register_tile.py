@@ -77,12 +77,16 @@ class Tile:
 
 
 def result_axes(schedule: Any, block: Any) -> tuple[ResultAxis, ...]:
-    """Return the axes of what a block computes, in order of its loops; none where a binding is not plain."""
+    """Return the axes of what a block computes, in order of its loops.
+
+    None where a binding is not plain, or where it computes several results at once, such as a largest value
+    and its place.
+    """
     statement = schedule.get(block)
-    loads = _operand_loads(statement)
     loops = schedule.get_loops(block)
-    if len(loops) != len(statement.iter_vars):
+    if len(loops) != len(statement.iter_vars) or len(statement.writes) != 1:
         return ()
+    loads = _operand_loads(statement)
     return tuple(
         ResultAxis(
             loop=loop,

@@ -1,25 +1,39 @@
 """Schedule a module's kernels without tuning: on the CPU by our rules, on the GPU by TVM's DLight.
 
-Where no rule applies a kernel keeps the schedule it had: slower, never wrong. A finished kernel is marked, so
-that no later pass schedules or fuses it again. Checked in tests/tuner/backends/tvm/test_schedule.py.
+Where no rule applies, or one fails, a kernel keeps the schedule it had: slower, never wrong. A finished
+kernel is marked, so that no later pass schedules or fuses it again. Checked in
+tests/tuner/backends/tvm/test_schedule.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import tvm
 from tvm.s_tir import dlight
 
-from tuner.backends.tvm.cpu_schedule import schedule_for_cpu
-from tuner.backends.tvm.vector_math import vectorise_math
+from tuner.backends.tvm.cpu_schedule import schedule_for_cpu, warn_of_rule
+from tuner.backends.tvm.nan_semantics import pass_nan_on
+from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
-SCHEDULES_VERSION = 3
+SCHEDULES_VERSION = 4
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8
 """TVM's op-pattern kind of kernels that fusion must leave alone."""
+
+_GPU_RULES = (
+    dlight.gpu.Matmul,
+    dlight.gpu.GEMV,
+    dlight.gpu.Reduction,
+    dlight.gpu.GeneralReduction,
+    dlight.gpu.Fallback,
+)
+"""DLight's, in the order in which they are tried; the last gives plain loops, shared out among threads."""
 
 _SCHEDULED = "tirx.is_scheduled"
 """Attribute by which TVM's own passes mark a kernel as finished."""
@@ -34,7 +48,11 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
         if isinstance(function, tvm.tirx.PrimFunc):
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
-                kernel = schedule_for_cpu(vectorise_math(function))
+                kernel = schedule_for_cpu(
+                    function if rounds_to_bfloat16(function) else vectorise_math(function)
+                )
+            if target.kind == "cpu":
+                kernel = pass_nan_on(kernel)
             scheduled.update_func(variable, as_finished(kernel))
     return scheduled
 
@@ -45,12 +63,24 @@ def as_finished(kernel: PrimFunc) -> PrimFunc:
 
 
 def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
-    rules = (
-        dlight.gpu.Matmul(),
-        dlight.gpu.GEMV(),
-        dlight.gpu.Reduction(),
-        dlight.gpu.GeneralReduction(),
-        dlight.gpu.Fallback(),
-    )
+    """Return the module scheduled by DLight; a kernel that a rule fails on has the loops of the last rule."""
+    rules = [rule() for rule in _GPU_RULES]
     with tvm_target(target):
-        return dlight.ApplyDefaultSchedule(*rules)(module)
+        try:
+            return dlight.ApplyDefaultSchedule(*rules)(module)
+        except Exception as error:  # a fault of any rule fails the whole module
+            warn_of_rule("DLight", f"{type(error).__name__}: {error}")
+        scheduled = module.clone()
+        for variable, function in module.functions_items():
+            if isinstance(function, tvm.tirx.PrimFunc):
+                scheduled.update_func(variable, _scheduled_alone(function, rules))
+        return scheduled
+
+
+def _scheduled_alone(kernel: PrimFunc, rules: Sequence[Any]) -> PrimFunc:
+    """Return a kernel scheduled by the rules, or where one of them fails by the last, which fits all."""
+    alone = tvm.IRModule({"main": kernel})
+    try:
+        return dlight.ApplyDefaultSchedule(*rules)(alone)["main"]
+    except Exception:  # it was told of the module
+        return dlight.ApplyDefaultSchedule(rules[-1])(alone)["main"]

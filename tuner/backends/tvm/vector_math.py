@@ -70,22 +70,15 @@ _TANH_BELOW = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04,
 
 
 def vectorise_math(kernel: PrimFunc) -> PrimFunc:
-    """Return the kernel with exp, erf and tanh of float32 as arithmetic, and clamps that pass NaN on."""
-    kernel = tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
-    for kind in (tirx.Max, tirx.Min):
-        kernel = tvm_ffi.structural_map(kernel, (kind, _number_first))
-    return kernel
+    """Return the kernel with exp, erf and tanh of float32 as arithmetic."""
+    return tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
 
 
-def _number_first(extremum: Any) -> Any:
-    """Return `max(0, x)` for `max(x, 0)`: compiled to `0 > x ? 0 : x` it is NaN where x is, at no cost."""
-    if "float" in str(extremum.ty.dtype) and _is_number(extremum.b) and not _is_number(extremum.a):
-        return type(extremum)(extremum.b, extremum.a)
-    return extremum
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, tirx.FloatImm | tirx.IntImm)
+def rounds_to_bfloat16(kernel: PrimFunc) -> bool:
+    """Say whether a kernel rounds to bfloat16: TVM refuses variables in what it writes out as bits twice."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, (tirx.Cast, found.append))
+    return any(str(cast.ty.dtype) == "bfloat16" for cast in found)
 
 
 def _replace(call: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tuner.frontend.converters.activations import ACTIVATIONS
 from tuner.frontend.converters.attention import ATTENTION
+from tuner.frontend.converters.bfloat16 import in_float32
 from tuner.frontend.converters.call import Call, Converter
 from tuner.frontend.converters.complex_numbers import COMPLEX, is_complex
 from tuner.frontend.converters.convolutions import CONVOLUTIONS
@@ -23,20 +24,24 @@ from tuner.frontend.converters.products import PRODUCTS
 from tuner.frontend.converters.reductions import REDUCTIONS
 
 CONVERTERS: Mapping[str, Converter] = {
-    **ACTIVATIONS,
-    **ATTENTION,
-    **CONVOLUTIONS,
+    **in_float32(
+        {
+            **ACTIVATIONS,
+            **ATTENTION,
+            **CONVOLUTIONS,
+            **ELEMENTWISE,
+            **INDEXING,
+            **LOGIC,
+            **LOSSES,
+            **NORMALIZATION,
+            **ORDERING,
+            **POOLING,
+            **PRODUCTS,
+            **REDUCTIONS,
+        }
+    ),
     **CREATION,
-    **ELEMENTWISE,
-    **INDEXING,
-    **LOGIC,
-    **LOSSES,
     **MOVEMENT,
-    **NORMALIZATION,
-    **ORDERING,
-    **POOLING,
-    **PRODUCTS,
-    **REDUCTIONS,
 }
 """Converter by name of operator and overload, such as `add.Tensor`."""
 

@@ -5,12 +5,14 @@ Checked against torch in tests/tuner/frontend/converters/test_layers.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from tvm import relax
 
-from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, rank_of, shape_of
+from tuner.frontend.converters.call import Call, Converter, Expr, constant, dtype_of, rank_of, shape_of
 
 _MASKED = {"float16": -6e4}
 """Added to attention scores that must not count, by type; as in the zoo's attention where nothing stands."""
@@ -39,9 +41,8 @@ def _attention(call: Call) -> Expr:
         scores = call.emit(relax.op.add(scores, relax.const(mask, dtype)))
     attends = None
     if call.has("attn_mask"):
-        mask = call["attn_mask"]
+        mask, attends = call["attn_mask"], _attending(call)
         if dtype_of(mask) == "bool":
-            attends = _attending(call)
             kept, masked = relax.const(0.0, dtype), relax.const(_masked(dtype), dtype)
             mask = call.emit(relax.op.where(mask, kept, masked))
         scores = call.emit(relax.op.add(scores, call.cast(mask, dtype)))
@@ -51,11 +52,17 @@ def _attention(call: Call) -> Expr:
 
 
 def _attending(call: Call) -> Expr | None:
-    """Return which rows attend to anything, since torch gives zeros for the others; None if all do."""
-    known = call.known("attn_mask")
-    if known is not None and bool(known.any(-1).all()):
+    """Return which rows attend to anything, since torch gives zeros for the others; None if all do.
+
+    A mask of numbers that is not known is added as it is: a row of it that is all negative infinity is NaN.
+    """
+    known, mask = call.known("attn_mask"), call["attn_mask"]
+    if known is not None:
+        rows = (known if known.dtype == torch.bool else known > -math.inf).any(-1, keepdim=True)
+        return None if bool(rows.all()) else constant(rows.numpy())
+    if dtype_of(mask) != "bool":
         return None
-    mask = call.cast(call["attn_mask"], "int8")
+    mask = call.cast(mask, "int8")
     return call.cast(call.emit(relax.op.max(mask, axis=[rank_of(mask) - 1], keepdims=True)), "bool")
 
 

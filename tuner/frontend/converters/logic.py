@@ -16,12 +16,19 @@ from tuner.frontend.converters.call import Call, Converter, Expr, dtype_name, dt
 
 def _comparison(operator: Callable[..., Expr]) -> Converter:
     def convert(call: Call) -> Expr:
+        if operator in _OF_ITSELF and call.given("self") is call.given("other"):
+            unknown = _is(relax.op.isnan, otherwise=False)(call)
+            return unknown if _OF_ITSELF[operator] else call.emit(relax.op.logical_not(unknown))
         dtype = dtype_name(torch.result_type(call.meta("self"), call.meta("other")))
         if dtype == "bool":  # of which TVM's comparisons are not all defined
             dtype = "int8"
         return call.emit(operator(*(_number(call, call[name], dtype) for name in ("self", "other"))))
 
     return convert
+
+
+_OF_ITSELF = {relax.op.equal: False, relax.op.not_equal: True}
+"""Comparisons of a value with itself ask whether it is NaN; TVM takes every value for equal to itself."""
 
 
 def _number(call: Call, value: Expr | float, dtype: str) -> Expr:

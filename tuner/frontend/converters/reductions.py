@@ -79,10 +79,28 @@ def _argument(operator: Callable[..., Expr]) -> Converter:
 
 def _place(call: Call, operator: Callable[..., Expr], x: Expr) -> Expr:
     x = call.cast(x, "int8") if dtype_of(x) == "bool" else x
-    if not rank_of(x) or call["dim"] is None:
-        flat = call.reshaped(x, [math.prod(shape_of(x))])
-        return call.reshaped(call.emit(operator(flat, axis=0)), _shape_of_place(call))
-    return call.emit(operator(x, axis=call["dim"] % rank_of(x), keepdims=_keeps(call)))
+    is_flat = not rank_of(x) or call["dim"] is None
+    if is_flat:
+        x = call.reshaped(x, [math.prod(shape_of(x))])
+    axis = 0 if is_flat else call["dim"] % rank_of(x)
+    keeps = not is_flat and _keeps(call)
+    if "float" not in dtype_of(x):
+        return call.reshaped(call.emit(operator(x, axis=axis, keepdims=keeps)), _shape_of_place(call))
+    found = call.emit(operator(_nan_foremost(call, operator, x, axis), axis=axis, keepdims=keeps))
+    # Where all are infinite, none passes the number that TVM begins with, whose place is -1.
+    found = call.emit(relax.op.maximum(found, relax.const(0, "int64")))
+    return call.reshaped(found, _shape_of_place(call))
+
+
+def _nan_foremost(call: Call, operator: Callable[..., Expr], x: Expr, axis: int) -> Expr:
+    """Return what has its extremum at the first NaN, for torch, where a row holds any; TVM's skips it."""
+    dtype = dtype_of(x)
+    unknown = call.emit(relax.op.isnan(x))
+    rows = call.emit(relax.op.max(call.cast(unknown, "int8"), axis=[axis], keepdims=True))
+    marks = call.cast(unknown, dtype)
+    if operator is relax.op.argmin:
+        marks = call.emit(relax.op.negative(marks))
+    return call.emit(relax.op.where(call.cast(rows, "bool"), marks, x))
 
 
 def _shape_of_place(call: Call) -> Sequence[int]:

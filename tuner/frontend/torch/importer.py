@@ -29,6 +29,7 @@ from tuner.frontend.converters.call import dtype_name
 from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
+from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.decomposition import has_converter
 from tuner.frontend.torch.source import layer_of, place_of
 from tuner.frontend.torch.torch_calls import emit_torch_call
@@ -53,6 +54,7 @@ _NUMPY_TYPES = (
     torch.float32,
     torch.float64,
     torch.float16,
+    torch.bfloat16,
     torch.int64,
     torch.int32,
     torch.int16,
@@ -60,7 +62,7 @@ _NUMPY_TYPES = (
     torch.uint8,
     torch.bool,
 )
-"""Types of tensors that NumPy has too."""
+"""Types of tensors that arrays have too."""
 
 
 def import_program(program: torch.export.ExportedProgram, name: str) -> Model:
@@ -173,7 +175,7 @@ class _Importer:
                 tensor = _tensor(self.program, spec)
                 variables.setdefault(name, _variable(name, tensor))
                 self.env[node] = variables[name]
-                self.values[name] = tensor.detach().cpu().numpy()
+                self.values[name] = as_array(tensor)
                 if spec.kind is InputKind.PARAMETER and tensor.requires_grad:
                     self.trained.add(name)
                 if _never_changes(spec, tensor):
@@ -383,9 +385,9 @@ def _constant(value: Any, builder: PathBuilder) -> Any:
     dtype = dtype_name(value.dtype)
     is_uniform = value.numel() > 1 and not any(value.stride())
     if is_uniform and value.numel() * value.element_size() > _MAX_UNIFORM_BYTES:
-        number = value.flatten()[:1].reshape(()).numpy()
+        number = as_array(value.flatten()[:1].reshape(()))
         return builder.emit(relax.op.full(list(value.shape), relax.const(number, dtype), dtype))
-    return relax.const(value.detach().contiguous().numpy(), dtype)
+    return relax.const(as_array(value.contiguous()), dtype)
 
 
 def _require_noted(node: torch.fx.Node, converted: Any) -> None:

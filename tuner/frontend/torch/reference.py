@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
+from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.frontend.torch.importer import translate_nodes
 from tuner.frontend.torch.source import place_of
 from tuner.frontend.torch.training import in_mode, observe_training
@@ -231,9 +232,7 @@ class TorchReference:
         leaves, structure = pytree.tree_flatten(self.examples)
         names = iter(self._input_names())
         given = [
-            torch.from_numpy(np.array(inputs[next(names)])).to(leaf.device)
-            if isinstance(leaf, torch.Tensor)
-            else leaf
+            as_tensor(inputs[next(names)]).to(leaf.device) if isinstance(leaf, torch.Tensor) else leaf
             for leaf in leaves
         ]
         return tuple(pytree.tree_unflatten(given, structure))
@@ -295,7 +294,7 @@ def _parameter_names(module: IRModule, num_inputs: int) -> list[str]:
 
 def _drawn(spec: InputSpec, example: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return values like an example's: normal numbers, or whole ones from its least to what makes sense."""
-    if np.issubdtype(np.dtype(spec.dtype), np.floating):
+    if "float" in spec.dtype:
         return rng.standard_normal(spec.shape).astype(spec.dtype)
     if spec.dtype == "bool":
         return rng.integers(2, size=spec.shape).astype(spec.dtype)
@@ -309,7 +308,7 @@ def _loss(outputs: Sequence[torch.Tensor], inputs: Mapping[str, np.ndarray]) -> 
     (output,) = outputs
     if not output.shape:
         return output
-    labels = torch.from_numpy(np.array(list(inputs.values())[-1])).to(output.device)
+    labels = as_tensor(list(inputs.values())[-1]).to(output.device)
     return cross_entropy(output.reshape(-1, output.shape[-1]), labels.reshape(-1))
 
 
@@ -318,7 +317,7 @@ def _tensors(results: Any) -> list[torch.Tensor]:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
+    return as_array(tensor)
 
 
 def _hash_array(digest: Any, array: np.ndarray) -> None:

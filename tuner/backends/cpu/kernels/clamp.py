@@ -35,11 +35,14 @@ class Bounds:
             )
 
     def emit(self, value: Vector, lanes: int) -> Vector:
-        """Return a vector of so many results within the bounds."""
+        """Return a vector of so many results within the bounds, NaN where the value is.
+
+        TVM compiles `max(a, b)` to `a > b ? a : b`, so that NaN passes where the bound stands first.
+        """
         if math.isfinite(self.lower):
-            value = script.max(value, script.Broadcast(script.float32(self.lower), lanes))
+            value = script.max(script.Broadcast(script.float32(self.lower), lanes), value)
         if math.isfinite(self.upper):
-            value = script.min(value, script.Broadcast(script.float32(self.upper), lanes))
+            value = script.min(script.Broadcast(script.float32(self.upper), lanes), value)
         return value
 
 

@@ -209,7 +209,7 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
 def _activated(value: Any, activation: Activation) -> Any:
     """Return the activation of a float32 expression, as Relax's operators define them."""
     if activation == "relu":
-        return script.max(value, script.float32(0))
+        return script.max(script.float32(0), value)  # NaN passes: see `clamp`
     if activation == "gelu":
         return value * script.float32(0.5) * (script.float32(1) + tirx.erf(value * script.float32(0.5**0.5)))
     if activation == "gelu_tanh":

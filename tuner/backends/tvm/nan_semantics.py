@@ -1,0 +1,105 @@
+"""Maxima and minima that pass NaN on, as torch's do, and begin at infinity.
+
+TVM compiles `max(a, b)` to `a > b ? a : b`, one instruction of x86 that gives `b` where either is NaN. So a
+bound that is a number stands first, at no cost; of two values, `a` is taken where it is NaN as well, at the
+cost of a comparison and a choice. An accumulator of TVM's begins at the least finite number, so that a
+maximum of negative infinities is that number; here it begins at negative infinity. Schedules recognise
+reductions by TVM's own form, so this comes after them. GPU kernels are left as they are: TVM recognises
+reductions across threads by that form while it builds them. Checked against torch in
+tests/tuner/backends/tvm/test_nan_semantics.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tuner.backends.tvm.vector_math import rounds_to_bfloat16
+from tuner.graph.relax_types import IRModule, PrimFunc
+
+_EXTREMA = (tirx.Max, tirx.Min)
+
+
+def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
+    """Return a CPU kernel whose floating-point maxima and minima give NaN where an operand is NaN."""
+    accumulators = _accumulators(kernel)
+
+    def initialised(store: Any) -> Any:
+        kind = next((kind for buffer, kind in accumulators if buffer.same_as(store.buffer)), None)
+        if kind is None or not _is_identity(store.value, kind):
+            return store
+        infinity = math.inf if kind is tirx.Min else -math.inf
+        return tirx.BufferStore(store.buffer, tirx.FloatImm(store.value.ty.dtype, infinity), store.indices)
+
+    if accumulators:
+        kernel = tvm_ffi.structural_map(kernel, (tirx.BufferStore, initialised))
+    replace = _passing_nan_unbound if rounds_to_bfloat16(kernel) else _passing_nan
+    for kind in _EXTREMA:
+        kernel = tvm_ffi.structural_map(kernel, (kind, replace))
+    return kernel
+
+
+def module_passing_nan(module: IRModule) -> IRModule:
+    """Return a module with all its kernels so."""
+    changed = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            changed.update_func(variable, pass_nan_on(function))
+    return changed
+
+
+def _accumulators(kernel: PrimFunc) -> list[tuple[Any, Any]]:
+    """Return buffers whose elements are replaced by their maximum or minimum with another value."""
+    found: list[tuple[Any, Any]] = []
+
+    def visit(store: Any) -> None:
+        if isinstance(store.value, _EXTREMA) and _is_float(store.value):
+            operands = (store.value.a, store.value.b)
+            if any(
+                isinstance(each, tvm.ir.TensorLoad) and each.source.same_as(store.buffer) for each in operands
+            ):
+                found.append((store.buffer, type(store.value)))
+
+    tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))
+    return found
+
+
+def _is_identity(value: Any, kind: Any) -> bool:
+    """Say whether a value is the finite number that TVM begins a maximum or minimum with."""
+    if not isinstance(value, tirx.FloatImm):
+        return False
+    least = tirx.min_value if kind is tirx.Max else tirx.max_value
+    return float(value.value) == float(least(str(value.ty.dtype)).value)
+
+
+def _passing_nan(extremum: Any) -> Any:
+    if not _is_float(extremum) or _is_number(extremum.a) or _is_number(extremum.b):
+        return _passing_nan_unbound(extremum)
+    one, other = tirx.Var("first", extremum.ty.dtype), tirx.Var("second", extremum.ty.dtype)
+    chosen = _passing_nan_unbound(type(extremum)(one, other))
+    return tirx.Let(one, extremum.a, tirx.Let(other, extremum.b, chosen))
+
+
+def _passing_nan_unbound(extremum: Any) -> Any:
+    """Return what passes NaN on, with its operands written out as often as they are needed."""
+    kind, one, other = type(extremum), extremum.a, extremum.b
+    if not _is_float(extremum) or _is_number(one):
+        return extremum
+    if _is_number(other):
+        return kind(other, one)
+    wins = one > other if kind is tirx.Max else one < other
+    # TVM's `isnan` knows nothing of bfloat16.
+    asked = one.astype("float32") if str(extremum.ty.dtype) == "bfloat16" else one
+    return tirx.Select(tirx.any(wins, tirx.isnan(asked)), one, other)
+
+
+def _is_float(expression: Any) -> bool:
+    return "float" in str(expression.ty.dtype)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, tirx.FloatImm | tirx.IntImm)

@@ -1,0 +1,27 @@
+"""Torch's tensors as NumPy's arrays and back; bfloat16 is `ml_dtypes`' type, which NumPy lacks.
+
+Checked in tests/tuner/frontend/torch/test_bfloat16.py.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor's values on the host; they share its memory where it lies there."""
+    host = tensor.detach().cpu()
+    if host.dtype is torch.bfloat16:
+        bits: np.ndarray = host.contiguous().view(torch.int16).numpy()
+        return bits.view(ml_dtypes.bfloat16)
+    found: np.ndarray = host.numpy()
+    return found
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a copy of an array as a tensor."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
