@@ -23,6 +23,7 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.constraint_model import ConstraintSearch
+from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_list_schedules, offer_rules, offer_serial
 from tessel.search.makespan.iterated_local_search import NearbySearch
@@ -136,13 +137,15 @@ def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
 def _improve(best: Incumbent, *, seed: int) -> None:
     """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
     repetends, prover = RepetendSearch.of(best), Prover.of(best)
-    model = ConstraintSearch.of(best, seed=seed)
+    exact, model = ExactSearch.of(best), ConstraintSearch.of(best, seed=seed)
     repetends.run()
+    exact.run()
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
     while not best.is_over and Phase.TABU_SEARCH not in best.params.left_out:
         nearby.search_round()
         repetends.run()
+        exact.run()
         prover.run()
         model.run()
 
