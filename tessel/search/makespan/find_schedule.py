@@ -1,8 +1,8 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
-        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, CP-SAT in
-          turn, until proven or the budget is used up → schedule
+        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, an exact
+          search and CP-SAT in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, and what comes next depends on the work done so far, never on
 the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt

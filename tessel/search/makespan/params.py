@@ -80,11 +80,12 @@ class MakespanParams:
         for name in ("num_elites", "max_kicks", "min_patience", "max_patience", "flip_patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, and the search needs one; give 1 or more")
-        if not self.first_repetend_work > 0 or not min(self.first_bound_work, self.first_exact_work) >= 0:
+        firsts = (self.first_bound_work, self.first_exact_work)
+        if not self.first_repetend_work > 0 or not all(work >= 0 for work in firsts):
             raise ValueError(
-                f"first_repetend_work is {self.first_repetend_work}, first_bound_work {self.first_bound_work}, "
-                f"first_exact_work {self.first_exact_work}, which is too little; give more than 0, and 0 "
-                "or more"
+                f"first_repetend_work is {self.first_repetend_work}, first_bound_work {firsts[0]} and "
+                f"first_exact_work {firsts[1]}, which is too little; give more than 0, and 0 or more for the "
+                "other two"
             )
         for name in ("bound_share", "bound_share_while_stuck", "exact_share"):
             if not 0 <= getattr(self, name) <= 1:

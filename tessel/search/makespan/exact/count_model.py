@@ -37,7 +37,7 @@ from tessel.search.model.precedence import (
 MAX_PENDING = 16
 """Entries of a queue that are remembered; micro-batches that are further ahead may start at once."""
 
-MAX_BLOCKS = 64
+MAX_BLOCKS = 32
 """Blocks of one micro-batch up to which the search is tried."""
 
 MAX_SUBSET_DEVICES = 6

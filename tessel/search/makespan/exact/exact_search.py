@@ -23,7 +23,7 @@ import numpy as np
 
 from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.search.makespan.exact.count_layers import Layer, empty_layer, expand, width_of
-from tessel.search.makespan.exact.count_model import CountModel, count_model
+from tessel.search.makespan.exact.count_model import MAX_BLOCKS, CountModel, count_model
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.option_flips import start_in_sequence
 from tessel.search.makespan.params import Phase
@@ -47,6 +47,9 @@ OPERATIONS_A_LOOK = 3
 OPERATIONS_AN_ATTEMPT = 2_000_000
 """Charged for the arrays of an attempt."""
 
+OPERATIONS_A_TRIPLE = 1_000
+"""Charged for each three blocks when it is seen which waits follow from others."""
+
 MAX_ALONE = 16
 """Devices up to which each is looked at alone first."""
 
@@ -63,77 +66,85 @@ class ExactSearch:
 
     Attributes:
         best: the incumbent that is to be improved or proven least.
-        model: the instance, or some of its devices, as counts; None where nothing is left to do.
-        waiting: devices still to do alone, each once, the next one last: their bounds are quick.
+        waiting: sets of devices that are not begun, the next one last: each device alone, then all.
+        model: all devices as counts, None before.
         states: limit on the states of a layer.
         too_much: the least makespan known to need more states, None at first.
         attempt: the one under way.
         used: operations used.
+        is_done: whether nothing is left to do.
     """
 
     best: Incumbent
-    model: CountModel | None
-    waiting: list[int]
+    waiting: list[tuple[int, ...]]
+    model: CountModel | None = None
     states: int = FIRST_STATES
     too_much: int | None = None
     attempt: _Attempt | None = None
     used: int = 0
+    is_done: bool = False
 
     @classmethod
     def of(cls, best: Incumbent) -> ExactSearch:
         """Return a search that has not begun; it is over where it cannot begin."""
-        is_left_out = Phase.EXACT in best.params.left_out or best.instance.num_tasks > MAX_TASKS
-        model = None if is_left_out else count_model(best.instance)
-        num_devices = best.instance.arrays.num_devices
-        return cls(best, model, list(range(num_devices)) if 1 < num_devices <= MAX_ALONE else [])
+        instance = best.instance
+        devices = range(instance.arrays.num_devices)
+        alone = [(device,) for device in devices if 1 < len(devices) <= MAX_ALONE]
+        is_left_out = Phase.EXACT in best.params.left_out or instance.num_tasks > MAX_TASKS
+        return cls(best, [tuple(devices), *alone], is_done=is_left_out)
 
     def run(self) -> None:
         """Go on as long as there is something to do and the share of the work is not used up."""
         best, budget, params = self.best, self.best.budget, self.best.params
-        while self.model is not None and not best.is_over:
+        while not self.is_done and not best.is_over:
             before = budget.operations
             if self.used >= params.first_exact_work * OPERATIONS_A_UNIT + params.exact_share * before:
                 return
-            self._advance(self.model)
+            self._advance()
             self.used += budget.operations - before
 
-    def _advance(self, model: CountModel) -> None:
+    def _advance(self) -> None:
         """Expand some states of the attempt under way, or begin the next one."""
-        best = self.best
-        if self.attempt is None or self.attempt.known > best.makespan:
-            best.budget.charge(OPERATIONS_AN_ATTEMPT)
-            self.attempt = self._next_attempt(model)
+        best, attempt = self.best, self.attempt
+        if attempt is None:
+            self.attempt = self._next_attempt()
             return
-        attempt = self.attempt
-        best.budget.charge(attempt.advance())
+        best.budget.charge(attempt.advance(best.makespan))
+        if not attempt.is_over:
+            return
+        self.attempt = None
         if attempt.is_too_large:
-            self.too_much = attempt.known if attempt.model is model else self.too_much
-            self.attempt = None
-        elif attempt.is_over:
-            self.attempt = None
-            if attempt.completion is not None and attempt.model is model:
-                start = _start_of(best.instance, model, attempt.sequence())
-                if start is not None:
-                    best.offer(start, "exact search", is_new=False)
-            best.lower_bound = max(best.lower_bound, min(attempt.least, best.makespan))
+            self.too_much = attempt.known if attempt.model is self.model else None
+            return
+        if attempt.completion is not None and attempt.model is self.model:
+            start = _start_of(best.instance, attempt.model, attempt.sequence())
+            if start is not None:
+                best.offer(start, "exact search", is_new=False)
+        best.lower_bound = max(best.lower_bound, min(attempt.least, best.makespan))
 
-    def _next_attempt(self, model: CountModel) -> _Attempt | None:
+    def _next_attempt(self) -> _Attempt | None:
         best = self.best
         if self.waiting:
-            alone = count_model(best.instance, [self.waiting.pop()])
-            return None if alone is None else _Attempt(alone, best.makespan, self.states)
+            devices = self.waiting.pop()
+            model = count_model(best.instance, devices)
+            num_blocks = MAX_BLOCKS if model is None else len(model.span)
+            best.budget.charge(OPERATIONS_AN_ATTEMPT + OPERATIONS_A_TRIPLE * num_blocks**3)
+            if not self.waiting:
+                self.model, self.is_done = model, model is None
+            return None if model is None else _Attempt(model, best.makespan, self.states)
+        assert self.model is not None  # otherwise all was done
+        best.budget.charge(OPERATIONS_AN_ATTEMPT)
         if self.too_much is not None:
             step = max(1, int(FINEST_STEP * best.lower_bound))
-            known = (best.lower_bound + min(self.too_much, best.makespan) + 1) // 2
-            if self.too_much <= best.makespan and known <= best.lower_bound + step:
-                self.too_much = None
-                self.states *= 4
-            else:
-                return _Attempt(model, known, self.states)
-        if self.states * (width_of(model) + len(model.span)) > MAX_NUMBERS:
-            self.model = None
-            return None
-        return _Attempt(model, best.makespan, self.states)
+            if self.too_much > best.makespan:
+                return _Attempt(self.model, best.makespan, self.states)
+            known = (best.lower_bound + self.too_much + 1) // 2
+            if known > best.lower_bound + step:
+                return _Attempt(self.model, known, self.states)
+            self.too_much = None
+            self.states *= 4
+        self.is_done = self.states * (width_of(self.model) + len(self.model.span)) > MAX_NUMBERS
+        return None if self.is_done else _Attempt(self.model, best.makespan, self.states)
 
 
 @dataclass(slots=True)
@@ -142,12 +153,11 @@ class _Attempt:
 
     Attributes:
         model: the instance.
-        known: the makespan to stay below.
+        known: the makespan to stay below at first.
         states: limit on the states of a layer.
         layer: the last complete layer.
         later: the one under way.
         place: states of `layer` that are expanded.
-        least: `known`, lowered where a complete schedule is found.
         history: by layer, parents and added blocks.
         completion: layer, state and block of the soonest complete schedule.
         is_too_large: a layer has too many states.
@@ -177,8 +187,9 @@ class _Attempt:
         """No schedule is shorter, once all is done."""
         return int(self._least[0])
 
-    def advance(self) -> int:
-        """Expand some states; return the operations to charge."""
+    def advance(self, makespan: int) -> int:
+        """Expand some states, below a makespan that may have become shorter; return operations to charge."""
+        self._least[0] = min(self.least, makespan)
         size = int(self.layer.size[0])
         end = min(self.place + STATES_AT_A_TIME, size)
         looks, completion = expand(self.model, self.layer, self.later, self.place, end, self._least)
@@ -188,7 +199,7 @@ class _Attempt:
             self.completion = (len(self.history), state, block)
         self.place = end
         if looks < 0:
-            self.is_too_large = True
+            self.is_too_large = self.is_over = True
         elif end == size:
             self._next_layer()
         return charged
