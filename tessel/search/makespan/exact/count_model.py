@@ -133,7 +133,7 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
     is_instant = bool(((arrays.span[blocks] == 0) & (arrays.memory[blocks] != 0)).any())
     if not blocks or len(blocks) > MAX_BLOCKS or is_instant:
         return None
-    distance = {block: least_distances_from(instance.precedence, block) for block in blocks}
+    distance = {block: _distances_if_run(instance, block) for block in blocks}
     groups = _groups_of(instance, blocks, distance)
     if groups is None:
         return None
@@ -247,6 +247,19 @@ class _Arc:
     def queue_key(self) -> int:
         """Which of the target's queues its starts arrive in: one for all that arrive in order."""
         return self.source if self.is_sorted else -1
+
+
+def _distances_if_run(instance: Instance, source: int) -> IntArray:
+    """Return, by block, the least steps from the start of `source` to its start where the source is run."""
+    precedence, choice = instance.precedence, int(instance.arrays.choice[source])
+    found = least_distances_from(precedence, source)
+    if choice < 0:
+        return found
+    others = (precedence.choice == choice) & (precedence.option != precedence.option[source])
+    taken = precedence._replace(choice=np.where(precedence.choice == choice, -1, precedence.choice))
+    sharper = least_distances_from(taken, source)
+    # A way through a block that is then not run proves nothing.
+    return found if bool((sharper[others] > UNREACHABLE).any()) else sharper
 
 
 def _groups_of(instance: Instance, blocks: Sequence[int], distance: Mapping[int, IntArray]) -> _Groups | None:

@@ -117,6 +117,8 @@ class ExactSearch:
             self.too_much = attempt.known if attempt.model is self.model else None
             return
         if attempt.completion is not None and attempt.model is self.model:
+            # Nothing shorter is left, and where this is no schedule, nothing tells which others are.
+            self.is_done = True
             start = _start_of(best.instance, attempt.model, attempt.sequence())
             if start is not None:
                 best.offer(start, "exact search", is_new=False)
