@@ -72,8 +72,8 @@ class MakespanParams:
     bound_share: float = 0.15
     bound_share_while_stuck: float = 0.3
     first_bound_work: float = 0.03
-    exact_share: float = 0.4
-    first_exact_work: float = 0.1
+    exact_share: float = 0.25
+    first_exact_work: float = 0.05
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
