@@ -14,6 +14,7 @@ BRIEF = {
     "makespan": ["--seconds", "2"],
     "first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
+    "small_schedules": ["--count", "13", "--seconds", "1", "--cpsat-seconds", "1"],
     "partition_search": ["--repeats", "1"],
     "architectures": ["gpt2", "bert-mask", "unet"],
     "converter_fuzz": ["add", "cumsum", "std", "--samples", "2", "--types", "float32,int64"],

@@ -101,6 +101,10 @@ VARIANTS = (
         makespan=_without(Phase.DECISION_DIAGRAMS),
     ),
     Variant(
+        Phase.EXACT, "makespan.exact.exact_search", "Held and Karp 1962; Klein and Scholl 1999",
+        makespan=_without(Phase.EXACT),
+    ),
+    Variant(
         Phase.CP_SAT,
         "makespan.constraint_model",
         "Perron and Furnon, OR-Tools",

@@ -1,7 +1,8 @@
 """A general CP-SAT model of a whole schedule: the rival that the makespan search is measured against.
 
 Interval variables on the devices, precedences, reservoirs for memory, and one order of micro-batches per
-block (they are alike); optional intervals where there are choices. Nothing here knows what a pipeline is.
+block (they are alike); optional intervals where there are choices, and there one order for one block, since
+micro-batches may then differ. Nothing here knows what a pipeline is.
 """
 
 from __future__ import annotations
@@ -61,9 +62,8 @@ def solve_makespan(
             not use up, instead of wall-clock seconds.
     """
     model = cp_model.CpModel()
-    horizon = micro_batches * sum(block.span for block in placement.blocks) + sum(
-        e.lag for e in placement.edges
-    )
+    steps = sum(block.span for block in placement.blocks) + sum(edge.lag for edge in placement.edges)
+    horizon = micro_batches * steps
     present = _presence(model, placement, micro_batches)
     starts: dict[tuple[int, int], cp_model.IntVar] = {}
     makespan = model.new_int_var(0, horizon, "makespan")
@@ -71,6 +71,9 @@ def solve_makespan(
     changes: list[list[tuple[cp_model.IntVar, int, cp_model.IntVar | int]]] = [
         [] for _ in range(placement.devices)
     ]
+    in_choice = {name for choice in placement.choices for option in choice.options for name in option}
+    fixed = (index for index, block in enumerate(placement.blocks) if block.name not in in_choice)
+    first_fixed = next(fixed, -1)
     for index, block in enumerate(placement.blocks):
         for m in range(micro_batches):
             start = model.new_int_var(0, horizon, f"{block.name}[{m}]")
@@ -88,7 +91,7 @@ def solve_makespan(
                 by_device[device].append(interval)
                 if block.memory:
                     changes[device].append((start, block.memory, 1 if is_run is None else is_run))
-            if m and is_run is None:
+            if m and is_run is None and (not placement.choices or index == first_fixed):
                 model.add(starts[index, m - 1] <= start)
     index_of = placement.index_by_name
     for edge in placement.edges:

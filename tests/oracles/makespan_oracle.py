@@ -12,9 +12,8 @@ def least_makespan_by_cpsat(
 ) -> int | None:
     """Return the least makespan of a placement without choices; None if the limits allow no schedule."""
     model = cp_model.CpModel()
-    horizon = micro_batches * sum(block.span for block in placement.blocks) + sum(
-        edge.lag for edge in placement.edges
-    )
+    steps = sum(block.span for block in placement.blocks) + sum(edge.lag for edge in placement.edges)
+    horizon = micro_batches * steps
     starts = {
         (block.name, m): model.new_int_var(0, horizon, f"{block.name}[{m}]")
         for block in placement.blocks
@@ -25,8 +24,8 @@ def least_makespan_by_cpsat(
         model.add(start + placement.block(name).span <= makespan)
     for edge in placement.edges:
         for m in range(micro_batches):
-            steps = placement.block(edge.source).span + edge.lag
-            model.add(starts[edge.target, m] >= starts[edge.source, m] + steps)
+            delay = placement.block(edge.source).span + edge.lag
+            model.add(starts[edge.target, m] >= starts[edge.source, m] + delay)
     for device in range(placement.devices):
         here = [
             (start, placement.block(name))

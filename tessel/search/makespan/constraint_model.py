@@ -31,7 +31,7 @@ from tessel.search.model.instance import Instance, IntArray
 from tessel.search.model.problem import UNLIMITED
 
 MAX_TASKS = 150
-"""Tasks up to which the model is tried: CP-SAT closes few larger ones in seconds."""
+"""Tasks that are run, with the longest options, up to which the model is tried: few larger ones close."""
 
 FIRST_WORK = 0.25
 """Units of work of the first round, and before it: the search itself proves most small problems in less."""
@@ -66,7 +66,7 @@ class ConstraintSearch:
         """Return a search that has not begun; it is over where it cannot begin."""
         is_possible = (
             Phase.CP_SAT not in best.params.left_out
-            and best.instance.num_tasks <= MAX_TASKS
+            and _num_tasks_run(best.instance) <= MAX_TASKS
             and _is_installed()
         )
         return cls(best, seed & 0x7FFFFFFF, FIRST_WORK, 0, not is_possible)
@@ -240,6 +240,14 @@ def _stopped_with(solver: Any, budget: SearchBudget) -> Iterator[None]:
     finally:
         is_done.set()
         watcher.join()
+
+
+def _num_tasks_run(instance: Instance) -> int:
+    """Return the tasks that are run at most."""
+    choices = instance.placement.choices
+    in_choices = sum(len(names) for choice in choices for names in choice.options)
+    longest = sum(max(map(len, choice.options)) for choice in choices)
+    return instance.micro_batches * (instance.num_blocks - in_choices + longest)
 
 
 def _is_installed() -> bool:

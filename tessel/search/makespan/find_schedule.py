@@ -1,8 +1,8 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
-        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, CP-SAT in
-          turn, until proven or the budget is used up → schedule
+        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, an exact
+          search and CP-SAT in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, and what comes next depends on the work done so far, never on
 the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt
@@ -23,6 +23,7 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.constraint_model import ConstraintSearch
+from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_list_schedules, offer_rules, offer_serial
 from tessel.search.makespan.iterated_local_search import NearbySearch
@@ -136,13 +137,15 @@ def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
 def _improve(best: Incumbent, *, seed: int) -> None:
     """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
     repetends, prover = RepetendSearch.of(best), Prover.of(best)
-    model = ConstraintSearch.of(best, seed=seed)
+    exact, model = ExactSearch.of(best), ConstraintSearch.of(best, seed=seed)
     repetends.run()
+    exact.run()
     prover.run()
     nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
     while not best.is_over and Phase.TABU_SEARCH not in best.params.left_out:
         nearby.search_round()
         repetends.run()
+        exact.run()
         prover.run()
         model.run()
 

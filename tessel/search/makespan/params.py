@@ -23,6 +23,7 @@ class Phase(StrEnum):
     KICKS = "random moves"
     OPTION_FLIPS = "option flips"
     DECISION_DIAGRAMS = "decision diagrams"
+    EXACT = "exact search"
     CP_SAT = "CP-SAT"
 
 
@@ -52,6 +53,8 @@ class MakespanParams:
         bound_share_while_stuck: part more of the work since the best schedule was found, 0 to 1: it may well
             be optimal.
         first_bound_work: units of work that the first bounds may take ahead of that, >= 0.
+        exact_share: part of the work that goes into the exact search of small problems, 0 to 1.
+        first_exact_work: units of work that it may take ahead of that, >= 0.
         left_out: phases that are not run: what each is worth is measured by leaving it out
             (`python -m benchmarks.search_ablation`).
     """
@@ -69,18 +72,22 @@ class MakespanParams:
     bound_share: float = 0.15
     bound_share_while_stuck: float = 0.3
     first_bound_work: float = 0.03
+    exact_share: float = 0.25
+    first_exact_work: float = 0.05
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("num_elites", "max_kicks", "min_patience", "max_patience", "flip_patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, and the search needs one; give 1 or more")
-        if not self.first_repetend_work > 0 or not self.first_bound_work >= 0:
+        firsts = (self.first_bound_work, self.first_exact_work)
+        if not self.first_repetend_work > 0 or not all(work >= 0 for work in firsts):
             raise ValueError(
-                f"first_repetend_work is {self.first_repetend_work} and first_bound_work "
-                f"{self.first_bound_work}, which is too little; give more than 0, and 0 or more"
+                f"first_repetend_work is {self.first_repetend_work}, first_bound_work {firsts[0]} and "
+                f"first_exact_work {firsts[1]}, which is too little; give more than 0, and 0 or more for the "
+                "other two"
             )
-        for name in ("bound_share", "bound_share_while_stuck"):
+        for name in ("bound_share", "bound_share_while_stuck", "exact_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, which is no share; give 0 to 1")
         if not 0 < self.repetend_share <= 1:

@@ -31,6 +31,8 @@ from tessel.validation import check_schedule
         ({"flips_in_16": 17}, "flips_in_16 is 17"),
         ({"bound_share": 1.5}, "bound_share is 1.5"),
         ({"first_bound_work": float("nan")}, "first_bound_work nan"),
+        ({"first_exact_work": float("nan")}, "first_exact_work nan"),
+        ({"exact_share": -0.1}, "exact_share is -0.1"),
         ({"first_repetend_work": 0.0}, "first_repetend_work is 0.0"),
     ],
 )
@@ -80,6 +82,7 @@ def test_the_fewest_of_everything_still_gives_a_valid_schedule() -> None:
     params = MakespanParams(
         num_elites=1, rhythms=(), repetend_copies=(), max_kicks=1, min_patience=1, max_patience=1,
         flip_patience=1, flips_in_16=16, bound_share=0.0, bound_share_while_stuck=0.0, first_bound_work=0.0,
+        exact_share=0.0, first_exact_work=0.0,
         left_out=frozenset(Phase),
     )  # fmt: skip
     placement = zbv(3, split_backward=True)
