@@ -21,7 +21,6 @@ import numpy as np
 from benchmarks.gpu_networks import COLUMNS, NetworkRun, network_runs
 from cost_model.errors import CostModelError
 from cost_model.gpu.devices import find_gpu
-from cost_model.gpu.features import memory_us
 from cost_model.gpu.kernel_model import GpuKernelModel, GpuPrediction, GpuQuery
 from cost_model.gpu.kernels import Family, GpuKernel, kernel_of
 from cost_model.gpu.training import GpuSample, train_gpu_model
@@ -117,7 +116,7 @@ def _predicted(
     device, sums, whole = find_gpu(run.device), dict.fromkeys(COLUMNS, 0.0), 0.0
     for operator in run.operators:
         us = sum(
-            memory_us(call.copied_bytes, device)
+            call.copied_bytes / device.bandwidth_gb_s / _MS
             if call.kernel is None
             else prices[call.kernel, run.device].latency_us
             for call in operator.calls

@@ -67,6 +67,7 @@ class _Training:
     labels: Array
     bounds: Array
     devices: np.ndarray
+    extents: np.ndarray
     seed: int
     num_threads: int
 
@@ -163,6 +164,7 @@ def _train_family(
         labels=np.log(work / bounds),
         bounds=bounds,
         devices=names,
+        extents=np.unique([query.kernel.extents for query in queries], axis=0, return_inverse=True)[1],
         seed=seed,
         num_threads=num_threads,
     )
@@ -188,16 +190,16 @@ def _medians(samples: Sequence[GpuSample]) -> tuple[list[GpuQuery], Array]:
 def _widths(training: _Training, coverage: float) -> tuple[float, float, float]:
     """Return half-widths on known and unknown devices, and the widening out of range."""
     rng = np.random.default_rng(training.seed)
-    known = float(
-        np.quantile(training.held_out_errors(rng.random(len(training.labels)) < _HELD_OUT_SHARE), coverage)
-    )
+    # A new kernel is new on every device: all measurements of its extents are held out together.
+    is_held_out = rng.random(training.extents.max() + 1) < _HELD_OUT_SHARE
+    known = float(np.quantile(training.held_out_errors(is_held_out[training.extents]), coverage))
     by_device = [
-        training.held_out_errors(training.devices == name)
+        float(np.quantile(training.held_out_errors(training.devices == name), coverage))
         for name in np.unique(training.devices)
         if not (training.devices == name).all()
     ]
-    # A new device is one more group: the level counts it as one that scored infinitely high.
-    unknown = max(known, float(np.quantile(np.concatenate(by_device), coverage))) if by_device else 2 * known
+    # A device is one draw, however many kernels of it were measured.
+    unknown = max(known, float(np.median(by_device))) if by_device else 2 * known
     largest = training.bounds >= np.quantile(training.bounds, 1 - _HELD_OUT_SHARE)
     if largest.all():
         return known, unknown, _LEAST_WIDENING
