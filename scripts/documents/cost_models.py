@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from cost_model.evaluation import SplitFigures
+from cost_model.gpu.devices import GpuDevice
+from cost_model.gpu.kernel_model import GpuManifest
+from cost_model.gpu.kernels import Family
 from cost_model.kernel_model import Manifest
 from cost_model.stage_model import StageFigures, StageManifest
 
@@ -65,3 +68,34 @@ class StagesPredicted(msgspec.Struct, frozen=True, kw_only=True):
 
     workload: str
     predictions: tuple[PrintedStagePrediction, ...]
+
+
+class GpuTrained(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model train --gpu` made."""
+
+    model: str
+    manifest: GpuManifest
+
+
+class GpuPredicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model predict --gpu DEVICE` says of a workload.
+
+    Attributes:
+        workload: its fingerprint.
+        device: what is known of the GPU.
+        family: what kind of kernel it is.
+        predicted_us: the latency predicted.
+        interval_us: ends of its 90 % interval.
+        is_known_device: whether kernels of that device were trained on.
+        doublings_out_of_range: how many doublings the kernel is beyond those trained on; 0 within.
+        measured_us: median latency measured on that model of GPU; null where there is none.
+    """
+
+    workload: str
+    device: GpuDevice
+    family: Family
+    predicted_us: float
+    interval_us: tuple[float, float]
+    is_known_device: bool
+    doublings_out_of_range: float
+    measured_us: float | None

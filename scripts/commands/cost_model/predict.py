@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scripts.commands.cost_model.gpu_kernels import predict_gpu
 from scripts.commands.cost_model.samples import (
     DEFAULT_MODEL,
     load_kernel_samples,
@@ -25,6 +26,10 @@ def predict(
     fingerprint: Annotated[str, typer.Argument(help="Fingerprint of a workload in the records.")],
     model: Annotated[Path, typer.Option(help="Folder of the model.")] = DEFAULT_MODEL,
     records: RecordsOption = DEFAULT_RECORDS,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="A GPU to predict for, here or not, such as 'NVIDIA H200'."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict the latency of a workload on each backend, or of a stage, next to what was measured.
@@ -33,6 +38,9 @@ def predict(
     """
     from cost_model import Query, load_kernel_model
 
+    if gpu is not None:
+        predict_gpu(fingerprint, gpu, model, records, json=json)
+        return
     stages = _stages_named(records, fingerprint)
     if stages:
         _predict_stages(stages, model, json=json)

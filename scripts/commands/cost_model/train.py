@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scripts.commands.cost_model.gpu_kernels import train_gpu
 from scripts.commands.cost_model.samples import (
     DEFAULT_MODEL,
     SeedOption,
@@ -26,6 +27,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Train on kernels measured on GPUs, to predict those of any GPU.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Train on every usable record, and save the models of kernels and of stages with their manifests.
@@ -36,6 +40,9 @@ def train(
     from cost_model.stage_model import MANIFEST
 
     check_writable_folder(out)
+    if gpu:
+        train_gpu(records, out, seed, threads, json=json)
+        return
     dataset = load_kernel_samples(records)
     with console.progress_bar(f"training on {len(dataset.samples)} samples"):
         model = train_kernel_model(dataset, seed=seed, num_threads=threads)

@@ -61,9 +61,13 @@ def export(
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON Lines file, or MetaSchedule's work directory.")
+        Path,
+        typer.Argument(metavar="FILE", help="JSON Lines file, MetaSchedule's work directory, or a folder."),
     ],
     records: UrlOption = DEFAULT_RECORDS,
+    neusight: Annotated[
+        bool, typer.Option("--neusight", help="The folder is NeuSight's repository of GPU measurements.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Add the records of a file; it is validated completely first, and existing records are unchanged.
@@ -74,8 +78,9 @@ def import_(
     from records.database.merging import import_items
     from records.files.exchange import read_records
     from records.files.metaschedule import read_database
+    from records.files.neusight import read_neusight
 
-    read = read_database if path.is_dir() else read_records
+    read = read_neusight if neusight else read_database if path.is_dir() else read_records
     # A file with a bad line is refused before the first is kept.
     total = sum(1 for _ in console.track(read(path), "checking records"))
     with open_store(records) as store:

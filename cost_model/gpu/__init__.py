@@ -1,0 +1,1 @@
+"""Latencies of kernels on GPUs, also on those that are not here, from measurements of others."""

@@ -1,0 +1,124 @@
+"""What data sheets say of GPUs: multiprocessors, clock, memory bandwidth, second-level cache.
+
+A prediction for a device that is not here needs no more than this. Clocks are boost clocks; devices with a
+low power limit (L4, T4, P4) do not hold them under load, which no data sheet says. Checked in
+tests/cost_model/gpu/test_devices.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import msgspec
+
+from cost_model.errors import CostModelError
+
+
+class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model of GPU.
+
+    Attributes:
+        name: as its vendor writes it, without the vendor.
+        compute_capability: of CUDA.
+        num_multiprocessors: streaming multiprocessors that are enabled.
+        lanes: float32 lanes of each, two operations a cycle each.
+        clock_mhz: boost clock.
+        bandwidth_gb_s: of the device's memory, 10⁹ bytes a second.
+        l2_mib: second-level cache.
+        memory_gib: of the device.
+    """
+
+    name: str
+    compute_capability: str
+    num_multiprocessors: int
+    lanes: int
+    clock_mhz: int
+    bandwidth_gb_s: float
+    l2_mib: float
+    memory_gib: float
+
+    @property
+    def peak_gflops(self) -> float:
+        """Float32 operations without tensor cores, 10⁹ a second."""
+        return 2 * self.num_multiprocessors * self.lanes * self.clock_mhz / 1000
+
+    @property
+    def l2_bandwidth_gb_s(self) -> float:
+        """What the second-level cache delivers: 64 bytes a cycle to each multiprocessor."""
+        return 64 * self.num_multiprocessors * self.clock_mhz / 1000
+
+
+def _device(
+    name: str, capability: str, multiprocessors: tuple[int, int, int], memory: tuple[float, float, float]
+) -> GpuDevice:
+    count, lanes, clock_mhz = multiprocessors
+    bandwidth_gb_s, l2_mib, memory_gib = memory
+    return GpuDevice(
+        name=name,
+        compute_capability=capability,
+        num_multiprocessors=count,
+        lanes=lanes,
+        clock_mhz=clock_mhz,
+        bandwidth_gb_s=bandwidth_gb_s,
+        l2_mib=l2_mib,
+        memory_gib=memory_gib,
+    )
+
+
+GPU_DEVICES = (
+    _device("P4", "6.1", (20, 128, 1114), (192, 2, 8)),
+    _device("P100 PCIe", "6.0", (56, 64, 1329), (732, 4, 16)),
+    _device("V100 SXM", "7.0", (80, 64, 1530), (900, 6, 32)),
+    _device("V100 PCIe", "7.0", (80, 64, 1380), (900, 6, 32)),
+    _device("T4", "7.5", (40, 64, 1590), (320, 4, 16)),
+    _device("A100 SXM 80GB", "8.0", (108, 64, 1410), (2039, 40, 80)),
+    _device("A100 SXM 40GB", "8.0", (108, 64, 1410), (1555, 40, 40)),
+    _device("A100 PCIe 80GB", "8.0", (108, 64, 1410), (1935, 40, 80)),
+    _device("A100 PCIe 40GB", "8.0", (108, 64, 1410), (1555, 40, 40)),
+    _device("A10", "8.6", (72, 128, 1695), (600, 6, 24)),
+    _device("L4", "8.9", (58, 128, 2040), (300, 48, 24)),
+    _device("L40S", "8.9", (142, 128, 2520), (864, 96, 48)),
+    _device("4090", "8.9", (128, 128, 2520), (1008, 72, 24)),
+    _device("H100 SXM", "9.0", (132, 128, 1980), (3352, 50, 80)),
+    _device("H100 PCIe", "9.0", (114, 128, 1755), (2039, 50, 80)),
+    _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141)),
+    _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180)),
+)
+"""Devices that a latency can be predicted for; of several variants the first is what a plain name stands for.
+
+Source: NVIDIA's data sheets and architecture white papers.
+"""
+
+_FORMS = {"sxm2": "sxm", "sxm3": "sxm", "sxm4": "sxm", "sxm5": "sxm", "hbm3": "sxm"}
+"""Words of drivers for the form that data sheets call SXM; H100s with HBM3 have it."""
+
+
+def find_gpu(name: str) -> GpuDevice:
+    """Return the device that a driver, TVM's tag or a person names so, such as `nvidia/nvidia-h100`.
+
+    Raises:
+        CostModelError: none that is known fits the name.
+    """
+    said = _words(name)
+    for device in GPU_DEVICES:
+        model, *variant = device.name.lower().split()
+        if model in said and all(_agree(said, word) for word in variant):
+            return device
+    names = [device.name for device in GPU_DEVICES]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names
+    raise CostModelError(
+        f"no data sheet of a GPU named {name[:80]!r} is known; name one of {', '.join(near)}"
+    )
+
+
+def _agree(said: frozenset[str], word: str) -> bool:
+    """Whether a name says the variant's word, or nothing of its kind."""
+    if word.endswith("gb"):
+        return word in said or not any(other[:-2].isdigit() and other.endswith("gb") for other in said)
+    return word in said or not said & {"pcie", "sxm"}
+
+
+def _words(name: str) -> frozenset[str]:
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return frozenset(_FORMS.get(word, word) for word in words)

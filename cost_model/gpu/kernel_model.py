@@ -1,0 +1,192 @@
+"""Latencies of kernels on GPUs, with intervals that are wider on devices that were never measured.
+
+latency = overhead of a call + bound · exp(forest). The overhead is the host's, and measured for each family:
+on an unknown device it is the least of all known ones, since hosts get faster. Checked in
+tests/cost_model/gpu/test_kernel_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.errors import CostModelError
+from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
+from cost_model.gpu.devices import GpuDevice
+from cost_model.gpu.features import FEATURES_VERSION, bound_us, feature_matrix, feature_names
+from cost_model.gpu.kernels import Family, GpuKernel
+
+MANIFEST = "gpu_kernels.json"
+SCHEMA_VERSION = 1
+
+LEAST_BOUND_US = 1.0
+"""Added to the bound, so that the smallest kernels' corrections stay within reason."""
+
+Array = npt.NDArray[np.float64]
+
+
+class GpuQuery(NamedTuple):
+    """A kernel on a device."""
+
+    kernel: GpuKernel
+    device: GpuDevice
+
+
+class GpuPrediction(msgspec.Struct, frozen=True):
+    """A predicted latency.
+
+    Attributes:
+        latency_us: microseconds of one execution, the call included.
+        low_us, high_us: interval meant to hold the truth with the model's coverage.
+        is_known_device: whether the device was trained on.
+        out_of_range: how many doublings the kernel is larger or smaller than those trained on; 0 within.
+    """
+
+    latency_us: float
+    low_us: float
+    high_us: float
+    is_known_device: bool
+    out_of_range: float
+
+
+class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of a family beside its forest.
+
+    Attributes:
+        overheads_us: microseconds of a call by device.
+        bounds_us: least and largest bound trained on.
+        known_width: half the width of an interval on a known device, a logarithm.
+        unknown_width: the same on a device that is not among them.
+        widening: what half a width grows by with each doubling out of range.
+        num_samples: kernels trained on.
+    """
+
+    overheads_us: dict[str, float]
+    bounds_us: tuple[float, float]
+    known_width: float
+    unknown_width: float
+    widening: float
+    num_samples: int
+
+    def __post_init__(self) -> None:
+        low, high = self.bounds_us
+        widths = (self.known_width, self.unknown_width, self.widening)
+        if not self.overheads_us or not 0 < low <= high or not all(0 <= width < 100 for width in widths):
+            raise ValueError("a family's calibration is out of range")
+
+    def overhead_us(self, device: GpuDevice) -> float:
+        """Return microseconds of a call."""
+        return self.overheads_us.get(device.name, min(self.overheads_us.values()))
+
+    def doublings(self, bounds: Array) -> Array:
+        """Return how far bounds in microseconds are outside of those trained on."""
+        low, high = np.log2(self.bounds_us)
+        position = np.log2(bounds)
+        outside: Array = np.maximum(0, np.maximum(low - position, position - high))
+        return outside
+
+
+class GpuManifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a saved model says of itself; see `ModelManifest`."""
+
+    families: dict[Family, FamilyCalibration]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class GpuKernelModel:
+    """A forest for each family.
+
+    Attributes:
+        forests: `xgboost.Booster` by family.
+        manifest: what they rest on.
+    """
+
+    forests: Mapping[Family, Any]
+    manifest: GpuManifest
+
+    def predict(self, queries: Sequence[GpuQuery]) -> tuple[GpuPrediction, ...]:
+        """Return a prediction for each query.
+
+        Raises:
+            CostModelError: a kernel is of a family that the model was not trained on.
+        """
+        found: list[GpuPrediction | None] = [None] * len(queries)
+        for family in {query.kernel.family for query in queries}:
+            if family not in self.forests:
+                raise CostModelError(
+                    f"the model was not trained on {family} kernels; train it on records that hold some"
+                )
+            chosen = [index for index, query in enumerate(queries) if query.kernel.family == family]
+            predictions = self._predict_family(family, [queries[index] for index in chosen])
+            for index, prediction in zip(chosen, predictions, strict=True):
+                found[index] = prediction
+        return tuple(prediction for prediction in found if prediction is not None)
+
+    def _predict_family(self, family: Family, queries: Sequence[GpuQuery]) -> list[GpuPrediction]:
+        calibration = self.manifest.families[family]
+        bounds = bounds_of(queries)
+        overheads = np.array([calibration.overhead_us(query.device) for query in queries])
+        features = feature_matrix([query.kernel for query in queries], [query.device for query in queries])
+        corrections = self.forests[family].inplace_predict(features).astype(np.float64)
+        latencies = overheads + bounds * np.exp(corrections)
+        outside = calibration.doublings(bounds)
+        known = np.array([query.device.name in calibration.overheads_us for query in queries])
+        widths = np.where(known, calibration.known_width, calibration.unknown_width)
+        factors = np.exp(widths + outside * calibration.widening)
+        return [
+            GpuPrediction(
+                float(latency), float(latency / factor), float(latency * factor), bool(is_known), float(far)
+            )
+            for latency, factor, is_known, far in zip(latencies, factors, known, outside, strict=True)
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write the model; see `save_model`."""
+        forests = {_file_name(family): forest for family, forest in self.forests.items()}
+        save_model(folder, MANIFEST, self.manifest, forests)
+
+
+def load_gpu_model(folder: Path) -> GpuKernelModel:
+    """Read what `GpuKernelModel.save` wrote.
+
+    Raises:
+        CostModelFileError: the folder holds no such model, or one that was changed.
+    """
+    manifest = load_manifest(
+        folder,
+        MANIFEST,
+        GpuManifest,
+        schema_version=SCHEMA_VERSION,
+        features=(FEATURES_VERSION, all_feature_names()),
+    )
+    forests = {
+        family: load_booster(
+            folder,
+            _file_name(family),
+            num_features=len(feature_names(family)),
+            digests=manifest.digests,
+        )
+        for family in manifest.families
+    }
+    return GpuKernelModel(forests, manifest)
+
+
+def bounds_of(queries: Sequence[GpuQuery]) -> Array:
+    """Return what the forests' answers are factors of: microseconds, one for each query."""
+    return np.array([bound_us(query.kernel, query.device) + LEAST_BOUND_US for query in queries])
+
+
+def all_feature_names() -> tuple[str, ...]:
+    """Return the names of all families' columns, by which a saved model is known to fit."""
+    return tuple(f"{family}: {name}" for family in Family for name in feature_names(family))
+
+
+def _file_name(family: Family) -> str:
+    return family.replace(" ", "_")

@@ -1,0 +1,102 @@
+"""A workload seen as one of the five kernels that fill transformers: what it computes on which extents.
+
+Checked in tests/cost_model/gpu/test_kernels.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import NamedTuple
+
+from cost_model.errors import CostModelError
+from records import Operator, Tensor, Workload
+
+
+class Family(enum.StrEnum):
+    """Kernels that share a forest; their latencies depend on different extents."""
+
+    BATCHED_PRODUCT = "batched product"
+    LINEAR = "linear"
+    ELEMENTWISE = "elementwise"
+    LAYER_NORM = "layer norm"
+    SOFTMAX = "softmax"
+
+
+class GpuKernel(NamedTuple):
+    """One kernel.
+
+    Attributes:
+        family: its forest.
+        extents: (batch, rows, inner, columns) of a product; (1, rows, 1, length of a row) of the others.
+        num_bytes: bytes that it reads and writes at least.
+        flops: operations; an element of what is no product counts as one.
+        is_costly: whether an element takes many instructions (powers, hyperbolic functions, error functions).
+    """
+
+    family: Family
+    extents: tuple[int, int, int, int]
+    num_bytes: int
+    flops: int
+    is_costly: bool = False
+
+
+_COSTLY = frozenset(("power", "tanh", "nn.gelu", "nn.gelu_tanh", "erf", "exp", "log", "divide", "sigmoid"))
+_ROWS = {"nn.layer_norm": Family.LAYER_NORM, "nn.softmax": Family.SOFTMAX}
+_OPERATIONS_BY_FAMILY = {Family.ELEMENTWISE: 1, Family.LAYER_NORM: 6, Family.SOFTMAX: 5}
+_FREE = frozenset(("permute_dims", "reshape", "expand_dims", "broadcast_to"))
+"""Operators that a kernel takes as another way to read its operands."""
+
+
+def kernel_of(workload: Workload) -> GpuKernel:
+    """Return the kernel that the workload is.
+
+    Raises:
+        CostModelError: it is none of the families: no operator, several anchors, or one that none has.
+    """
+    values = workload.values
+    operators = [operator for operator in workload.operators if operator.name not in _FREE]
+    anchors = [operator for operator in operators if operator.kind >= 4 or operator.name in _ROWS]
+    if not operators or len(anchors) > 1:
+        raise CostModelError(_refusal(workload))
+    if any(tensor.num_elements == 0 for tensor in values):
+        raise CostModelError("a kernel with no element to compute has no latency to predict; leave it out")
+    num_bytes = workload.input_bytes + workload.constant_bytes + workload.output_bytes
+    anchor = anchors[0] if anchors else None
+    if anchor is not None and anchor.name == "matmul":
+        return _product(workload, anchor, values, num_bytes)
+    if anchor is not None and anchor.name not in _ROWS:
+        raise CostModelError(_refusal(workload))
+    family = Family.ELEMENTWISE if anchor is None else _ROWS[anchor.name]
+    largest = max((values[number].shape for number in workload.results), key=math.prod)
+    columns = largest[-1] if largest else 1
+    elements = math.prod(largest)
+    return GpuKernel(
+        family,
+        (1, max(1, elements // max(1, columns)), 1, columns),
+        num_bytes,
+        elements * _OPERATIONS_BY_FAMILY[family],
+        any(operator.name in _COSTLY for operator in operators),
+    )
+
+
+def _product(workload: Workload, product: Operator, values: tuple[Tensor, ...], num_bytes: int) -> GpuKernel:
+    left, right = (values[number].shape for number in product.inputs)
+    out = product.outputs[0].shape
+    rows, inner, columns = left[-2] if len(left) > 1 else 1, left[-1], out[-1]
+    batch = math.prod(out) // max(1, rows * columns)
+    if math.prod(right) == inner * columns:  # one matrix for the whole batch: its rows are one product's
+        return GpuKernel(
+            Family.LINEAR, (1, batch * rows, inner, columns), num_bytes, 2 * batch * rows * inner * columns
+        )
+    return GpuKernel(
+        Family.BATCHED_PRODUCT, (batch, rows, inner, columns), num_bytes, 2 * batch * rows * inner * columns
+    )
+
+
+def _refusal(workload: Workload) -> str:
+    names = ", ".join(operator.name for operator in workload.operators[:5]) or "none"
+    return (
+        f"kernels of the operators {names} are not among those that GPUs were measured on "
+        f"({', '.join(Family)}); measure it on the device"
+    )

@@ -1,0 +1,210 @@
+"""Train a model of GPU kernels, and learn its intervals from devices and sizes that are held out.
+
+Checked in tests/cost_model/gpu/test_kernel_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cost_model.errors import CostModelError
+from cost_model.forests.boosting import num_idle_cores, train_forest
+from cost_model.forests.model_files import provenance_of
+from cost_model.gpu.devices import find_gpu
+from cost_model.gpu.features import FEATURES_VERSION, feature_matrix
+from cost_model.gpu.kernel_model import (
+    Array,
+    FamilyCalibration,
+    GpuKernelModel,
+    GpuManifest,
+    GpuQuery,
+    all_feature_names,
+    bounds_of,
+)
+from cost_model.gpu.kernels import Family, kernel_of
+from records import Record, Status
+
+MIN_SAMPLES = 50
+
+_PARAMETERS = {
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.5,
+    "eta": 0.08,
+    "max_depth": 8,
+    "min_child_weight": 5.0,
+    "subsample": 0.8,
+    "colsample_bytree": 0.6,
+    "lambda": 1.0,
+    "tree_method": "hist",
+}
+_ROUNDS = 400
+_QUICK_ROUNDS, _QUICK_ETA, _QUICK_SAMPLES = 100, 0.2, 12_000
+"""For forests whose errors only calibrate widths."""
+
+_OVERHEAD_QUANTILE = 0.01
+_OVERHEAD_SHARE = 0.9
+"""The fastest calls still do some work."""
+_LEAST_WORK_SHARE = 0.02
+_HELD_OUT_SHARE = 0.1
+_LEAST_WIDENING = 0.1
+
+
+class GpuSample(NamedTuple):
+    """A measured kernel: the query, its median latency in microseconds, and the record's id."""
+
+    query: GpuQuery
+    latency_us: float
+    record_id: int
+
+
+@dataclass(frozen=True)
+class _Training:
+    features: np.ndarray
+    labels: Array
+    bounds: Array
+    devices: np.ndarray
+    extents: np.ndarray
+    seed: int
+    num_threads: int
+
+    def forest(self, chosen: np.ndarray, *, quick: bool) -> Any:  # xgboost.Booster
+        if quick and chosen.sum() > _QUICK_SAMPLES:
+            rng = np.random.default_rng(self.seed)
+            some = rng.choice(np.flatnonzero(chosen), _QUICK_SAMPLES, replace=False)
+            chosen = np.zeros_like(chosen)
+            chosen[some] = True
+        parameters = {**_PARAMETERS, "eta": _QUICK_ETA} if quick else _PARAMETERS
+        return train_forest(
+            parameters,
+            _QUICK_ROUNDS if quick else _ROUNDS,
+            self.features[chosen],
+            self.labels[chosen],
+            seed=self.seed,
+            num_threads=self.num_threads,
+        )
+
+    def held_out_errors(self, held_out: np.ndarray) -> Array:
+        """Return absolute errors, logarithms, of a forest that did not see the chosen samples."""
+        forest = self.forest(~held_out, quick=True)
+        found: Array = np.abs(forest.inplace_predict(self.features[held_out]) - self.labels[held_out])
+        return found
+
+
+def load_gpu_samples(found: Iterable[Record]) -> tuple[GpuSample, ...]:
+    """Return the kernels measured on GPUs that the model can learn from; others are passed over."""
+    samples = []
+    for record in found:
+        measurement = record.measurement
+        if measurement.environment.device_kind != "cuda" or measurement.status is not Status.OK:
+            continue
+        try:
+            query = GpuQuery(kernel_of(record.workload), find_gpu(measurement.environment.device_model))
+        except CostModelError:
+            continue
+        samples.append(GpuSample(query, measurement.latency_us, record.record_id))
+    return tuple(samples)
+
+
+def train_gpu_model(
+    samples: Sequence[GpuSample], *, seed: int = 0, coverage: float = 0.9, num_threads: int | None = None
+) -> GpuKernelModel:
+    """Return a model of the families with `MIN_SAMPLES` samples; equal input gives equal models.
+
+    Args:
+        samples: measured kernels; of one kernel on one device the median counts.
+        seed: seed of trees and folds.
+        coverage: share of intervals meant to hold the truth.
+        num_threads: threads of the training; one for each idle core if None.
+
+    Raises:
+        CostModelError: no family has enough samples.
+    """
+    num_threads = num_threads or num_idle_cores()
+    forests, families = {}, {}
+    for family in Family:
+        of_family = [sample for sample in samples if sample.query.kernel.family == family]
+        if len(of_family) < MIN_SAMPLES:
+            continue
+        forests[family], families[family] = _train_family(of_family, seed, coverage, num_threads)
+    if not forests:
+        raise CostModelError(
+            f"the records hold {len(samples)} kernels measured on GPUs, a family needs {MIN_SAMPLES}; import "
+            "measurements with `tessel records import`"
+        )
+    manifest = GpuManifest(
+        features_version=FEATURES_VERSION,
+        feature_names=all_feature_names(),
+        coverage=coverage,
+        num_samples=sum(family.num_samples for family in families.values()),
+        seed=seed,
+        families=families,
+        **provenance_of(sample.record_id for sample in samples),
+    )
+    return GpuKernelModel(forests, manifest)
+
+
+def _train_family(
+    samples: Sequence[GpuSample], seed: int, coverage: float, num_threads: int
+) -> tuple[Any, FamilyCalibration]:
+    queries, latencies = _medians(samples)
+    names = np.array([query.device.name for query in queries])
+    overheads = {
+        str(name): _OVERHEAD_SHARE * float(np.quantile(latencies[names == name], _OVERHEAD_QUANTILE))
+        for name in np.unique(names)
+    }
+    bounds = bounds_of(queries)
+    work = latencies - np.array([overheads[name] for name in names])
+    work = np.maximum(work, _LEAST_WORK_SHARE * latencies)
+    training = _Training(
+        features=feature_matrix([query.kernel for query in queries], [query.device for query in queries]),
+        labels=np.log(work / bounds),
+        bounds=bounds,
+        devices=names,
+        extents=np.unique([query.kernel.extents for query in queries], axis=0, return_inverse=True)[1],
+        seed=seed,
+        num_threads=num_threads,
+    )
+    known_width, unknown_width, widening = _widths(training, coverage)
+    calibration = FamilyCalibration(
+        overheads_us=overheads,
+        bounds_us=(float(bounds.min()), float(bounds.max())),
+        known_width=known_width,
+        unknown_width=unknown_width,
+        widening=widening,
+        num_samples=len(queries),
+    )
+    return training.forest(np.ones(len(queries), dtype=bool), quick=False), calibration
+
+
+def _medians(samples: Sequence[GpuSample]) -> tuple[list[GpuQuery], Array]:
+    by_query: dict[GpuQuery, list[float]] = {}
+    for sample in samples:
+        by_query.setdefault(sample.query, []).append(sample.latency_us)
+    return list(by_query), np.array([float(np.median(values)) for values in by_query.values()])
+
+
+def _widths(training: _Training, coverage: float) -> tuple[float, float, float]:
+    """Return half-widths on known and unknown devices, and the widening out of range."""
+    rng = np.random.default_rng(training.seed)
+    # A new kernel is new on every device: all measurements of its extents are held out together.
+    is_held_out = rng.random(training.extents.max() + 1) < _HELD_OUT_SHARE
+    known = float(np.quantile(training.held_out_errors(is_held_out[training.extents]), coverage))
+    by_device = [
+        float(np.quantile(training.held_out_errors(training.devices == name), coverage))
+        for name in np.unique(training.devices)
+        if not (training.devices == name).all()
+    ]
+    # A device is one draw, however many kernels of it were measured.
+    unknown = max(known, float(np.median(by_device))) if by_device else 2 * known
+    largest = training.bounds >= np.quantile(training.bounds, 1 - _HELD_OUT_SHARE)
+    if largest.all():
+        return known, unknown, _LEAST_WIDENING
+    distance = np.log2(training.bounds[largest] / training.bounds[~largest].max())
+    far = distance > distance.mean()
+    excess = np.maximum(training.held_out_errors(largest) - known, 0)
+    widening = float(np.quantile((excess / np.maximum(distance, 1e-3))[far], coverage)) if far.any() else 0.0
+    return known, unknown, max(widening, _LEAST_WIDENING)

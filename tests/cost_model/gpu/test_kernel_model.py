@@ -1,0 +1,96 @@
+"""The model of GPU kernels, on a sample of NeuSight's measurements: five devices to learn, two to predict.
+
+`python -m benchmarks.gpu_cost_model` does the same on all of them.
+"""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from benchmarks.gpu_cost_model import read_samples
+from cost_model.errors import CostModelError, CostModelFileError
+from cost_model.gpu.devices import find_gpu
+from cost_model.gpu.features import bound_us, feature_matrix, feature_names, memory_us
+from cost_model.gpu.kernel_model import MANIFEST, GpuKernelModel, GpuQuery, load_gpu_model
+from cost_model.gpu.kernels import Family, kernel_of
+from cost_model.gpu.training import GpuSample, train_gpu_model
+from records.files.neusight import kernel_workload
+
+TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
+UNSEEN = ("H100 SXM", "L4")
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[GpuSample]:
+    return list(read_samples(TABLES))
+
+
+@pytest.fixture(scope="module")
+def model(samples: list[GpuSample]) -> GpuKernelModel:
+    return train_gpu_model([s for s in samples if s.query.device.name not in UNSEEN], num_threads=1)
+
+
+def test_unseen_devices_are_predicted_better_than_by_their_bound(samples, model) -> None:
+    unseen = [sample for sample in samples if sample.query.device.name in UNSEEN]
+    truth = np.array([sample.latency_us for sample in unseen])
+    predictions = model.predict([sample.query for sample in unseen])
+    errors = np.abs(np.log([each.latency_us for each in predictions] / truth))
+    of_bound = np.abs(np.log([bound_us(*sample.query) for sample in unseen] / truth))
+    assert np.median(errors) < 0.6 * np.median(of_bound)
+    covered = [each.low_us <= us <= each.high_us for each, us in zip(predictions, truth, strict=True)]
+    assert np.mean(covered) > 0.8
+
+
+def test_intervals_widen_on_unknown_devices_and_out_of_range(model) -> None:
+    def ratio(device: str, extents: tuple[int, ...]) -> float:
+        query = GpuQuery(kernel_of(kernel_workload("bmm", extents)), find_gpu(device))
+        (each,) = model.predict([query])
+        assert each.low_us < each.latency_us < each.high_us
+        assert each.is_known_device == (device == "T4")
+        return each.high_us / each.low_us
+
+    usual, huge = (64, 512, 512, 64), (4096, 4096, 4096, 4096)
+    assert ratio("T4", usual) <= ratio("H200", usual)
+    assert 1.5 * ratio("T4", usual) < ratio("T4", huge)
+
+
+def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, model, tmp_path: Path) -> None:
+    queries = [sample.query for sample in samples[::20]]
+    model.save(tmp_path)
+    assert load_gpu_model(tmp_path).predict(queries) == model.predict(queries)
+    manifest = msgspec.json.decode((tmp_path / MANIFEST).read_bytes())
+    manifest["families"]["linear"]["bounds_us"] = [2.0, 1.0]
+    (tmp_path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    with pytest.raises(CostModelFileError, match="not a cost model's manifest"):
+        load_gpu_model(tmp_path)
+    forest = tmp_path / "linear.json"
+    model.save(tmp_path)
+    forest.write_bytes(forest.read_bytes().replace(b"1", b"2", 5))
+    with pytest.raises(CostModelFileError, match="not the forest that its manifest names"):
+        load_gpu_model(tmp_path)
+
+
+def test_equal_samples_give_equal_models_and_few_give_none(samples) -> None:
+    some = [sample for sample in samples if sample.query.kernel.family is Family.SOFTMAX]
+    first, second = (train_gpu_model(some, num_threads=1) for _ in range(2))
+    assert first.manifest == second.manifest
+    queries = [sample.query for sample in some[:20]]
+    assert first.predict(queries) == second.predict(queries)
+    with pytest.raises(CostModelError, match="was not trained on linear kernels"):
+        first.predict([GpuQuery(kernel_of(kernel_workload("linear", (1, 8, 8, 8))), find_gpu("T4"))])
+    with pytest.raises(CostModelError, match="a family needs 50"):
+        train_gpu_model(some[:10])
+
+
+def test_features_are_ratios_and_bounds_know_the_cache() -> None:
+    kernel, device = kernel_of(kernel_workload("bmm", (8, 128, 64, 128))), find_gpu("A100")
+    row = dict(zip(feature_names(kernel.family), feature_matrix([kernel], [device])[0], strict=True))
+    # 8 tiles of 128 x 128 on 108 multiprocessors: one wave, of which 8 of 108 places are used.
+    assert row["log_waves_128x128"] == pytest.approx(np.log2(8 / 108), rel=1e-5)
+    assert row["last_wave_128x128"] == pytest.approx(8 / 108, rel=1e-5)
+    assert row["padding_256x128"] == pytest.approx(0.5)
+    inside, outside = device.l2_mib * 2**18, device.l2_mib * 2**22
+    assert memory_us(inside, device) == pytest.approx(inside / device.l2_bandwidth_gb_s / 1e3)
+    assert memory_us(outside, device) == pytest.approx(outside * 7 / 8 / device.bandwidth_gb_s / 1e3)
