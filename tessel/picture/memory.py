@@ -80,7 +80,7 @@ def _draw_curves(schedule: Schedule, axes: Axes, scale: float, unit: float, unit
 
 def _draw_limits(axes: Axes, limits: Sequence[int], peak: int, unit: float, unit_name: str) -> None:
     if min(limits) > _FAR * peak:
-        text = f"least limit {min(limits) / unit:.4g} {unit_name}, above the picture"
+        text = f"least limit {_plain(min(limits) / unit)} {unit_name}, above the picture"
         axes.text(1.0, 1.0, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
     elif len(set(limits)) == 1:
         axes.axhline(limits[0] / unit, color="black", linewidth=1.0, linestyle="--", label="limit")
@@ -123,3 +123,8 @@ def _most_held(curve: MemoryCurve, edges: npt.NDArray[np.float64]) -> npt.NDArra
     pairs = np.stack([first, last], axis=1).ravel()
     # A sentinel, because the end of a slice must be a position too.
     return np.maximum.reduceat(np.append(curve.units, 0).astype(np.float64), pairs)[::2]
+
+
+def _plain(value: float) -> str:
+    """Return a figure with four digits or all before the point, never as a power of ten."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
