@@ -24,6 +24,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "saved-plan": ("tessel.planning.saved_plan:SavedPlan",),
         "record": ("records.files.exchange:_Line",),
         "cost-model": ("cost_model.kernel_model:Manifest",),
+        "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
         "language-model": ("tuner.language.model_files:Manifest",),
     }
@@ -58,9 +59,13 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "records merge": (f"{_OWN}.stored:Merged",),
         "records prune": ("records.database.pruning:PruneSummary",),
         "records collect": (f"{_OWN}.tuning:CollectionDone",),
-        "cost-model train": (f"{_OWN}.cost_models:Trained",),
+        "cost-model train": (f"{_OWN}.cost_models:Trained", f"{_OWN}.cost_models:GpuTrained"),
         "cost-model evaluate": (f"{_OWN}.cost_models:Evaluated",),
-        "cost-model predict": (f"{_OWN}.cost_models:Predicted", f"{_OWN}.cost_models:StagesPredicted"),
+        "cost-model predict": (
+            f"{_OWN}.cost_models:Predicted",
+            f"{_OWN}.cost_models:StagesPredicted",
+            f"{_OWN}.cost_models:GpuPredicted",
+        ),
         "language train": (f"{_OWN}.language_models:Trained",),
         "language generate": (f"{_OWN}.language_models:Generated",),
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
