@@ -38,7 +38,7 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
         raise ValueError("only operators of ATen can stay calls of torch")
     name = target.__name__
     callable_operator(name)
-    noted = node.meta.get("val")
+    noted: Any = node.meta.get("val")
     is_tuple = isinstance(noted, list | tuple)
     wanted = _wanted(node) if is_tuple else (0,)
     results = [_held(noted[index] if is_tuple else noted) for index in wanted]
