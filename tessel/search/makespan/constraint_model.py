@@ -34,7 +34,10 @@ MAX_TASKS = 150
 """Tasks that are run, with the longest options, up to which the model is tried: few larger ones close."""
 
 FIRST_WORK = 0.25
-"""Units of work of the first round, and before it: the search itself proves most small problems in less."""
+"""Units of work of the first round."""
+
+AHEAD_WORK = 0.5
+"""Units of work done elsewhere before the first round: the search proves most small problems in less."""
 
 OPERATIONS_A_ROUND = 20_000_000
 """Charged for the model of a round."""
@@ -75,7 +78,8 @@ class ConstraintSearch:
         """Run a round when as much work has been done elsewhere."""
         best = self.best
         elsewhere = best.budget.operations - self.used
-        if self.is_done or best.is_over or elsewhere < self.used + self.work * OPERATIONS_A_UNIT:
+        least = max(self.work, AHEAD_WORK)
+        if self.is_done or best.is_over or elsewhere < self.used + least * OPERATIONS_A_UNIT:
             return
         before = best.budget.operations
         with stopped_clock():  # loading the solver counts as little as loading machine code

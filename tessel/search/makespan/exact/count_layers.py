@@ -117,7 +117,7 @@ def expand(
             if is_complete:
                 if moved[1] < least[0]:
                     least[0] = moved[1]
-                    completion = state * num_blocks + block
+                    completion = np.int64(state * num_blocks + block)
                 continue
             clamp(model, total, moved)
             bound = least_end(model, count, total, left, moved, soonest, heads)
@@ -126,9 +126,9 @@ def expand(
             moved[1] = bound
             found = keep(later, count, moved, state, block)
             if found < 0:
-                return -looks - 1, completion
+                return -int(looks) - 1, int(completion)
             looks += found * width
-    return looks, completion
+    return int(looks), int(completion)
 
 
 @compiled_leaf
@@ -290,7 +290,7 @@ def least_end(
                 work += moved[2 + device]
         for group in range(num_groups):
             work += left[group] * model.subset_work[subset, group]
-        bound = max(bound, -(-work // size))
+        bound = max(bound, int(-(-work // size)))
     return int(bound)
 
 
