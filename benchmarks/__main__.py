@@ -12,6 +12,7 @@ BRIEF = {
     "determinism": ["--runs", "3", "--loads", "0", "4"],
     "period": ["--repeats", "3", "--cpsat-seconds", "2"],
     "makespan": ["--seconds", "2"],
+    "time_limits": ["--limits", "0.5", "--cases", "0", "2"],
     "first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
     "small_schedules": ["--count", "13", "--seconds", "1", "--cpsat-seconds", "1"],

@@ -300,6 +300,27 @@ def _check_edges(placement: Placement, stages: tuple[Stage, ...]) -> None:
                 f"edge {edge.source} -> {edge.target} carries neither a result to the next stage "
                 "nor a gradient to the one before"
             )
+        if stage_of[source] == stage_of[target] and _comes_later(placement, source, target):
+            raise NotAPipelineError(
+                f"edge {edge.source} -> {edge.target} goes against the order of a stage: forward, "
+                "recomputation, backward or its input half, weight half"
+            )
+
+
+_PLACE_IN_STAGE = {
+    BlockKind.FORWARD: 0,
+    BlockKind.RECOMPUTE: 1,
+    BlockKind.BACKWARD: 2,
+    BlockKind.BACKWARD_INPUT: 2,
+    BlockKind.BACKWARD_WEIGHT: 3,
+}
+"""In which order rules run the blocks of a stage."""
+
+
+def _comes_later(placement: Placement, source: int, target: int) -> bool:
+    """Whether rules run one block of a stage after another one."""
+    kinds = (placement.blocks[source].kind, placement.blocks[target].kind)
+    return _PLACE_IN_STAGE[kinds[0]] > _PLACE_IN_STAGE[kinds[1]]
 
 
 def _levels(stages: tuple[Stage, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -74,3 +74,15 @@ def test_waits_that_no_pipeline_has_are_refused() -> None:
     )
     with pytest.raises(NotAPipelineError, match="edge b0 -> f1 carries neither"):
         read_pipeline(odd)
+
+
+def test_a_weight_half_before_its_input_half_is_no_stage() -> None:
+    """Rules run the input half first, and would deadlock."""
+    blocks = tuple(
+        Block(name=kind.value, kind=kind, devices=(0,))
+        for kind in (BlockKind.FORWARD, BlockKind.BACKWARD_WEIGHT, BlockKind.BACKWARD_INPUT)
+    )
+    names = [block.name for block in blocks]
+    edges = (Edge(names[0], names[1]), Edge(names[0], names[2]), Edge(names[1], names[2]))
+    with pytest.raises(NotAPipelineError, match="goes against the order of a stage"):
+        read_pipeline(Placement(devices=1, blocks=blocks, edges=edges))
