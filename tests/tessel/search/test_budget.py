@@ -129,7 +129,7 @@ def test_a_part_spends_what_the_whole_has() -> None:
     assert whole.part(0.5).operations_left == 3 * OPERATIONS_A_UNIT
     part.interrupt()
     assert whole.is_over
-    assert whole.part(1.0).stopped_by == "size"
+    assert whole.part(1.0).stopped_by == "interrupt"
 
 
 def test_parts_of_time_are_parts_of_the_time_left() -> None:
