@@ -43,7 +43,7 @@ from tessel.planning.sweep import climb, cut_operations, initial_cuts
 from tessel.planning.training_step import estimate_step, step_of_figures
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
-from tessel.search.budget import LONGEST_S, SearchBudget
+from tessel.search.budget import LONGEST_S, SearchBudget, StoppedBy
 
 logger = logging.getLogger(__name__)
 
@@ -162,9 +162,14 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         explanation=explain(planned, lower_bound_us, alternatives, search.baselines),
         changes=search.changes,
         counts=_counts(search),
-        stopped_by=search.budget.stopped_by,
+        stopped_by=_stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,
     )
+
+
+def _stopped_by(budget: SearchBudget) -> StoppedBy:
+    """Return what ended the search: an interrupt, though some part of the work was used up before it."""
+    return "interrupt" if budget.is_interrupted and not budget.is_proven else budget.stopped_by
 
 
 def _nearest_to_fitting(search: PlanSearch) -> PlanResult:
@@ -212,7 +217,7 @@ def _nearest_to_fitting(search: PlanSearch) -> PlanResult:
         explanation=(f"{_why_nothing_fits(search)[:1].upper()}{_why_nothing_fits(search)[1:]}.",),
         changes=(),
         counts=_counts(search),
-        stopped_by=search.budget.stopped_by,
+        stopped_by=_stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,
     )
 

@@ -15,7 +15,7 @@ import msgspec
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.plan import load_plan
-from tessel.profiles.figures import decode_json, make_cost, refusal
+from tessel.profiles.figures import MAX_HALVES_RATIO, decode_json, make_cost, refusal
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
 from tuner.plan import Figure, StagePlan, TiedParameter
@@ -153,16 +153,36 @@ def _profile(
         stages = sorted({member.stage for member in group})
         if len(stages) > 1 and not any(stage in ties for stage in stages):
             ties |= dict.fromkeys(stages, group[0].name)
-    costs = [_cost(each, path, stage) for stage, each in zip(names, figures, strict=True)]
+    believed = [_believed(each) for each in figures]
+    notes = tuple(
+        f"{stage}: its joint backward was measured as {each['backward_us'] or 0:.0f} us, far more than its "
+        "halves, which are taken in its place; measure again on an idle machine"
+        for stage, each, taken in zip(names, figures, believed, strict=True)
+        if taken is not each
+    )
+    costs = [_cost(each, path, stage) for stage, each in zip(names, believed, strict=True)]
     try:
         return Profile(
             name=name_of_path(name),
             device=name_of_path(device),
             layers=tuple(Layer(stage, ties.get(index, "")) for index, stage in enumerate(names)),
             tables=(CostTable(micro_batch=micro_batch, tensor_parallel=1, costs=tuple(costs)),),
+            notes=notes,
         )
     except ScheduleError as error:
         raise refusal(path, "", error, "make it again") from error
+
+
+def _believed(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """Return the figures, without a joint backward that only another load of the machine explains.
+
+    Units are known here, and the halves one after the other do all that the joint backward does.
+    """
+    joint, halves = figures["backward_us"], (figures["backward_input_us"], figures["backward_weight_us"])
+    together = sum(half or 0.0 for half in halves)
+    if joint is None or halves == (None, None) or joint <= MAX_HALVES_RATIO * together:
+        return figures
+    return {**figures, "backward_us": together}
 
 
 def _cost(figures: Mapping[str, float | None], path: object, stage: str) -> LayerCost:

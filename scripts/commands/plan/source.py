@@ -48,4 +48,9 @@ def _measure(source: str, options: PlanCommandOptions) -> Profile:
     with tuning_options.open_session(options) as session:
         found = measure_stages(model, session, cuts=tuple(names[:-1]))
         device = session.measurer.environment(session.backends[0].name).device_model
-    return profile_of_stages(found.stages, found.tied, name=source, device=device, micro_batch=options.batch)
+    profile = profile_of_stages(
+        found.stages, found.tied, name=source, device=device, micro_batch=options.batch
+    )
+    for note in profile.notes:
+        console.print_note(note)
+    return profile

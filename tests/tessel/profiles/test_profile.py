@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tessel.errors import ScheduleError
+from tessel.profiles.load import load_profile
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 
 
@@ -68,3 +72,24 @@ def test_a_repeated_block_stands_for_more_or_fewer() -> None:
         assert all(abs(each - 3.0) <= 0.11 for each in forwards[1:-1])
     with pytest.raises(ScheduleError, match="not one repeated block"):
         profile_of([1.0, 3.0, 4.0, 5.0]).with_num_layers(6)
+
+
+def test_a_joint_backward_that_a_busy_machine_measured_is_taken_as_its_halves(tmp_path: Path) -> None:
+    stage = {
+        "name": "stage0",
+        "forward_us": 400.0,
+        "backward_us": 80_000.0,
+        "backward_input_us": 450.0,
+        "backward_weight_us": 400.0,
+        "weight_bytes": 1,
+        "saved_bytes": 1,
+        "saved_for_weight_bytes": 1,
+        "boundary_bytes": 1,
+    }
+    calm = {**stage, "name": "stage1", "backward_us": 900.0}
+    path = tmp_path / "stages.json"
+    path.write_text(json.dumps({"stages": [stage, calm], "tied": []}))
+    profile = load_profile(path, micro_batch=1)
+    assert [cost.backward_us for cost in profile.tables[0].costs] == [850.0, 900.0]
+    (note,) = profile.notes
+    assert note.startswith("stage0: its joint backward was measured as 80000 us")
