@@ -18,6 +18,9 @@ from tessel.profiles.profile import LayerCost
 
 MIB = 2**20
 
+MAX_FIGURE = 1e18
+"""Largest figure of a table in any unit: an exabyte, thirty years in nanoseconds. Sums of such stay finite."""
+
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
@@ -63,8 +66,8 @@ def read_number(value: object, path: object, place: str) -> float:
         value = float(text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refusal(path, place, f"{value!r} is no number", "write a plain number such as 0.35")
-    if not 0 <= value < float("inf"):
-        raise refusal(path, place, f"{value} is no time or size", "give a finite number of at least 0")
+    if not 0 <= value <= MAX_FIGURE:
+        raise refusal(path, place, f"{value} is no time or size", f"give a number from 0 to {MAX_FIGURE:g}")
     return float(value)
 
 

@@ -162,6 +162,7 @@ def change(row: int, old: str, new: str) -> str:
         (change(1, "0.3", "nan"), "row 2, forward_ms", "'nan' is no number"),
         (change(1, "0.3", "inf"), "row 2, forward_ms", "'inf' is no number"),
         (change(1, "0.3", "1e400"), "row 2, forward_ms", "no time or size"),
+        (change(1, "600", "1e308"), "row 2, weights_mib", "no time or size"),
         (change(1, "0.3", "0.3 ms"), "row 2, forward_ms", "'0.3 ms' is no number"),
         (change(1, "0.3", "1_0"), "row 2, forward_ms", "'1_0' is no number"),
         (change(1, "0.3", '"0,3"'), "row 2, forward_ms", "decimal comma"),
