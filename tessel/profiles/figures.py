@@ -19,7 +19,7 @@ from tessel.profiles.profile import LayerCost
 MIB = 2**20
 
 MAX_FIGURE = 1e18
-"""Largest figure of a table in any unit: an exabyte, thirty years in nanoseconds. Sums of such stay finite."""
+"""Largest figure of a table in any unit: an exabyte, thirty years in nanoseconds."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -37,7 +37,7 @@ def refusal(path: object, place: str, problem: object, remedy: str) -> DocumentE
         problem: what was found, and why it is wrong.
         remedy: what to do.
     """
-    where = f"{shown(path)}, {place}" if place else shown(path)
+    where = f"{shown(path)}, {shown(place)}" if place else shown(path)
     return DocumentError(f"{where}: {shown(problem)}; {remedy}")
 
 

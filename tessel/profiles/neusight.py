@@ -45,8 +45,8 @@ COLUMNS = (
 TIE = "embedding"
 
 _NAME = re.compile(r"(?P<model>.+)-(?P<mode>train|inf)-\d+-(?P<batch>\d+)(?P<variant>-.+)?")
-_BLOCK = re.compile(r"([\w.]+\.(?:h|layer|layers|block|blocks)\.\d+)")
-_CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
+_BLOCK = re.compile(r"(?<![\w.])([\w.]+\.(?:h|layer|layers|block|blocks)\.\d+)")
+_CLASS = re.compile(r"<class '([\w.]+)'>")
 _BYTES_BY_TYPE = {"torch.float32": 4, "torch.float16": 2, "torch.bfloat16": 2, "torch.float64": 8}
 
 
@@ -89,7 +89,9 @@ def read(path: Path, text: bytes) -> Reading:
         )
     rows = _rows(table, text if path == table else read_document(table))
     groups = _groups(rows, table)
-    vocabulary = max((row.output[-1] for row in groups[2] if row.module == "Linear"), default=0)
+    vocabulary = max(
+        (row.output[-1] for row in groups[2] if row.module == "Linear" and row.output), default=0
+    )
     costs = [_cost(group, vocabulary, table) for group in groups]
     notes = (
         "weights and saved activations are derived from the shapes of operators",
@@ -151,7 +153,7 @@ def _row(row: Mapping[str, str | None], path: Path, place: str) -> _Row:
         op=values["op"],
         target=values["target"],
         block=block[1] if block else "",
-        module=modules[-1] if modules and values["op"] == "call_module" else "",
+        module=modules[-1].rpartition(".")[2] if modules and values["op"] == "call_module" else "",
         forward_us=times[0],
         backward_us=times[1],
         accumulation_us=times[2],

@@ -27,9 +27,8 @@ from tessel.profiles.figures import make_cost, read_number, refusal
 from tessel.profiles.profile import MAX_LAYERS, CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
 
-_FIGURE = re.compile(r"(\w+)=(\[[^\]]*\]|[^,]*)(?:, |$)")
-
 _NEEDED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_FIGURES = {name: re.compile(rf"(?<!\w){name}=(\[[^\]]*\]|[^,]*)(?:, |$)") for name in _NEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,12 @@ def read(path: Path, text: bytes) -> Reading:
 
 def _figures(text: str, path: Path, place: str) -> dict[str, float]:
     """Return the figures of a node; a list of sizes counts as their sum."""
-    found = dict(_FIGURE.findall(text))
     figures = {}
-    for name in _NEEDED:
-        if name not in found:
+    for name, pattern in _FIGURES.items():
+        found = pattern.search(text)
+        if found is None:
             raise refusal(path, place, f"{name} is missing", "write it as the profiler does")
-        values = found[name].strip("[]").split(";")
+        values = found[1].strip("[]").split(";")
         figures[name] = sum(read_number(value, path, f"{place}, {name}") for value in values)
     return figures
 

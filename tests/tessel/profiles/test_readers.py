@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -391,3 +392,26 @@ def test_neusight_is_given_by_either_file(tmp_path: Path) -> None:
     path.rename(inference)
     with pytest.raises(DocumentError, match="not of one network in training"):
         load_profile(inference)
+
+
+def test_what_fuzzing_found_is_read_or_refused_in_time_and_in_a_line(tmp_path: Path) -> None:
+    """Patterns that took a minute for a long word, an operator without extents, a key as long as the file."""
+    (label,) = (EXTRACTS / "neusight").rglob("*-train-*.csv")
+    table = label.read_text()
+    changed = tmp_path / label.name
+    for word in ("x" * 10**5, "<class '" + "x" * 10**5, "x.h." * 25_000):
+        changed.write_text(table.replace("nn_module_stack", word))
+        started = time.process_time()
+        with contextlib.suppress(DocumentError):
+            load_profile(changed)
+        assert time.process_time() - started < 2
+    changed.write_text(re.sub(r'"\((\d+, )+\d+\)",torch', '"()",torch', table))
+    assert changed.read_text() != table
+    with contextlib.suppress(DocumentError):
+        load_profile(changed)
+    (tmp_path / "GPT" / "A100").mkdir(parents=True)
+    profile = tmp_path / "GPT" / "A100" / "profile.json"
+    profile.write_text(json.dumps({"1": {"x" * 10**5: {"0": [1e-3, 1e-3, 1e-3]}}}))
+    with pytest.raises(DocumentError) as caught:
+        load_profile(profile)
+    assert len(str(caught.value)) < 1000
