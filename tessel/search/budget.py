@@ -190,7 +190,10 @@ class SearchBudget:
     @property
     def stopped_by(self) -> StoppedBy:
         """What ended the search."""
-        return "proven" if self.is_proven else self._cut_by or self._part_cut_by or "size"
+        if self.is_proven:
+            return "proven"
+        interrupt: StoppedBy | None = "interrupt" if self.is_interrupted else None
+        return self._cut_by or interrupt or self._part_cut_by or "size"
 
     def interrupt(self) -> None:
         """Have the search end as soon as it can, and return the best answer so far."""

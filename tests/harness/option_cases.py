@@ -255,7 +255,8 @@ CHEAP: dict[str, Case] = {
     ),
     "records import": Case(
         bases=("{folder}/exported.jsonl --records {folder}/out/new.db",),
-        samples={"--records": "{folder}/out/another.db", "--json": ""},
+        samples={"--records": "{folder}/out/another.db", "--neusight": "", "--json": ""},
+        spies={"records.files.neusight.read_neusight": ()},
     ),
     "records merge": Case(
         bases=("{folder}/other.db --records {folder}/out/new.db",),
@@ -289,9 +290,11 @@ CHEAP: dict[str, Case] = {
             "--out": "{folder}/out/model",
             "--seed": "4",
             "--threads": "2",
+            "--gpu": "",
             "--json": "",
         },
         spies={
+            "scripts.commands.cost_model.train.train_gpu": None,
             "scripts.commands.cost_model.train.load_kernel_samples": SimpleNamespace(samples=()),
             "cost_model.train_kernel_model": SimpleNamespace(save=lambda out: None, manifest=Manifest()),
             "scripts.commands.cost_model.train._train_stages": (None, "too few"),
@@ -315,8 +318,14 @@ CHEAP: dict[str, Case] = {
     ),
     "cost-model predict": Case(
         bases=("abc",),
-        samples={"--model": "{folder}/model", "--records": "{folder}/other.db", "--json": ""},
+        samples={
+            "--model": "{folder}/model",
+            "--records": "{folder}/other.db",
+            "--gpu": "H200",
+            "--json": "",
+        },
         spies={
+            "scripts.commands.cost_model.predict.predict_gpu": None,
             "scripts.commands.cost_model.predict._stages_named": ["stage"],
             "scripts.commands.cost_model.predict._predict_stages": None,
         },

@@ -40,7 +40,8 @@ draw {folder}/schedule.json --out {folder}/picture.svg --compare
 draw {folder}/schedule.json --out {folder}/page.html
 draw {folder}/schedule.json --out {folder}/trace.json
 draw {folder}/schedule.json --out {folder}/report.md
-plan examples/profiles/eight_layers.csv --devices 2 --global-batch 4 --work 0.01 --save {folder}/plan.json
+plan examples/profiles/eight_layers.csv --devices 2 --global-batch 4 --work 0.01 \
+--placement vshape --joint-backward --save {folder}/plan.json
 export {folder}/plan.json --to torch --out {folder}/torch.csv
 export {folder}/plan.json --to torchtitan --out {folder}/stages.toml
 export {folder}/plan.json --to megatron

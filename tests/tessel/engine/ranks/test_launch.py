@@ -50,7 +50,10 @@ def failing_job(mishap: str, *, provider: str = "pipeline_programs:provide") -> 
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """Return a function that lists the ranks that are alive; jobs stand in a folder of this test's own."""
+    """Return a function that lists the ranks that are alive; jobs stand in a folder of this test's own.
+
+    A process that was killed may be listed for a moment: those that are gone within seconds do not count.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -67,7 +70,13 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
                     found.append(int(folder.name))
         return found
 
-    return alive
+    def surviving() -> list[int]:
+        deadline = time.monotonic() + 5
+        while (found := alive()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    return surviving
 
 
 @pytest.mark.parametrize(
