@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cost_model.errors import CostModelError
@@ -41,8 +42,17 @@ class GpuKernel(NamedTuple):
     is_costly: bool = False
 
 
-_COSTLY = frozenset(("power", "tanh", "nn.gelu", "nn.gelu_tanh", "erf", "exp", "log", "divide", "sigmoid"))
-_ROWS = {"nn.layer_norm": Family.LAYER_NORM, "nn.softmax": Family.SOFTMAX}
+COSTLY = frozenset(("power", "tanh", "nn.gelu", "nn.gelu_tanh", "erf", "exp", "log", "divide", "sigmoid"))
+"""Operators of many instructions an element."""
+
+ROW_OPERATORS = {
+    "nn.layer_norm": Family.LAYER_NORM,
+    "nn.rms_norm": Family.LAYER_NORM,
+    "nn.softmax": Family.SOFTMAX,
+    "nn.log_softmax": Family.SOFTMAX,
+}
+"""Operators that a library runs row by row, and the family that their latencies are like."""
+
 _OPERATIONS_BY_FAMILY = {Family.ELEMENTWISE: 1, Family.LAYER_NORM: 6, Family.SOFTMAX: 5}
 _FREE = frozenset(("permute_dims", "reshape", "expand_dims", "broadcast_to"))
 """Operators that a kernel takes as another way to read its operands."""
@@ -56,18 +66,18 @@ def kernel_of(workload: Workload) -> GpuKernel:
     """
     values = workload.values
     operators = [operator for operator in workload.operators if operator.name not in _FREE]
-    anchors = [operator for operator in operators if operator.kind >= 4 or operator.name in _ROWS]
+    anchors = [operator for operator in operators if operator.kind >= 4 or operator.name in ROW_OPERATORS]
     if not operators or len(anchors) > 1:
-        raise CostModelError(_refusal(workload))
+        raise refusal(workload.operators)
     if any(tensor.num_elements == 0 for tensor in values):
         raise CostModelError("a kernel with no element to compute has no latency to predict; leave it out")
     num_bytes = workload.input_bytes + workload.constant_bytes + workload.output_bytes
     anchor = anchors[0] if anchors else None
     if anchor is not None and anchor.name == "matmul":
-        return _product(workload, anchor, values, num_bytes)
-    if anchor is not None and anchor.name not in _ROWS:
-        raise CostModelError(_refusal(workload))
-    family = Family.ELEMENTWISE if anchor is None else _ROWS[anchor.name]
+        return product_kernel(anchor, values, num_bytes)
+    if anchor is not None and anchor.name not in ROW_OPERATORS:
+        raise refusal(workload.operators)
+    family = Family.ELEMENTWISE if anchor is None else ROW_OPERATORS[anchor.name]
     largest = max((values[number].shape for number in workload.results), key=math.prod)
     columns = largest[-1] if largest else 1
     elements = math.prod(largest)
@@ -76,11 +86,12 @@ def kernel_of(workload: Workload) -> GpuKernel:
         (1, max(1, elements // max(1, columns)), 1, columns),
         num_bytes,
         elements * _OPERATIONS_BY_FAMILY[family],
-        any(operator.name in _COSTLY for operator in operators),
+        any(operator.name in COSTLY for operator in operators),
     )
 
 
-def _product(workload: Workload, product: Operator, values: tuple[Tensor, ...], num_bytes: int) -> GpuKernel:
+def product_kernel(product: Operator, values: tuple[Tensor, ...], num_bytes: int) -> GpuKernel:
+    """Return the kernel of a matrix product, whose operands are among a program's values."""
     left, right = (values[number].shape for number in product.inputs)
     out = product.outputs[0].shape
     rows, inner, columns = left[-2] if len(left) > 1 else 1, left[-1], out[-1]
@@ -94,9 +105,10 @@ def _product(workload: Workload, product: Operator, values: tuple[Tensor, ...], 
     )
 
 
-def _refusal(workload: Workload) -> str:
-    names = ", ".join(operator.name for operator in workload.operators[:5]) or "none"
-    return (
+def refusal(operators: Sequence[Operator]) -> CostModelError:
+    """Return the error that names operators of which no kernel was measured on a GPU."""
+    names = ", ".join(operator.name for operator in operators[:5]) or "none"
+    return CostModelError(
         f"kernels of the operators {names} are not among those that GPUs were measured on "
         f"({', '.join(Family)}); measure it on the device"
     )

@@ -38,6 +38,7 @@ _SIZES = {
     "tiny": _Size(num_layers=4, width=64, num_heads=4, vocabulary=512, num_positions=128, length=32),
     "small": _Size(num_layers=12, width=768, num_heads=12),
     "medium": _Size(num_layers=24, width=1024, num_heads=16),
+    "large": _Size(num_layers=36, width=1280, num_heads=20),
 }
 SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "small"
