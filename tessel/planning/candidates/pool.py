@@ -13,14 +13,23 @@ from dataclasses import dataclass, field, replace
 
 from tessel.errors import InfeasibleError
 from tessel.handwritten import HANDWRITTEN
-from tessel.planning.bounds import layout_bound, trained_ratio
+from tessel.planning.candidates.bounds import layout_bound, trained_ratio
+from tessel.planning.candidates.families import Family, family_of
 from tessel.planning.cluster import Cluster
-from tessel.planning.cuts import Cut, RunPrices, run_prices
-from tessel.planning.families import Family, family_of
+from tessel.planning.costs.stage_costs import LayerSums, layer_sums
+from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
+from tessel.planning.costs.training_step import (
+    StepEstimate,
+    TrainingStep,
+    check_room,
+    choose_step_us,
+    estimate_step,
+    step_of_figures,
+)
+from tessel.planning.cutting.cuts import Cut, RunPrices, run_prices
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
-from tessel.planning.plan_result import SEARCHED, PlannedStep, PlanProgress
-from tessel.planning.rule_orders import (
+from tessel.planning.orders.rule_orders import (
     OPERATIONS_A_LAYOUT,
     OPERATIONS_A_NEW_TASK,
     OPERATIONS_A_TASK,
@@ -30,16 +39,7 @@ from tessel.planning.rule_orders import (
     schedule_in_order,
     time_rule,
 )
-from tessel.planning.stage_costs import LayerSums, layer_sums
-from tessel.planning.stage_figures import StageFigures, figures_of_sums
-from tessel.planning.training_step import (
-    StepEstimate,
-    TrainingStep,
-    check_room,
-    choose_step_us,
-    estimate_step,
-    step_of_figures,
-)
+from tessel.planning.plan_result import SEARCHED, PlannedStep, PlanProgress
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget

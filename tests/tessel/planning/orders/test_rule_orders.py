@@ -7,10 +7,10 @@ import pytest
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.planning.cluster import OPTIMIZERS
+from tessel.planning.costs.stage_costs import cuts_at
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.layout import Layout
-from tessel.planning.rule_orders import in_flight_by_stage, rules_of, schedule_in_order, time_rule
-from tessel.planning.stage_costs import cuts_at
-from tessel.planning.training_step import build_step, estimate_step
+from tessel.planning.orders.rule_orders import in_flight_by_stage, rules_of, schedule_in_order, time_rule
 from tessel.validation import check_schedule
 from tests.samples.plan_samples import random_profile, small_cluster
 

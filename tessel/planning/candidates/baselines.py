@@ -4,7 +4,7 @@ A comparison with 1F1B is fair only against the best that 1F1B can do under the 
 chooses among all degrees and micro-batch sizes that the plan may, is cut by the same dynamic programme and
 improved by the same moves of cuts, timed in its own order. `torch-auto` is the exception: equal parts by
 time, blind to memory, as torch's automatic partition proposes them. Checked in
-tests/tessel/planning/test_baselines.py.
+tests/tessel/planning/candidates/test_baselines.py.
 
 Source: `torch-auto` after the proposal in pytorch/pytorch#179212: FLOPs of consecutive layers, min-max.
 """
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tessel.planning.candidates import Candidate, Pool, Problem, offer_by_hand
-from tessel.planning.cuts import Cut, chain_cut
-from tessel.planning.families import Family
+from tessel.planning.candidates.families import Family
+from tessel.planning.candidates.pool import Candidate, Pool, Problem, offer_by_hand
+from tessel.planning.candidates.sweep import climb, initial_cuts
+from tessel.planning.cutting.cuts import Cut, chain_cut
 from tessel.planning.plan_result import Baseline
-from tessel.planning.sweep import climb, initial_cuts
 
 CLIMBED_FAMILIES = 2
 """Families of a baseline whose cuts are improved: those that are fastest as first cut."""

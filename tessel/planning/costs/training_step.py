@@ -11,7 +11,8 @@ runs. The step is over when the last device is. Latencies become whole steps, ro
 promises less than was measured.
 
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
-of data. Checked in tests/tessel/planning/test_training_step.py against a recomputation that shares no code.
+of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
+code.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import numpy as np
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.cluster import Cluster, Optimizer
+from tessel.planning.costs.stage_costs import FloatArray
+from tessel.planning.costs.stage_figures import StageFigures, stage_figures
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import OVERLAPPED, Runtime
-from tessel.planning.stage_costs import FloatArray
-from tessel.planning.stage_figures import StageFigures, stage_figures
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 

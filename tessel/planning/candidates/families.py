@@ -1,9 +1,10 @@
 """Which ways to use the devices there are, before any cut: degrees, micro-batch size, placement, halves.
 
 A *family* is what a layout is without its cuts and recomputation: each family is bounded from below as a
-whole (`tessel.planning.bounds`), and only those that may hold something faster are cut. Devices that differ
-are given to positions in a few orders: as they come, and by memory and by speed, since what a first stage
-holds in flight is more than what a last one does. Checked in tests/tessel/planning/test_families.py.
+whole (`tessel.planning.candidates.bounds`), and only those that may hold something faster are cut. Devices
+that differ are given to positions in a few orders: as they come, and by memory and by speed, since what a
+first stage holds in flight is more than what a last one does. Checked in
+tests/tessel/planning/candidates/test_families.py.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from tessel.errors import ScheduleError
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.placement import Placement
 from tessel.planning.cluster import Cluster
+from tessel.planning.costs.stage_costs import cuts_at
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
-from tessel.planning.stage_costs import cuts_at
 from tessel.profiles.profile import Profile
 
 

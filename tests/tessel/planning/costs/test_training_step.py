@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link, Optimizer
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, OVERLAPPED, RUNTIMES, Runtime
-from tessel.planning.stage_figures import stage_figures
-from tessel.planning.training_step import StepEstimate, build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 
 ADAM = OPTIMIZERS["adam"]

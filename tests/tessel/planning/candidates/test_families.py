@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessel.errors import ScheduleError
-from tessel.planning.families import chain_of, families, family_of
+from tessel.planning.candidates.families import chain_of, families, family_of
 from tessel.planning.options import PlanOptions
 from tessel.shapes import kshape, vshape, zbv
 from tests.samples.plan_samples import random_profile, small_cluster

@@ -11,7 +11,8 @@ all-reduce, the runtime's own bytes, and the largest need of a layer while it ru
 at once, though the copy and a layer's need come one after the other: an allocator keeps what it was given.
 
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
-of data. Checked in tests/tessel/planning/test_training_step.py against a recomputation that shares no code.
+of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
+code.
 
 Source of the ring: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009): each of n devices
 sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
@@ -28,9 +29,9 @@ from functools import lru_cache
 import numpy as np
 
 from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums, largest, layer_sums
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import OVERLAPPED, Runtime
-from tessel.planning.stage_costs import FloatArray, LayerSums, largest, layer_sums
 from tessel.profiles.profile import Profile
 
 

@@ -4,7 +4,7 @@ A plan tries many thousand cuts, and every stage is a run of layers. `LayerSums`
 table (micro-batch size and tensor-parallel degree), so that a stage's time and bytes are a difference of two.
 Recomputation is per layer: each layer keeps its input, runs again right before its own backward, and then
 needs its activations while its backward runs. Two layers that share a tensor hold it once where they are on
-the same device. Checked in tests/tessel/planning/test_stage_costs.py.
+the same device. Checked in tests/tessel/planning/costs/test_stage_costs.py.
 
 Source of recomputation by layer: Chen et al., Training Deep Nets with Sublinear Memory Cost (2016).
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessel.planning.stage_costs import cuts_at, largest, layer_sums
+from tessel.planning.costs.stage_costs import cuts_at, largest, layer_sums
 from tests.samples.plan_samples import random_profile
 
 

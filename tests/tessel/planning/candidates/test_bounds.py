@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessel.planning.bounds import FamilyBounds
-from tessel.planning.candidates import Pool, Problem, has_room
+from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.families import families
+from tessel.planning.candidates.pool import Pool, Problem, has_room
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
-from tessel.planning.cuts import every_cut
-from tessel.planning.families import families
+from tessel.planning.cutting.cuts import every_cut
 from tessel.planning.options import PlanOptions
 from tessel.planning.runtime import Runtime
 from tessel.search import SearchBudget

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessel.planning.candidates import Pool, Problem
-from tessel.planning.cuts import every_cut
-from tessel.planning.families import families
+from tessel.planning.candidates.families import families
+from tessel.planning.candidates.pool import Pool, Problem
+from tessel.planning.costs.stage_costs import cuts_at
+from tessel.planning.cutting.cuts import every_cut
 from tessel.planning.find_plan import find_plan
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
-from tessel.planning.stage_costs import cuts_at
 from tessel.search import SearchBudget
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
 

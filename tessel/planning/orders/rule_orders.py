@@ -4,8 +4,8 @@ What 1F1B runs after what depends on the number of stages and micro-batches alon
 order once, as arrays in an order in which every task follows those it waits for; `time_order` then walks over
 the tasks with the spans of one layout and says when each stage ends and what each device holds at most.
 O(tasks), some nanoseconds each. Beside the published schedules there are 1F1B and ZB-H1 with at most K
-micro-batches in flight, for tight memory. Checked in tests/tessel/planning/test_rule_orders.py against the
-schedules of `tessel.handwritten`.
+micro-batches in flight, for tight memory. Checked in tests/tessel/planning/orders/test_rule_orders.py against
+the schedules of `tessel.handwritten`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tessel.handwritten.zero_bubble.zb_v import ZB_V
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
 from tessel.placement import Placement
 from tessel.placement_builder import PlacementBuilder
+from tessel.planning.costs.stage_figures import StageFigures
+from tessel.planning.costs.training_step import StepEstimate, TrainingStep, estimate_ends, whole_steps
 from tessel.planning.layout import Layout
-from tessel.planning.stage_figures import StageFigures
-from tessel.planning.training_step import StepEstimate, TrainingStep, estimate_ends, whole_steps
 from tessel.schedule import Schedule
 from tessel.search.jit.compiled import compiled
 

@@ -1,8 +1,8 @@
 """First cuts of a family, and better ones near by, both judged by the time of their step.
 
-A first cut balances devices (`tessel.planning.cuts`) for as many micro-batches in flight as the order of a
-rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `climb` then moves single cuts and
-recomputations as long as the step gets shorter in the order of a rule. Checked in
+A first cut balances devices (`tessel.planning.cutting`) for as many micro-batches in flight as the order of
+a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `climb` then moves single cuts
+and recomputations as long as the step gets shorter in the order of a rule. Checked in
 tests/tessel/planning/test_find_plan.py.
 """
 
@@ -13,8 +13,11 @@ from itertools import chain
 
 import numpy as np
 
-from tessel.planning.candidates import Candidate, Pool, Problem, in_flight_limits
-from tessel.planning.cuts import (
+from tessel.planning.candidates.families import Family
+from tessel.planning.candidates.pool import Candidate, Pool, Problem, in_flight_limits
+from tessel.planning.costs.stage_figures import position_speeds
+from tessel.planning.costs.training_step import choose_step_us
+from tessel.planning.cutting.cuts import (
     OPERATIONS_A_CELL,
     ChunkedDevices,
     Cut,
@@ -23,10 +26,7 @@ from tessel.planning.cuts import (
     neighbours,
     transfers,
 )
-from tessel.planning.families import Family
-from tessel.planning.rule_orders import in_flight_by_stage, rules_of, time_rule
-from tessel.planning.stage_figures import position_speeds
-from tessel.planning.training_step import choose_step_us
+from tessel.planning.orders.rule_orders import in_flight_by_stage, rules_of, time_rule
 
 CORRECTIONS = 6
 """Times that a cut is made again with less memory, by what its devices really hold beyond the estimate."""

@@ -9,7 +9,7 @@ long as the devices' loads become more even; recomputation is turned on where me
     layers     e 1 1 1 1 1 1 1 h                e 1 1 | 1 1 1 | 1 1 | h     heavy head: cut before it
     stages     0     1     2    3
 
-Checked in tests/tessel/planning/test_cuts.py against all cuts of small models.
+Checked in tests/tessel/planning/cutting/test_cuts.py against all cuts of small models.
 
 Source: Narayanan et al., PipeDream (SOSP 2019), section 3.1, and Fan et al., DAPPLE (PPoPP 2021), for the
 dynamic programme; memory and recomputation a stage as in Adapipe (Sun et al., ASPLOS 2024).
@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessel.planning.stage_costs import FloatArray, LayerSums
-from tessel.planning.stage_figures import StageFigures
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+from tessel.planning.costs.stage_figures import StageFigures
 from tessel.search.jit.compiled import compiled
 
 IntArray = npt.NDArray[np.int64]

@@ -13,8 +13,8 @@ Each number is a proof by itself; the largest counts.
       head of s |  micro-batches × work of its layers  | all-reduce, update      <= step
 
 Recomputation counts where a run does not fit without it. Spans are rounded up to whole steps when an order is
-searched, which only adds to a step. Checked in tests/tessel/planning/test_bounds.py against exhaustive search
-over all layouts, cuts and orders of small models.
+searched, which only adds to a step. Checked in tests/tessel/planning/candidates/test_bounds.py against
+exhaustive search over all layouts, cuts and orders of small models.
 
 Source: the bound by cuts is the dynamic programme of PipeDream (SOSP 2019) with ramps and memory added.
 """
@@ -27,18 +27,18 @@ from itertools import pairwise
 
 import numpy as np
 
+from tessel.planning.candidates.families import Family
 from tessel.planning.cluster import Cluster
-from tessel.planning.cuts import RunPrices, layer_times
-from tessel.planning.families import Family
-from tessel.planning.options import PlanOptions
-from tessel.planning.stage_costs import FloatArray, LayerSums
-from tessel.planning.stage_figures import (
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+from tessel.planning.costs.stage_figures import (
     StageFigures,
     collective_link,
     figures_of_sums,
     position_speeds,
     ring_us,
 )
+from tessel.planning.cutting.cuts import RunPrices, layer_times
+from tessel.planning.options import PlanOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from tessel.planning.cuts import (
+from tessel.planning.candidates.families import Family
+from tessel.planning.costs.stage_costs import layer_sums
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.cutting.cuts import (
     EVENNESS,
     ChunkedDevices,
     Cut,
@@ -19,10 +22,7 @@ from tessel.planning.cuts import (
     run_prices,
     transfers,
 )
-from tessel.planning.families import Family
 from tessel.planning.options import PlanOptions
-from tessel.planning.stage_costs import layer_sums
-from tessel.planning.stage_figures import stage_figures
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
 
 RATIO = 4.0
