@@ -9,9 +9,10 @@
 A family whose bound is above the best step so far is never cut, and no order is searched before everything
 was timed in orders of rules, which takes a fraction of a millisecond a cut. All steps come from one estimate
 (`tessel.planning.costs.training_step`), baselines' too, and every baseline is a candidate, so the plan is
-never slower than one. Phases take shares of one budget and charge what they do: the same call gives the same plan.
-The bound holds for every layout that the options allow; of unequal devices, for the orders of them that are
-tried. Checked in tests/tessel/planning/test_find_plan.py against all layouts, cuts and orders of tiny models.
+never slower than one. Phases take shares of one budget and charge what they do: the same call gives the same
+plan. The bound holds for every layout that the options allow; of unequal devices, for the orders of them that
+are tried. Checked in tests/tessel/planning/test_find_plan.py against all layouts, cuts and orders of tiny
+models.
 
 Source: the search over degrees and cuts after PipeDream (SOSP 2019), DAPPLE (PPoPP 2021), Piper (NeurIPS
 2021) and Alpa (OSDI 2022); here the order is searched too, and nothing is assumed about the schedule.

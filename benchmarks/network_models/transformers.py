@@ -1,61 +1,32 @@
-"""The networks of benchmarks/networks.py as torch modules, in their published sizes, with random weights.
-
-Each function returns a module and its inputs, batch 1, as `load_model("benchmarks.network_models:NAME")` and
-`tessel partition benchmarks.network_models:NAME` want it. One set of weights so serves torch, the ONNX file
-for onnxruntime and the partitioned model. What differs from the published models: FLAVA has no class token
-and pools by the mean; mT5 has T5's vocabulary of 32 128 words instead of 250 112, so that all contenders fit
-in memory at once.
-"""
+"""GPT-2, BERT, mT5 and FLAVA."""
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Built: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
+from benchmarks.network_models.construction import Built, built, image
 
 
 def gpt2() -> Built:
     """Return GPT-2 small (Radford et al., 2019) over 128 tokens."""
-    return _built(lambda: Gpt2(50257, 1024, 768, 12, 12), _tokens(128, 50257))
+    return built(lambda: Gpt2(50257, 1024, 768, 12, 12), _tokens(128, 50257))
 
 
 def bert() -> Built:
     """Return BERT base with its language-model head (Devlin et al., 2019) over 128 tokens."""
-    return _built(lambda: Bert(30522, 512, 768, 12, 12), _tokens(128, 30522))
+    return built(lambda: Bert(30522, 512, 768, 12, 12), _tokens(128, 30522))
 
 
 def mt5() -> Built:
     """Return an encoder and decoder of mT5 small (Xue et al., 2021): 128 tokens in, 32 out."""
-    return _built(lambda: T5(32128, 512, 1024, 8, 6), _tokens(128, 32128), _tokens(32, 32128))
+    return built(lambda: T5(32128, 512, 1024, 8, 6), _tokens(128, 32128), _tokens(32, 32128))
 
 
 def flava() -> Built:
     """Return an image tower, a text tower and what joins them, as in FLAVA (Singh et al., 2022)."""
-    return _built(lambda: Flava(30522, 768, 12, 12, 6), _image(), _tokens(77, 30522))
-
-
-def resnet50() -> Built:
-    """Return ResNet-50 (He et al., 2016) with the stride in the 3x3 convolution."""
-    return _built(ResNet50, _image())
-
-
-def mobilenet() -> Built:
-    """Return MobileNet v2 (Sandler et al., 2018)."""
-    return _built(MobileNetV2, _image())
-
-
-def squeezenet() -> Built:
-    """Return SqueezeNet 1.1 (Iandola et al., 2016)."""
-    return _built(SqueezeNet, _image())
-
-
-def densenet() -> Built:
-    """Return DenseNet-121 (Huang et al., 2017)."""
-    return _built(DenseNet121, _image())
+    return built(lambda: Flava(30522, 768, 12, 12, 6), image(), _tokens(77, 30522))
 
 
 class SelfAttention(nn.Module):
@@ -220,156 +191,12 @@ class Flava(nn.Module):
         return self.head(joint.mean(1))
 
 
-class Bottleneck(nn.Module):
-    def __init__(self, num_inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        num_outputs = 4 * width
-        self.body = nn.Sequential(
-            *_normed(num_inputs, width, 1, activation=nn.ReLU()),
-            *_normed(width, width, 3, stride=stride, activation=nn.ReLU()),
-            *_normed(width, num_outputs, 1),
-        )
-        is_same = num_inputs == num_outputs and stride == 1
-        self.shortcut = (
-            nn.Identity() if is_same else nn.Sequential(*_normed(num_inputs, num_outputs, 1, stride=stride))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + self.shortcut(x))
-
-
-class ResNet50(nn.Sequential):
-    def __init__(self) -> None:
-        layers = [*_normed(3, 64, 7, stride=2, activation=nn.ReLU()), nn.MaxPool2d(3, 2, 1)]
-        num_channels = 64
-        for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-            for index in range(count):
-                layers.append(Bottleneck(num_channels, width, stride if index == 0 else 1))
-                num_channels = 4 * width
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
-
-
-class InvertedResidual(nn.Module):
-    def __init__(self, num_inputs: int, num_outputs: int, stride: int, expansion: int) -> None:
-        super().__init__()
-        width = expansion * num_inputs
-        widen = _normed(num_inputs, width, 1, activation=nn.ReLU6()) if expansion > 1 else []
-        self.body = nn.Sequential(
-            *widen,
-            *_normed(width, width, 3, stride=stride, groups=width, activation=nn.ReLU6()),
-            *_normed(width, num_outputs, 1),
-        )
-        self.is_residual = stride == 1 and num_inputs == num_outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.body(x) if self.is_residual else self.body(x)
-
-
-class MobileNetV2(nn.Sequential):
-    def __init__(self) -> None:
-        layers: list[nn.Module] = [*_normed(3, 32, 3, stride=2, activation=nn.ReLU6())]
-        num_channels = 32
-        for expansion, width, count, stride in (
-            (1, 16, 1, 1),
-            (6, 24, 2, 2),
-            (6, 32, 3, 2),
-            (6, 64, 4, 2),
-            (6, 96, 3, 1),
-            (6, 160, 3, 2),
-            (6, 320, 1, 1),
-        ):
-            for index in range(count):
-                layers.append(InvertedResidual(num_channels, width, stride if index == 0 else 1, expansion))
-                num_channels = width
-        layers += _normed(320, 1280, 1, activation=nn.ReLU6())
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
-
-
-class Fire(nn.Module):
-    def __init__(self, num_inputs: int, squeezed: int, expanded: int) -> None:
-        super().__init__()
-        self.squeeze = nn.Conv2d(num_inputs, squeezed, 1)
-        self.expand_1 = nn.Conv2d(squeezed, expanded, 1)
-        self.expand_3 = nn.Conv2d(squeezed, expanded, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.squeeze(x))
-        return torch.cat([F.relu(self.expand_1(x)), F.relu(self.expand_3(x))], 1)
-
-
-class SqueezeNet(nn.Sequential):
-    def __init__(self) -> None:
-        pool = nn.MaxPool2d(3, 2, ceil_mode=True)
-        super().__init__(
-            *(nn.Conv2d(3, 64, 3, stride=2), nn.ReLU(), pool),
-            *(Fire(64, 16, 64), Fire(128, 16, 64), pool),
-            *(Fire(128, 32, 128), Fire(256, 32, 128), pool),
-            *(Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)),
-            *(nn.Conv2d(512, 1000, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        )
-
-
-class DenseLayer(nn.Sequential):
-    def __init__(self, num_inputs: int) -> None:
-        super().__init__(
-            *(nn.BatchNorm2d(num_inputs), nn.ReLU(), nn.Conv2d(num_inputs, 128, 1, bias=False)),
-            *(nn.BatchNorm2d(128), nn.ReLU(), nn.Conv2d(128, 32, 3, padding=1, bias=False)),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, super().forward(x)], 1)
-
-
-class DenseNet121(nn.Sequential):
-    def __init__(self) -> None:
-        layers: list[nn.Module] = [*_normed(3, 64, 7, stride=2, activation=nn.ReLU()), nn.MaxPool2d(3, 2, 1)]
-        num_channels = 64
-        for index, count in enumerate((6, 12, 24, 16)):
-            layers += [DenseLayer(num_channels + 32 * number) for number in range(count)]
-            num_channels += 32 * count
-            layers += [nn.BatchNorm2d(num_channels), nn.ReLU()]
-            if index < 3:
-                layers += [nn.Conv2d(num_channels, num_channels // 2, 1, bias=False), nn.AvgPool2d(2)]
-                num_channels //= 2
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
-
-
-def _built(make, *inputs: Tensor) -> Built:
-    torch.manual_seed(0)
-    module = make().eval()
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            # Statistics as training leaves them, not 0 and 1, so that leaving them out would show.
-            layer.running_mean.uniform_(-0.1, 0.1)
-            layer.running_var.uniform_(0.5, 1.5)
-    return module.requires_grad_(False), inputs
-
-
 def _tokens(length: int, vocabulary: int) -> Tensor:
     return torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(length))
 
 
-def _image() -> Tensor:
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-
-
 def _heads(x: Tensor, num_heads: int) -> Tensor:
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def _normed(
-    num_inputs: int,
-    num_outputs: int,
-    kernel: int,
-    *,
-    stride: int = 1,
-    groups: int = 1,
-    activation: nn.Module | None = None,
-) -> list[nn.Module]:
-    convolution = nn.Conv2d(
-        num_inputs, num_outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
-    )
-    return [convolution, nn.BatchNorm2d(num_outputs), *([activation] if activation else [])]
 
 
 def _distance_buckets(length: int, *, two_sided: bool) -> Tensor:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fuzz import Files, Format
-from benchmarks.fuzzing import mutation
+from benchmarks.fuzz import mutation
+from benchmarks.fuzz.campaign import Files, Format
 
 TEXT_COUNT = 100_000
 MODEL_COUNT = 5_000
