@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.simulator import commit, processor
+from benchmarks.simulator.provenance import commit, processor
 from tessel.engine.actions import actions_from_csv, actions_of, rank_by_stage
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
 from tessel.engine.ranks.launch import launch

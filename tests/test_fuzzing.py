@@ -18,8 +18,8 @@ TEXT += ("megatron-layout", "profile-table", "profile-of-others", "saved-plan")
 FAULTY = """
 import json, os, pickle, signal, subprocess, sys, time
 from pathlib import Path
-from benchmarks.fuzz import Format, fuzz
-from benchmarks.fuzzing.mutation import MARKER
+from benchmarks.fuzz.campaign import Format, fuzz
+from benchmarks.fuzz.mutation import MARKER
 
 def crash(folder): os.kill(os.getpid(), signal.SIGSEGV)
 def leave(folder): os._exit(0)

@@ -18,8 +18,8 @@ from benchmarks.reality.numbers import mean_of
 from benchmarks.reality.sailor_data import Collection, Run
 from benchmarks.reality.sailor_runs import HOP, Variant, estimate, layout_of, profile_of, sound_runs
 from tessel.planning.cluster import Link
+from tessel.planning.costs.stage_figures import ring_us
 from tessel.planning.runtime import DEEPSPEED, Runtime
-from tessel.planning.stage_figures import ring_us
 
 Choice = TypeVar("Choice")
 

@@ -21,11 +21,11 @@ from benchmarks.reality.numbers import percent, signed
 from tessel.exports.megatron import MegatronLayout, read_layout
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
 from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
-from tessel.planning.training_step import StepEstimate, build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from benchmarks.reality.sailor_data import Collection, LayerFigures, LayerSizes, Run, Sizes, Times
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, Runtime
-from tessel.planning.training_step import StepEstimate, build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.profiles.smoothing import bound_by_larger
 

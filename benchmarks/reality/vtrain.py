@@ -36,9 +36,9 @@ import numpy as np
 from benchmarks.reality.numbers import mean_of, percent
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED
-from tessel.planning.training_step import build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 
 EXTRACT = Path(__file__).parents[1] / "data" / "vtrain.json"

@@ -18,9 +18,9 @@ from tessel.errors import ScheduleError
 from tessel.orders import Task, device_orders, earliest_starts
 from tessel.placement import Placement
 from tessel.planning.cluster import Cluster, Optimizer
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.training_step import TrainingStep, estimate_step, step_of_figures
 from tessel.planning.layout import Layout
-from tessel.planning.stage_figures import stage_figures
-from tessel.planning.training_step import TrainingStep, estimate_step, step_of_figures
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 

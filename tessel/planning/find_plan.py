@@ -8,10 +8,11 @@
 
 A family whose bound is above the best step so far is never cut, and no order is searched before everything
 was timed in orders of rules, which takes a fraction of a millisecond a cut. All steps come from one estimate
-(`tessel.planning.training_step`), baselines' too, and every baseline is a candidate, so the plan is never
-slower than one. Phases take shares of one budget and charge what they do: the same call gives the same plan.
-The bound holds for every layout that the options allow; of unequal devices, for the orders of them that are
-tried. Checked in tests/tessel/planning/test_find_plan.py against all layouts, cuts and orders of tiny models.
+(`tessel.planning.costs.training_step`), baselines' too, and every baseline is a candidate, so the plan is
+never slower than one. Phases take shares of one budget and charge what they do: the same call gives the same
+plan. The bound holds for every layout that the options allow; of unequal devices, for the orders of them that
+are tried. Checked in tests/tessel/planning/test_find_plan.py against all layouts, cuts and orders of tiny
+models.
 
 Source: the search over degrees and cuts after PipeDream (SOSP 2019), DAPPLE (PPoPP 2021), Piper (NeurIPS
 2021) and Alpa (OSDI 2022); here the order is searched too, and nothing is assumed about the schedule.
@@ -29,18 +30,18 @@ import msgspec
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.orders import device_orders, earliest_starts
-from tessel.planning.baselines import find_baselines
-from tessel.planning.bounds import FamilyBound, FamilyBounds
-from tessel.planning.candidates import Candidate, Pool, Problem, candidate_of, has_room
+from tessel.planning.candidates.baselines import find_baselines
+from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
+from tessel.planning.candidates.families import Family, explain_none, families
+from tessel.planning.candidates.pool import Candidate, Pool, Problem, candidate_of, has_room
+from tessel.planning.candidates.sweep import climb, cut_operations, initial_cuts
 from tessel.planning.cluster import Cluster
-from tessel.planning.cuts import Cut, every_cut, neighbours
+from tessel.planning.costs.training_step import estimate_step, step_of_figures
+from tessel.planning.cutting.cuts import Cut, every_cut, neighbours
 from tessel.planning.explanation import explain, find_changes
-from tessel.planning.families import Family, explain_none, families
 from tessel.planning.options import PlanOptions
+from tessel.planning.orders.rule_orders import rules_of
 from tessel.planning.plan_result import Baseline, Change, PlannedStep, PlanProgress, PlanResult, SearchCounts
-from tessel.planning.rule_orders import rules_of
-from tessel.planning.sweep import climb, cut_operations, initial_cuts
-from tessel.planning.training_step import estimate_step, step_of_figures
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.search.budget import LONGEST_S, SearchBudget, StoppedBy

@@ -11,7 +11,7 @@ from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.runtime import OVERLAPPED, Runtime
 
 CustomPlacement = tuple[int, ...]
-"""The device, within one pipeline, of each stage of a chain; see `tessel.planning.families.chain_of`."""
+"""The device, within one pipeline, of each stage of a chain; see `tessel.planning.candidates.families`."""
 
 NAMED_PLACEMENTS: tuple[PlacementName, ...] = tuple(
     name for name in get_args(PlacementName) if name != "custom"

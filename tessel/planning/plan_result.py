@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessel.planning.costs.training_step import StepEstimate, TrainingStep
 from tessel.planning.layout import Layout
-from tessel.planning.training_step import StepEstimate, TrainingStep
 from tessel.schedule import Schedule
 from tessel.search.budget import StoppedBy
 

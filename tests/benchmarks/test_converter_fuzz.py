@@ -4,7 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.converter_fuzz import Applied, Finding, as_table, check, operators, samples  # noqa: E402
+from benchmarks.converter_fuzz.check import Finding, check  # noqa: E402
+from benchmarks.converter_fuzz.operators import Applied, operators, samples  # noqa: E402
+from benchmarks.converter_fuzz.tables import as_table  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -22,7 +24,7 @@ def test_an_operator_is_torchs_or_refused(name: str, dtype: str) -> None:
 
 def test_a_wrong_result_is_found(monkeypatch) -> None:
     applied = Applied(torch.add, ((torch.ones(2), 1), {}))
-    monkeypatch.setattr("benchmarks.converter_fuzz.run", lambda model, inputs: [inputs[0]])
+    monkeypatch.setattr("benchmarks.converter_fuzz.check.run", lambda model, inputs: [inputs[0]])
     finding = check("add", "float32", 0, applied)
     assert finding is not None
     assert finding.outcome == "wrong"

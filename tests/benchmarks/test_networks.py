@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from benchmarks import networks
+from benchmarks.networks import contenders
 
 pytestmark = pytest.mark.torch
 
@@ -24,15 +24,15 @@ def arguments(*without: str) -> argparse.Namespace:
 
 
 def test_a_contender_that_cannot_run_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> networks.Run:
+    def missing(*_: object) -> contenders.Run:
         raise ModuleNotFoundError("No module named 'onnxscript'")
 
     module, inputs = torch.nn.ReLU(), (torch.zeros(2),)
-    monkeypatch.setattr(networks, "_onnxruntime", missing)
-    monkeypatch.setattr(networks, "_inductor", lambda *_, freezing: networks._eager(module, inputs))
+    monkeypatch.setattr(contenders, "_onnxruntime", missing)
+    monkeypatch.setattr(contenders, "_inductor", lambda *_, freezing: contenders.eager(module, inputs))
     with pytest.raises(SystemExit, match=r"onnxruntime alone cannot run here \(No module .*make bench"):
-        networks._others(module, inputs, "relu", arguments())
-    found = networks._others(module, inputs, "relu", arguments("onnxruntime alone"))
+        contenders.other_contenders(module, inputs, "relu", arguments())
+    found = contenders.other_contenders(module, inputs, "relu", arguments("onnxruntime alone"))
     assert list(found) == ["torch eager", "torch.compile", "torch.compile frozen"]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
-from tessel.planning.training_step import build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 
 LINK = Link(bytes_per_s=100e9, latency_us=10)

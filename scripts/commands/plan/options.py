@@ -340,7 +340,7 @@ class PlanCommandOptions(MeasuringOptions):
     def _placement(self) -> PlacementName | CustomPlacement:
         """Return the placement named, or the devices of the chain that a file holds."""
         from tessel.documents import load_placement
-        from tessel.planning.families import chain_of
+        from tessel.planning.candidates.families import chain_of
         from tessel.planning.options import NAMED_PLACEMENTS
 
         for name in NAMED_PLACEMENTS:

@@ -16,7 +16,7 @@ one of 10 ms). The mean over a step, since a makespan sums many, is one sample o
 `device`, kept in the records under the number of ranks and the environment; the median of the samples is
 used, which is robust against steps on a busy machine. Not modelled: large tensors (their cost is the lag of
 an edge) and other load on the machine. Checked in tests/tessel/engine/synthetic/test_overheads.py, and
-against real makespans by benchmarks/simulator.py.
+against real makespans by benchmarks/simulator.
 """
 
 from __future__ import annotations

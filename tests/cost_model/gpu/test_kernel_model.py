@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.gpu_cost_model import read_samples
+from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import bound_us, feature_matrix, feature_names, memory_us

@@ -18,8 +18,8 @@ from tessel.handwritten.gpipe import GPIPE
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.placement import Placement
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.layout import Layout
-from tessel.planning.training_step import build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.schedule import Schedule
 from tessel.search import find_schedule

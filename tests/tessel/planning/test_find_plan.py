@@ -11,11 +11,11 @@ from msgspec import structs
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning.cluster import OPTIMIZERS, Cluster
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.planning.training_step import build_step, estimate_step
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search import SearchBudget
 from tessel.validation import check_schedule

@@ -1,0 +1,1 @@
+"""Torch's own table of operators, imported and compared with torch."""

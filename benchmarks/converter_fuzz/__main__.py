@@ -1,0 +1,134 @@
+"""Compare the import of torch's operators with torch, on the samples that torch tests them with itself.
+
+    python -m benchmarks.converter_fuzz                          all operators, all types: about an hour
+    python -m benchmarks.converter_fuzz add cumsum --types int64  some operators, some types
+    python -m benchmarks.converter_fuzz --table operators.md       and write the table of what is refused
+
+Every sample of `torch.testing`'s table of operators (odd shapes: without axes, without elements, broadcast,
+not dense; arguments by position and by keyword) is exported, imported, lowered by TVM's own default
+pipeline, which shares nothing with this project's, and run on the CPU. An operator of a type is
+
+- *equal*, where every result has torch's type, shape and values;
+- *called*, where it has them, and some of it stays a call of torch, for want of a converter;
+- *refused*, where the import says that it cannot be converted, or TVM cannot lower it;
+- *wrong* otherwise; then the command ends with status 1.
+
+Left out are operators that draw random numbers, give no tensor, or change their operands, and what torch
+itself cannot run or export. Each operator runs in a process of its own, with a time limit, so that a crash is
+a finding as well. Samples are drawn with a fixed seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.converter_fuzz.check import Finding, check
+from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, operators, samples
+from benchmarks.converter_fuzz.tables import as_table, summarize
+
+TIME_LIMIT_S = 300.0
+
+
+def fuzz(name: str, operator: Any, dtypes: Sequence[str], count: int) -> Iterator[Finding]:
+    """Check an operator in a process of its own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=work, args=(sender, name, operator, tuple(dtypes), count)
+    )
+    process.start()
+    sender.close()
+    yield from _findings(receiver, process, name)
+
+
+def work(sender: Connection, name: str, operator: Any, dtypes: Sequence[str], count: int) -> None:
+    """Check an operator, and send what is begun before it begins."""
+    for dtype in dtypes:
+        try:
+            drawn = list(samples(operator, dtype, count))
+        except Exception:  # torch's own
+            continue
+        for number, applied in drawn:
+            sender.send_bytes(json.dumps({"begun": [dtype, number]}).encode())
+            finding = check(name, dtype, number, applied)
+            if finding is not None:
+                sender.send_bytes(json.dumps(asdict(finding)).encode())
+    sender.send_bytes(b'{"done": true}')
+
+
+def _findings(receiver: Connection, process: Any, name: str) -> Iterator[Finding]:
+    deadline = time.monotonic() + TIME_LIMIT_S
+    begun = ["", 0]
+    reason = "it takes too long"
+    while receiver.poll(max(0.0, deadline - time.monotonic())):
+        try:
+            message = json.loads(receiver.recv_bytes())
+        except EOFError:
+            process.join()
+            reason = f"the process ended with status {process.exitcode}"
+            break
+        if "done" in message:
+            process.join()
+            return
+        if "begun" in message:
+            begun = message["begun"]
+        else:
+            yield Finding(**message)
+    process.kill()
+    process.join()
+    yield Finding(operator=name, dtype=begun[0], sample=begun[1], outcome="wrong", reason=reason)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("operators", nargs="*", help="names as in torch's table; all by default")
+    parser.add_argument("--types", default=",".join(TYPES), help="types of operands, by commas")
+    parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each operator and type")
+    parser.add_argument("--table", type=Path, help="file that the table of what is refused is written to")
+    parser.add_argument("--json", type=Path, help="file that every finding is written to")
+    given = parser.parse_args(arguments)
+    known = operators()
+    unknown = sorted(set(given.operators) - set(known))
+    if unknown:
+        print(
+            f"torch's table has no operator {unknown[0]!r}; such as {', '.join(list(known)[:5])}",
+            file=sys.stderr,
+        )
+        return 2
+    findings: list[Finding] = []
+    names = given.operators or list(known)
+    for index, name in enumerate(names):
+        found = list(fuzz(name, known[name], given.types.split(","), given.samples))
+        findings += found
+        counts = Counter(finding.outcome for finding in found)
+        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+        print(f"{index + 1}/{len(names)} {name}: {told or 'left out'}", file=sys.stderr, flush=True)
+        for finding in found:
+            if finding.outcome == "wrong":
+                print(
+                    f"WRONG {finding.operator} {finding.dtype} #{finding.sample}: {finding.reason}",
+                    flush=True,
+                )
+    counts = Counter(finding.outcome for finding in findings)
+    print(
+        f"{len(summarize(findings))} operators, {len(findings)} samples: "
+        + ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+    )
+    if given.json:
+        given.json.write_text(json.dumps([asdict(finding) for finding in findings], indent=1))
+    if given.table:
+        given.table.write_text(as_table(findings, given.samples))
+    return 1 if counts.get("wrong") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""Import one sample, run it by TVM, and compare it with torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+from tvm import relax
+
+from benchmarks.converter_fuzz.operators import Applied, same
+from tuner.backends.torch.operators import provide_torch_calls
+from tuner.errors import TunerError
+from tuner.frontend.torch.program import import_module
+from tuner.graph.torch_call import torch_calls_in
+from tuner.numerical_error import compare_tensor
+
+TOLERANCES = {"float32": 1e-4, "float64": 1e-6, "float16": 2e-2}
+"""Largest difference over largest magnitude, by type of result; whole numbers are equal."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one sample.
+
+    Attributes:
+        operator: torch's name of it.
+        dtype: type of the samples.
+        sample: number of the sample.
+        outcome: `equal`, `called`, `refused` or `wrong`.
+        reason: why it is not equal, or what is called.
+    """
+
+    operator: str
+    dtype: str
+    sample: int
+    outcome: str
+    reason: str = ""
+
+
+def check(name: str, dtype: str, number: int, applied: Applied) -> Finding | None:
+    """Compare one sample; None where torch has no result to compare with."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            expected = applied(*(tensor.clone() for tensor in applied.tensors))
+            torch.manual_seed(1)
+            again = applied(*(tensor.clone() for tensor in applied.tensors))
+    except Exception:  # torch's own samples hold what torch refuses
+        return None
+    if not expected or any(each.is_complex() or each.is_sparse for each in (*expected, *applied.tensors)):
+        return None
+    if not all(same(one, other) for one, other in zip(expected, again, strict=True)):
+        return None  # it draws random numbers
+
+    def finding(outcome: str, reason: str = "") -> Finding:
+        return Finding(operator=name, dtype=dtype, sample=number, outcome=outcome, reason=reason)
+
+    try:
+        model = import_module(applied, applied.tensors, name)
+    except TunerError as error:
+        return None if "torch.export cannot trace" in str(error) else finding("refused", str(error))
+    except Exception as error:
+        return finding("wrong", f"{type(error).__name__}: {error}")
+    try:
+        found = run(model, [tensor.numpy() for tensor in applied.tensors])
+    except Exception as error:  # TVM's own faults
+        return finding("refused", f"TVM cannot lower it ({str(error).strip().splitlines()[-1]})")
+    if len(found) != len(expected):
+        return finding("wrong", f"gives {len(found)} tensors in place of {len(expected)}")
+    for mine, true in zip(found, expected, strict=True):
+        limit = TOLERANCES.get(str(true.dtype).removeprefix("torch."), 0.0)
+        deviation = compare_tensor(
+            "result", mine, true.detach().numpy(), infinity_agrees=True, nan_agrees=True, same_types=True
+        )
+        if not deviation.is_within(limit):
+            return finding("wrong", deviation.describe(limit))
+    called = sorted({call.name for call in torch_calls_in(model.module["main"])})
+    return finding("called", ", ".join(called)) if called else finding("equal")
+
+
+def run(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return what a model gives, by TVM's default pipeline without optimisation."""
+    provide_torch_calls(model.module)
+    arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(np.array(each)) for each in arguments])
+    return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]

@@ -1,0 +1,71 @@
+"""The operators of torch's table, and samples of their arguments as modules."""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+TYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
+
+
+NUM_SAMPLES = 8
+"""Samples of an operator and type, evenly spread over those that torch has."""
+
+
+class Applied(torch.nn.Module):
+    """An operator with the arguments of a sample that are no tensors."""
+
+    def __init__(self, operator: Any, arguments: Any) -> None:
+        super().__init__()
+        self.operator = operator
+        self.leaves, self.structure = pytree.tree_flatten(arguments)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The sample's tensors, in order."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor))
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Give the tensors that the operator gives."""
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        arguments, keywords = pytree.tree_unflatten(leaves, self.structure)
+        found = pytree.tree_leaves(self.operator(*arguments, **keywords))
+        return tuple(leaf for leaf in found if isinstance(leaf, torch.Tensor))
+
+
+def operators() -> dict[str, Any]:
+    """Return torch's own table of operators, by name, with variants."""
+    # torch's table lies in modules of its tests, which import this for classes that are not needed here.
+    stub = types.ModuleType("expecttest")
+    stub.TestCase = unittest.TestCase
+    stub.ACCEPT = False
+    sys.modules.setdefault("expecttest", stub)
+    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
+
+    return {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db}
+
+
+def samples(operator: Any, dtype: str, count: int) -> Iterator[tuple[int, Applied]]:
+    """Give samples that torch itself can run, with their numbers."""
+    kind = getattr(torch, dtype)
+    if kind not in operator.supported_dtypes("cpu"):
+        return
+    torch.manual_seed(0)
+    np.random.seed(0)
+    drawn = list(operator.sample_inputs("cpu", kind, requires_grad=False))
+    chosen = sorted({round(i * (len(drawn) - 1) / max(count - 1, 1)) for i in range(min(count, len(drawn)))})
+    for number in chosen:
+        sample = drawn[number]
+        yield number, Applied(operator.op, ((sample.input, *sample.args), dict(sample.kwargs)))
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))

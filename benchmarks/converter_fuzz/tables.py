@@ -1,0 +1,73 @@
+"""What was found, as a table by operator."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import torch
+import tvm
+
+from benchmarks.converter_fuzz.check import Finding
+from benchmarks.converter_fuzz.operators import TYPES
+
+_INTRODUCTION = """# Operators
+
+Which of torch's operators are imported, by `python -m benchmarks.converter_fuzz --table FILE`:
+operators of `torch.testing`'s table, on up to {samples} of torch's own samples for each type, lowered by
+TVM's default pipeline and compared with torch. What is refused is refused by name, with its line of source.
+torch {torch}, TVM {tvm}, {date}.
+
+"""
+
+
+def summarize(findings: Sequence[Finding]) -> dict[str, dict[str, list[Finding]]]:
+    """Return the findings by operator and type."""
+    table: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for finding in findings:
+        table[finding.operator][finding.dtype].append(finding)
+    return {name: dict(by_type) for name, by_type in sorted(table.items())}
+
+
+def as_table(findings: Sequence[Finding], count: int) -> str:
+    """Return the table that stands in the documentation."""
+    table = summarize(findings)
+    whole, called, partly, never = [], [], [], []
+    for name, by_type in table.items():
+        outcomes = {finding.outcome for each in by_type.values() for finding in each}
+        if outcomes <= {"equal", "called"}:
+            (called if "called" in outcomes else whole).append(name)
+        else:
+            (partly if outcomes & {"equal", "called"} else never).append(name)
+    lines = [
+        _INTRODUCTION.format(
+            samples=count,
+            torch=torch.__version__.split("+")[0],
+            tvm=tvm.__version__,
+            date=time.strftime("%Y-%m-%d"),
+        ),
+        f"{len(table)} operators: {len(whole)} equal throughout, {len(called)} equal with calls of torch, "
+        f"{len(partly)} refused in part, {len(never)} refused.\n\n",
+        "## Equal to torch\n\n" + ", ".join(f"`{name}`" for name in whole) + "\n\n",
+        "## Equal to torch, in some use as calls of torch\n\n"
+        + ", ".join(f"`{name}`" for name in called)
+        + "\n\n",
+        "## Refused, by type and reason\n\n| operator | equal | refused | reason |\n|---|---|---|---|\n",
+    ]
+    for name in [*partly, *never]:
+        by_type = table[name]
+        equal = [
+            dtype for dtype, each in by_type.items() if all(f.outcome in ("equal", "called") for f in each)
+        ]
+        refused = [f for each in by_type.values() for f in each if f.outcome in ("refused", "wrong")]
+        kinds = sorted({finding.dtype for finding in refused}, key=TYPES.index)
+        reason = short(Counter(short(finding.reason) for finding in refused).most_common(1)[0][0])
+        lines.append(f"| `{name}` | {', '.join(equal)} | {', '.join(kinds)} | {reason} |\n")
+    return "".join(lines)
+
+
+def short(reason: str) -> str:
+    """Return why something is refused, without what surrounds it in a message."""
+    reason = reason.partition("because ")[2] or reason
+    return reason.partition("; write")[0].replace("|", "/").replace("\n", " ")[:120]

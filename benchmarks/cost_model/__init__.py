@@ -1,0 +1,1 @@
+"""How well the cost model predicts, on records that it was not trained on."""

@@ -1,0 +1,47 @@
+"""Errors and coverage of predicted kernels, by family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.gpu_cost_model.samples import read_samples
+from cost_model.gpu.kernel_model import GpuKernelModel, GpuPrediction
+from cost_model.gpu.kernels import Family
+from cost_model.gpu.training import GpuSample
+
+
+def print_kernels(root: Path, model: GpuKernelModel) -> None:
+    """Print errors and coverage of the kernels that were held out, by family and kind of device."""
+    paths = [
+        root / "data/dataset/test" / f"{name}.csv" for name in ("bmm", "linear", "elem", "softmax", "ln")
+    ]
+    samples = list(read_samples(paths))
+    predictions = model.predict([sample.query for sample in samples])
+    print("\nKernels that were held out\n")
+    print("| family | device | kernels | MAPE | median error | intervals cover | median width |")
+    print("|---|---|---|---|---|---|---|")
+    for family in Family:
+        for known in (True, False):
+            pairs = [
+                (sample, prediction)
+                for sample, prediction in zip(samples, predictions, strict=True)
+                if sample.query.kernel.family == family and prediction.is_known_device == known
+            ]
+            if pairs:
+                _print_family(family, known, pairs)
+
+
+def _print_family(family: Family, known: bool, pairs: list[tuple[GpuSample, GpuPrediction]]) -> None:
+    truth = np.array([sample.latency_us for sample, _ in pairs])
+    errors = np.abs(np.array([prediction.latency_us for _, prediction in pairs]) / truth - 1)
+    low, high = (
+        np.array([getattr(prediction, end) for _, prediction in pairs]) for end in ("low_us", "high_us")
+    )
+    covered = np.mean((low <= truth) & (truth <= high))
+    device = "known" if known else "unknown"
+    print(
+        f"| {family} | {device} | {len(pairs)} | {100 * errors.mean():.1f} % "
+        f"| {100 * np.median(errors):.1f} % | {100 * covered:.1f} % | {np.median(high / low):.2f} × |"
+    )

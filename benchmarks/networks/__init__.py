@@ -1,0 +1,1 @@
+"""Whole networks, partitioned, against single backends, torch and ONNX Runtime."""

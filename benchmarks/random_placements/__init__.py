@@ -1,0 +1,1 @@
+"""Searched schedules of random placements against hand-written ones and CP-SAT."""

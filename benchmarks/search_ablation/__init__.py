@@ -1,0 +1,1 @@
+"""What each phase of the schedule search is worth: the searches without it."""

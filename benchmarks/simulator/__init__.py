@@ -1,0 +1,1 @@
+"""Simulated makespans against real ones on this machine's processors."""

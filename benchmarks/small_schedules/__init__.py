@@ -1,0 +1,1 @@
+"""Proofs of small schedules, against CP-SAT."""

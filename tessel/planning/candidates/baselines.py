@@ -1,0 +1,187 @@
+"""Hand-written ways to use the devices, each as strong as it can be: its own degrees, cut and recomputation.
+
+A comparison with 1F1B is fair only against the best that 1F1B can do under the same memory. So each row
+chooses among all degrees and micro-batch sizes that the plan may, is cut by the same dynamic programme and
+improved by the same moves of cuts, timed in its own order. `torch-auto` is the exception: equal parts by
+time, blind to memory, as torch's automatic partition proposes them. Checked in
+tests/tessel/planning/candidates/test_baselines.py.
+
+Source: `torch-auto` after the proposal in pytorch/pytorch#179212: FLOPs of consecutive layers, min-max.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tessel.planning.candidates.families import Family
+from tessel.planning.candidates.pool import Candidate, Pool, Problem, offer_by_hand
+from tessel.planning.candidates.sweep import climb, initial_cuts
+from tessel.planning.cutting.cuts import Cut, chain_cut
+from tessel.planning.plan_result import Baseline
+
+CLIMBED_FAMILIES = 2
+"""Families of a baseline whose cuts are improved: those that are fastest as first cut."""
+
+CLIMBS_PER_LAYER = 8
+"""Cuts priced in that, for each layer of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRule:
+    """One row.
+
+    Attributes:
+        name: of the row.
+        rule: order in which its cuts are timed.
+        placement: of its stages.
+        chunks: stages a device.
+        splits: whether backwards run in halves.
+        is_one_device: whether the whole model is on each device.
+    """
+
+    name: str
+    rule: str
+    placement: str = "vshape"
+    chunks: int = 1
+    splits: bool = False
+    is_one_device: bool = False
+
+    def is_of(self, family: Family) -> bool:
+        """Whether a family is one of those that the row chooses from."""
+        return (
+            family.placement == self.placement
+            and (self.placement == "vshape" or family.num_stages == self.chunks * family.pipeline)
+            and family.split_backward == self.splits
+            and (family.pipeline == 1) == self.is_one_device
+        )
+
+
+def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
+    """Yield the rows for these families: interleaving for each number of chunks that there is."""
+    yield BaselineRule(name="data-parallel", rule="1f1b", is_one_device=True)
+    yield BaselineRule(name="gpipe", rule="gpipe")
+    yield BaselineRule(name="1f1b", rule="1f1b")
+    for chunks in sorted({family.chunks for family in families if family.placement == "interleaved"}):
+        yield BaselineRule(
+            name=f"interleaved-{chunks}", rule="interleaved", placement="interleaved", chunks=chunks
+        )
+    yield BaselineRule(name="zb-h1", rule="zb-h1", splits=True)
+    yield BaselineRule(name="zb-v", rule="zb-v", placement="zbv", chunks=2, splits=True)
+
+
+def find_baselines(
+    pool: Pool, families: Sequence[Family], bound_us: Callable[[Family], float]
+) -> tuple[Baseline, ...]:
+    """Return the rows; what they find takes part in the plan.
+
+    Args:
+        pool: of the plan; it is charged.
+        families: those allowed, with joint and with split backwards, the most promising first.
+        bound_us: a step time that no layout of a family can beat.
+    """
+    found = []
+    for baseline in baseline_rules(families):
+        own = [family for family in families if baseline.is_of(family)]
+        found.append(_strongest(pool, baseline, own, bound_us))
+    found.append(_torch_auto(pool, [family for family in families if _is_for_torch(family)]))
+    by_hand = pool.problem.options.by_hand
+    if by_hand is not None:
+        found.append(_row("by-hand", offer_by_hand(pool, by_hand)))
+    return tuple(found)
+
+
+def _strongest(
+    pool: Pool, baseline: BaselineRule, families: Sequence[Family], bound_us: Callable[[Family], float]
+) -> Baseline:
+    """Return the fastest step in the order of a rule over families, cuts and recomputation.
+
+    A family is looked at unless its bound is above the row's own best, or the budget is over and the row has
+    something already.
+    """
+    if not families:
+        return Baseline(
+            name=baseline.name, planned=None, fits=False, reason=_why_none(pool.problem, baseline)
+        )
+    rule = baseline.rule if pool.problem.profile.is_training else "forwards"
+    starts: list[Candidate] = []
+    best_us = math.inf
+    for family in families:
+        if not _applies(rule, family) or (pool.budget.is_over and starts) or bound_us(family) >= best_us:
+            continue
+        for cut in initial_cuts(pool, family, (rule,)):
+            start = pool.price(family, cut, (rule,))
+            starts.append(start)
+            best_us = min(best_us, start.step_us)
+    starts = sorted((start for start in starts if start.order), key=lambda candidate: candidate.step_us)
+    if not starts:
+        reason = f"no cut keeps the memory of every device in the order of {rule}"
+        if not any(_applies(rule, family) for family in families):
+            reason = "the micro-batches of a replica are no multiple of its stages"
+        return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
+    cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
+    best = min(
+        (climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
+        key=lambda candidate: candidate.step_us,
+    )
+    return _row(baseline.name, best)
+
+
+def _applies(rule: str, family: Family) -> bool:
+    return rule != "interleaved" or family.micro_batches % family.pipeline == 0
+
+
+def _why_none(problem: Problem, baseline: BaselineRule) -> str:
+    if baseline.splits and not any(
+        all(cost.is_splittable for cost in table.costs) for table in problem.profile.tables
+    ):
+        return "the profile does not have the halves of backwards"
+    return "the options or the batch leave no degrees for it"
+
+
+def _is_for_torch(family: Family) -> bool:
+    return family.placement == "vshape" and not family.split_backward and family.pipeline > 1
+
+
+def _torch_auto(pool: Pool, families: Sequence[Family]) -> Baseline:
+    """Return 1F1B on parts of equal forward time, whichever degrees suit them best."""
+    name = "torch-auto"
+    rule = "1f1b" if pool.problem.profile.is_training else "forwards"
+    if not families:
+        return Baseline(
+            name=name, planned=None, fits=False, reason="the options or the batch leave no degrees for it"
+        )
+    priced = [pool.price(family, _equal_parts(pool.problem, family), (rule,)) for family in families]
+    fitting = [candidate for candidate in priced if candidate.order]
+    if not fitting:
+        return Baseline(
+            name=name,
+            planned=None,
+            fits=False,
+            reason="its equal parts exceed a device's memory, whatever the degrees",
+        )
+    return _row(name, min(fitting, key=lambda candidate: candidate.step_us))
+
+
+def _equal_parts(problem: Problem, family: Family) -> Cut:
+    """Return the cut whose longest part has the least forward time."""
+    sums, prices = problem.sums(family), problem.prices(family)
+    forward = sums.forward[None, :] - sums.forward[:, None]
+    cut = chain_cut(
+        prices.with_times(np.where(np.isfinite(prices.time), forward, np.inf)),
+        in_flight=(1,) * family.num_stages,
+        speeds=np.ones(family.num_stages),
+        limits=None,
+        may_recompute=False,
+    )
+    assert cut is not None  # without limits there is always one
+    return cut
+
+
+def _row(name: str, candidate: Candidate) -> Baseline:
+    if not candidate.order:
+        return Baseline(name=name, planned=None, fits=False, reason="it exceeds a device's memory")
+    return Baseline(name=name, planned=candidate.planned(), fits=True)

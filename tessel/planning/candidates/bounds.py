@@ -1,0 +1,361 @@
+"""Step times that no layout of a family can beat, whatever its cuts, recomputation and order.
+
+Each number is a proof by itself; the largest counts.
+
+- Sharing: the devices together do all the work of all micro-batches. Device d cannot begin before the layers
+  of the stages ahead of it have run once, nor end its blocks later than what must follow them allows.
+- One layer: whichever device holds it runs it for every micro-batch, behind all earlier layers.
+- Path: a micro-batch goes all the way through and back.
+- Cuts, for one stage a device: a dynamic programme over all cuts for the least longest stage, where a run of
+  layers on stage s takes its head, its work for all micro-batches, its memory (a device's room times the time
+  is at least what its activations take up), and its own all-reduce and update.
+
+      head of s |  micro-batches × work of its layers  | all-reduce, update      <= step
+
+Recomputation counts where a run does not fit without it. Spans are rounded up to whole steps when an order is
+searched, which only adds to a step. Checked in tests/tessel/planning/candidates/test_bounds.py against
+exhaustive search over all layouts, cuts and orders of small models.
+
+Source: the bound by cuts is the dynamic programme of PipeDream (SOSP 2019) with ramps and memory added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tessel.planning.candidates.families import Family
+from tessel.planning.cluster import Cluster
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+from tessel.planning.costs.stage_figures import (
+    StageFigures,
+    collective_link,
+    figures_of_sums,
+    position_speeds,
+    ring_us,
+)
+from tessel.planning.cutting.cuts import RunPrices, layer_times
+from tessel.planning.options import PlanOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FamilyBound:
+    """What is known of a family before any cut.
+
+    Attributes:
+        step_us: no step of the family is shorter; infinite where nothing of it fits.
+        reason: why nothing of it fits, empty where something may.
+    """
+
+    step_us: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Terms:
+    """What the bounds of one family share.
+
+    Attributes:
+        sums: of its table.
+        micro_batches: that each chain runs.
+        copies: of the chain.
+        speeds: by position.
+        limits: bytes by position; None for no limit.
+        hop_us: least microseconds from one device to the next.
+        times: running sums of each layer's work.
+        gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
+        ends_with_gradient: whether the last block of a device is always one that others wait for.
+        synchronisation: microseconds of an all-reduce as latency, and per byte of weights.
+        update_us: microseconds of the optimizer, of all layers; 0 where devices differ.
+    """
+
+    sums: LayerSums
+    micro_batches: int
+    copies: int
+    speeds: FloatArray
+    limits: tuple[int, ...] | None
+    hop_us: float
+    times: FloatArray
+    gradients: FloatArray
+    ends_with_gradient: bool
+    synchronisation: tuple[float, float]
+    update_us: float
+
+
+@dataclass(slots=True, eq=False)
+class FamilyBounds:
+    """Bounds of the families of one plan; those of the same degrees share tables.
+
+    Attributes:
+        cluster: devices and links.
+        options: optimizer, runtime, and whether stages may recompute.
+    """
+
+    cluster: Cluster
+    options: PlanOptions
+    _terms: dict[object, _Terms] = field(default_factory=dict)
+
+    def quick(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
+        """Return a step time that no layout of a family can beat, without looking at cuts; O(layers).
+
+        Args:
+            family: degrees, micro-batch size and placement.
+            sums: of its table.
+            prices: of its runs of layers.
+        """
+        terms = self._terms_of(family, sums)
+        reason = _why_nothing_fits(terms, prices, self.options)
+        if reason:
+            return FamilyBound(step_us=np.inf, reason=reason)
+        return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
+
+    def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
+        """Return the bound over all cuts of a family with one stage a device; O(stages × layers²) in arrays.
+
+        Of other families it is 0, as nothing more is known of them.
+        """
+        if family.placement != "vshape":
+            return FamilyBound(step_us=0.0)
+        step_us = _by_cuts(self._terms_of(family, sums), prices, self.options)
+        reason = "" if np.isfinite(step_us) else "no cut keeps the memory of every device"
+        return FamilyBound(step_us=step_us, reason=reason)
+
+    def _terms_of(self, family: Family, sums: LayerSums) -> _Terms:
+        copies = 2 if family.placement == "xshape" else 1
+        degrees = replace(family, placement="vshape", num_stages=family.pipeline, stage_devices=())
+        if (degrees, copies) not in self._terms:
+            self._terms[degrees, copies] = _terms(degrees, copies, sums, self.cluster, self.options)
+        return self._terms[degrees, copies]
+
+
+def trained_ratio(sums: LayerSums, options: PlanOptions) -> float:
+    """Return bytes of weights, gradients and optimizer state for each byte of weights."""
+    optimizer = options.optimizer
+    return 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
+
+
+def _terms(degrees: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions) -> _Terms:
+    layout = degrees.any_layout(sums.num_layers)
+    figures = figures_of_sums(sums, layout, cluster, options.optimizer, options.runtime)
+    splits = degrees.split_backward and sums.is_splittable
+    gradients = sums.backward
+    if splits:
+        least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
+        gradients = np.concatenate(([0.0], np.cumsum(least)))
+    speeds = position_speeds(layout, cluster)
+    return _Terms(
+        sums=sums,
+        micro_batches=degrees.micro_batches // copies,
+        copies=copies,
+        speeds=speeds,
+        limits=figures.memory_bytes,
+        hop_us=_least_hop(sums, cluster, options, degrees.tensor_parallel),
+        times=layer_times(sums, splits=splits),
+        gradients=gradients,
+        ends_with_gradient=sums.has_backward and not splits,
+        synchronisation=_synchronisation(degrees, copies, sums, cluster, options),
+        update_us=copies * sum(figures.update_us) if len(set(speeds.tolist())) == 1 else 0.0,
+    )
+
+
+def _least_hop(sums: LayerSums, cluster: Cluster, options: PlanOptions, tensor_parallel: int) -> float:
+    """Return what any hop takes at least; nothing where hops are a part of the blocks."""
+    if options.runtime.has_blocking_hops or sums.num_layers == 1:
+        return 0.0
+    links = [cluster.hop, *([cluster.intra_node] if cluster.intra_node is not None else [])]
+    num_bytes = float(sums.boundary[:-1].min()) / (tensor_parallel if options.runtime.splits_hops else 1)
+    return options.runtime.hop_overhead_us + min(link.transfer_us(num_bytes) for link in links)
+
+
+def _synchronisation(
+    family: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions
+) -> tuple[float, float]:
+    """Return microseconds of latency and per byte of weights of the fastest position's all-reduce."""
+    ratio = options.optimizer.gradient_ratio
+    if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
+        return 0.0, 0.0
+    layout = family.any_layout(sums.num_layers)
+    large = 1e9
+    found = []
+    for position in range(family.pipeline if cluster.intra_node is not None else 1):
+        positions = sorted({position, family.pipeline - 1 - position} if copies == 2 else {position})
+        link = collective_link(layout, cluster, positions)
+        one, two = (ring_us(link, family.data_parallel * copies, factor * large * ratio) for factor in (1, 2))
+        found.append((max(0.0, 2 * one - two), (two - one) / large))
+    return min(latency for latency, _ in found), min(rate for _, rate in found)
+
+
+def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) -> str:
+    """Return why the family cannot fit, by all devices together and by the largest layer; or nothing."""
+    if terms.limits is None:
+        return ""
+    layers = np.arange(terms.sums.num_layers)
+    alone = prices.static[layers, layers + 1] + prices.saved[layers, layers + 1]
+    if options.recompute:
+        alone = np.minimum(
+            alone, prices.recomputed_static[layers, layers + 1] + prices.kept[layers, layers + 1]
+        )
+    ample = max(terms.limits)
+    gib = 2.0**30
+    if alone.max() > ample:
+        layer = int(alone.argmax())
+        return f"layer {layer} alone needs {alone[layer] / gib:.2f} GiB of the {ample / gib:.2f} of a device"
+    shared = sum(num_bytes * (len(layers) - 1) for _, layers, num_bytes in terms.sums.tied)
+    needed = terms.copies * trained_ratio(terms.sums, options) * float(terms.sums.weights[-1] - shared)
+    if needed > sum(terms.limits):
+        return (
+            f"weights, gradients and optimizer state need {needed / gib:.2f} GiB of the "
+            f"{sum(terms.limits) / gib:.2f} of the pipeline's devices"
+        )
+    return ""
+
+
+def _ramps(family: Family, terms: _Terms) -> tuple[FloatArray, FloatArray]:
+    """Return by device the least time ahead of its first block, and behind its last one where others wait."""
+    first_stage = np.full(family.pipeline, family.num_stages)
+    chain = family.chain
+    for stage, device in enumerate(chain):
+        for held_by in (device, family.pipeline - 1 - device)[: terms.copies]:
+            first_stage[held_by] = min(first_stage[held_by], stage)
+    hops = _hops_before(chain)[first_stage] * terms.hop_us
+    fastest = terms.speeds.max()
+    heads = terms.sums.forward[first_stage] / fastest + hops
+    tails = terms.gradients[first_stage] / fastest + hops if terms.sums.has_backward else 0.0 * hops
+    return heads, tails
+
+
+def _hops_before(chain: Sequence[int]) -> FloatArray:
+    """Return how often the chain has changed devices before each stage; a `zbv` turns round on one."""
+    return np.concatenate(([0.0], np.cumsum(np.diff(np.array(chain)) != 0)))
+
+
+def _last_synchronisation(terms: _Terms) -> float:
+    """Return the least time from a stage's last weight gradient to the end of its all-reduce."""
+    latency, rate = terms.synchronisation
+    fewest = float(np.diff(terms.sums.weights).min())
+    return latency + rate * fewest if rate and fewest else 0.0
+
+
+def _sharing(family: Family, terms: _Terms) -> float:
+    heads, tails = _ramps(family, terms)
+    work = terms.copies * terms.micro_batches * terms.times[-1]
+    own_end = _last_synchronisation(terms)
+    total_speed = terms.speeds.sum()
+    # The update is a device's own, at the profile's speed where all are alike.
+    alone = (
+        work + float((terms.speeds * (heads + own_end)).sum()) + terms.update_us * terms.speeds[0]
+    ) / total_speed
+    if not terms.ends_with_gradient:
+        return float(alone)
+    waited_for = (work + float((terms.speeds * (heads + tails + own_end)).sum())) / total_speed
+    return float(max(alone, waited_for))
+
+
+def _one_layer(terms: _Terms) -> float:
+    fastest = terms.speeds.max()
+    work = terms.micro_batches * np.diff(terms.times) / fastest
+    behind = terms.gradients[:-1] / fastest if terms.ends_with_gradient else 0.0
+    return float((terms.sums.forward[:-1] / fastest + work + behind).max()) + _last_synchronisation(terms)
+
+
+def _path(family: Family, terms: _Terms) -> float:
+    hops = terms.hop_us * float(_hops_before(family.chain)[-1])
+    ways = 2 if terms.sums.has_backward else 1
+    path = (terms.sums.forward[-1] + terms.gradients[-1]) / terms.speeds.max()
+    return float(path + ways * hops) + _last_synchronisation(terms)
+
+
+def _by_cuts(terms: _Terms, prices: RunPrices, options: PlanOptions) -> float:
+    """Return the least, over all cuts into one stage a device, of the longest stage's bound."""
+    size = terms.sums.num_layers + 1
+    best = np.full(size, np.inf)
+    best[0] = 0.0
+    num_stages = len(terms.speeds)
+    for stage, speed in enumerate(terms.speeds):
+        limit = None if terms.limits is None else terms.limits[stage]
+        cost = _stage_bound(terms, prices, options, stage, num_stages, float(speed), limit)
+        best = np.maximum(best[:, None], cost).min(axis=0)
+    return float(best[-1])
+
+
+def _stage_bound(
+    terms: _Terms,
+    prices: RunPrices,
+    options: PlanOptions,
+    stage: int,
+    num_stages: int,
+    speed: float,
+    limit: int | None,
+) -> FloatArray:
+    """Return what a step takes at least if a stage is layers i..j-1; shape (num_layers + 1,) twice."""
+    sums = terms.sums
+    fastest = terms.speeds.max()
+    ahead = (sums.forward / fastest + stage * terms.hop_us)[:, None]
+    behind = (terms.gradients / fastest + stage * terms.hop_us)[:, None]
+    # From the end of a forward to the start of its backward, through all later stages.
+    beyond = (
+        (sums.forward[-1] - sums.forward + terms.gradients[-1] - terms.gradients) / fastest
+        + 2 * (num_stages - 1 - stage) * terms.hop_us
+    )[None, :]
+    latency, rate = terms.synchronisation
+    weights = sums.weights[None, :] - sums.weights[:, None]
+    own_end = np.where(weights > 0, latency + rate * weights, 0.0) if rate else 0.0
+    if len(set(terms.speeds.tolist())) == 1 and sums.weights[-1] > 0 and terms.update_us:
+        shares = sums.update if sums.update[-1] else sums.weights
+        own_end = own_end + terms.update_us * (shares[None, :] - shares[:, None]) / shares[-1]
+    first = _last_synchronisation(terms)
+
+    def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:
+        work = terms.micro_batches * (prices.time + extra) / speed
+        least: FloatArray = ahead + work + own_end
+        if terms.ends_with_gradient:
+            least = np.maximum(least, ahead + work + behind + first)
+        if limit is None:
+            return least
+        room = limit - static
+        alive = (prices.time + extra) / speed + beyond
+        if not terms.ends_with_gradient:
+            alive = (sums.forward[None, :] - sums.forward[:, None]) / speed + beyond
+        fits = (held <= room) & np.isfinite(alive)
+        by_room = np.zeros_like(room)
+        np.divide(terms.micro_batches * held * np.where(fits, alive, 0.0), room, out=by_room, where=room > 0)
+        found: FloatArray = np.where(fits, np.maximum(least, ahead + by_room), np.inf)
+        return found
+
+    without = bound(0.0, prices.static, prices.saved)
+    if limit is None or not options.recompute or not sums.has_backward:
+        return without
+    return np.minimum(without, bound(prices.recompute, prices.recomputed_static, prices.kept))
+
+
+def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
+    """Return a step time that no order of one layout can beat, by its devices' work; O(stages).
+
+    Args:
+        figures: of its stages.
+        micro_batches: of the layout's placement.
+    """
+    work = figures.device_work_us() * micro_batches
+    heads = _chain_heads(figures, figures.forward_us)
+    first = np.full(len(work), np.inf)
+    for stage, device in enumerate(figures.devices):
+        first[device] = min(first[device], heads[stage])
+    ends = [np.inf] * len(work)
+    us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
+    for stage, device in enumerate(figures.devices):
+        ends[device] = min(ends[device], us_of.get(stage, 0.0))
+    return max(
+        float(first[device] + work[device] + ends[device] + figures.update_us[device])
+        for device in range(len(work))
+    )
+
+
+def _chain_heads(figures: StageFigures, forward_us: FloatArray) -> Sequence[float]:
+    heads = [0.0] * len(figures.devices)
+    for chain in figures.chains:
+        for before, stage in pairwise(chain):
+            heads[stage] = heads[before] + float(forward_us[before]) + float(figures.hop_us[before])
+    return heads

@@ -1,0 +1,217 @@
+"""Which ways to use the devices there are, before any cut: degrees, micro-batch size, placement, halves.
+
+A *family* is what a layout is without its cuts and recomputation: each family is bounded from below as a
+whole (`tessel.planning.candidates.bounds`), and only those that may hold something faster are cut. Devices
+that differ are given to positions in a few orders: as they come, and by memory and by speed, since what a
+first stage holds in flight is more than what a last one does. Checked in
+tests/tessel/planning/candidates/test_families.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tessel.errors import ScheduleError
+from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
+from tessel.placement import Placement
+from tessel.planning.cluster import Cluster
+from tessel.planning.costs.stage_costs import cuts_at
+from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.options import CustomPlacement, PlanOptions
+from tessel.profiles.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A layout without cuts; attributes as in `Layout`, and
+
+    Attributes:
+        num_stages: stages of the chain.
+    """
+
+    data_parallel: int
+    pipeline: int
+    tensor_parallel: int
+    micro_batch: int
+    micro_batches: int
+    placement: PlacementName
+    num_stages: int
+    split_backward: bool
+    stage_devices: CustomPlacement = ()
+    device_order: tuple[int, ...] = ()
+
+    def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
+        """Return the layout whose stages begin at these layers.
+
+        Args:
+            bounds: 0, the first layer of each later stage, and the number of layers.
+            recompute: by stage; empty for nowhere.
+        """
+        return Layout(
+            data_parallel=self.data_parallel,
+            pipeline=self.pipeline,
+            tensor_parallel=self.tensor_parallel,
+            micro_batch=self.micro_batch,
+            micro_batches=self.micro_batches,
+            placement=self.placement,
+            cuts=cuts_at(bounds),
+            recompute=tuple(recompute) if any(recompute) else (),
+            split_backward=self.split_backward,
+            stage_devices=self.stage_devices,
+            device_order=self.device_order,
+        )
+
+    def any_layout(self, num_layers: int) -> Layout:
+        """Return some layout of the family, for what does not depend on its cuts."""
+        return self.layout((*range(self.num_stages), num_layers))
+
+    @property
+    def chain(self) -> CustomPlacement:
+        """Device, within one pipeline, of each stage; of an `xshape` on the way down."""
+        if self.placement == "custom":
+            return self.stage_devices
+        stages = range(self.num_stages)
+        if self.placement == "zbv":
+            turn = 2 * self.pipeline - 1
+            return tuple(min(stage, turn - stage) for stage in stages)
+        return tuple(stage % self.pipeline for stage in stages)
+
+    @property
+    def chunks(self) -> int:
+        """Stages of the chain on each device; on the fullest one where they differ."""
+        return -(-self.num_stages // self.pipeline)
+
+
+def family_of(layout: Layout) -> Family:
+    """Return the family of a layout."""
+    names = [name for name in Family.__dataclass_fields__ if name != "num_stages"]
+    return Family(num_stages=len(layout.cuts), **{name: getattr(layout, name) for name in names})
+
+
+def chain_of(placement: Placement) -> CustomPlacement:
+    """Return the device of each stage of a placement that is one chain, such as one from a file.
+
+    Raises:
+        ScheduleError: it is no chain of stages on one device each, or leaves out a device.
+    """
+    try:
+        devices = read_pipeline(placement).chain_devices()
+    except NotAPipelineError as error:
+        raise ScheduleError(
+            f"the placement has no stages to plan with: {error}; draw a chain of them"
+        ) from error
+    if devices is None or set(devices) != set(range(placement.devices)):
+        raise ScheduleError(
+            "the placement is not one chain of stages on one device each that uses every device, and layers "
+            "can only be cut into a chain; give such a placement, or one by name"
+        )
+    return devices
+
+
+def families(
+    profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions
+) -> Iterator[Family]:
+    """Yield every family that options, devices, profile and batch allow.
+
+    Args:
+        profile: micro-batch sizes and tensor-parallel degrees are those that it has.
+        cluster: how many devices there are; each layout uses all of them.
+        global_batch: samples of a training step.
+        options: what may be chosen from.
+    """
+    tables = sorted({(table.micro_batch, table.tensor_parallel) for table in profile.tables})
+    for micro_batch, tensor_parallel in tables:
+        if options.micro_batch not in (None, micro_batch):
+            continue
+        if options.tensor_parallel not in (None, tensor_parallel) or cluster.devices % tensor_parallel:
+            continue
+        positions = cluster.devices // tensor_parallel
+        for pipeline in (degree for degree in range(1, positions + 1) if positions % degree == 0):
+            data_parallel = positions // pipeline
+            samples = data_parallel * micro_batch
+            if (
+                options.pipeline not in (None, pipeline)
+                or options.data_parallel not in (None, data_parallel)
+                or pipeline > len(profile.layers)
+                or global_batch % samples
+            ):
+                continue
+            for placement, num_stages, stage_devices in _shapes(pipeline, len(profile.layers), options):
+                if placement == "xshape" and global_batch // samples % 2:
+                    continue
+                for split_backward in _splits(profile, micro_batch, tensor_parallel, options):
+                    for device_order in _device_orders(cluster, data_parallel * tensor_parallel):
+                        yield Family(
+                            data_parallel=data_parallel,
+                            pipeline=pipeline,
+                            tensor_parallel=tensor_parallel,
+                            micro_batch=micro_batch,
+                            micro_batches=global_batch // samples,
+                            placement=placement,
+                            num_stages=num_stages,
+                            split_backward=split_backward,
+                            stage_devices=stage_devices,
+                            device_order=device_order,
+                        )
+
+
+def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
+    """Return the sentence for a plan that has no family at all."""
+    tables = ", ".join(f"{table.micro_batch} × {table.tensor_parallel}" for table in profile.tables)
+    return (
+        f"no degrees use {cluster.devices} devices for a global batch of {global_batch} with the profile's "
+        f"micro-batch sizes × tensor-parallel degrees ({tables}), its {len(profile.layers)} layers and the "
+        "options given; choose a global batch that is a multiple of devices × micro-batch size, or fix less"
+    )
+
+
+def _shapes(
+    pipeline: int, num_layers: int, options: PlanOptions
+) -> Iterator[tuple[PlacementName, int, CustomPlacement]]:
+    for placement in options.placements:
+        if not isinstance(placement, str):
+            is_fitting = max(placement) + 1 == pipeline and len(placement) <= num_layers
+            if is_fitting and options.chunks in (None, -(-len(placement) // pipeline)):
+                yield "custom", len(placement), placement
+            continue
+        for chunks in _chunks(placement, pipeline, options.max_chunks):
+            if pipeline * chunks <= num_layers and options.chunks in (None, chunks):
+                yield placement, pipeline * chunks, ()
+
+
+def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequence[int]:
+    """Return stages a device; on a pipeline of one device every placement is a `vshape`."""
+    if placement == "vshape":
+        return (1,)
+    if pipeline == 1:
+        return ()
+    if placement == "interleaved":
+        return range(2, max_chunks + 1)
+    return (2,) if placement == "zbv" else (1,)
+
+
+def _splits(
+    profile: Profile, micro_batch: int, tensor_parallel: int, options: PlanOptions
+) -> tuple[bool, ...]:
+    costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+    can_split = profile.is_training and all(cost.is_splittable for cost in costs)
+    if options.split_backward is None:
+        return (False, True) if can_split else (False,)
+    return (options.split_backward and can_split,)
+
+
+def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:
+    """Return orders of unequal devices, as they come first; groups of `width` share a position."""
+    if not cluster.device_speed and not cluster.device_memory_bytes:
+        return ((),)
+    numbers = range(cluster.devices)
+    speed = [cluster.speed_of(device) for device in numbers]
+    memory = [cluster.memory_of(device) or 0 for device in numbers]
+    found = [
+        tuple(numbers),
+        tuple(sorted(numbers, key=lambda device: (-memory[device], -speed[device], device))),
+        tuple(sorted(numbers, key=lambda device: (-speed[device], -memory[device], device))),
+        tuple(sorted(numbers, key=lambda device: (speed[device], -memory[device], device))),
+    ]
+    return tuple(dict.fromkeys(found))

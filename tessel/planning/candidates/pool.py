@@ -1,0 +1,374 @@
+"""Layouts of one problem priced, timed in the orders of rules, and searched; the state of a plan's search.
+
+A `Problem` is what a plan is made for. A `Candidate` is one layout with its best order so far. The `Pool`
+keeps the best candidate of each family, counts and charges what is done, and tells of improvements.
+Checked in tests/tessel/planning/test_find_plan.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tessel.errors import InfeasibleError
+from tessel.handwritten import HANDWRITTEN
+from tessel.planning.candidates.bounds import layout_bound, trained_ratio
+from tessel.planning.candidates.families import Family, family_of
+from tessel.planning.cluster import Cluster
+from tessel.planning.costs.stage_costs import LayerSums, layer_sums
+from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
+from tessel.planning.costs.training_step import (
+    StepEstimate,
+    TrainingStep,
+    check_room,
+    choose_step_us,
+    estimate_step,
+    step_of_figures,
+)
+from tessel.planning.cutting.cuts import Cut, RunPrices, run_prices
+from tessel.planning.layout import Layout
+from tessel.planning.options import PlanOptions
+from tessel.planning.orders.rule_orders import (
+    OPERATIONS_A_LAYOUT,
+    OPERATIONS_A_NEW_TASK,
+    OPERATIONS_A_TASK,
+    TimedOrder,
+    order_key,
+    rules_of,
+    schedule_in_order,
+    time_rule,
+)
+from tessel.planning.plan_result import SEARCHED, PlannedStep, PlanProgress
+from tessel.profiles.profile import Profile
+from tessel.schedule import Schedule
+from tessel.search.budget import SearchBudget
+from tessel.search.makespan.find_schedule import find_schedule
+from tessel.search.makespan.params import MakespanParams, Phase
+
+MAX_BLOCKS_PROVEN = 16
+"""Blocks of a micro-batch up to which every order is looked at before it is said that none fits: the search
+of one gives up after 200 000 sets of blocks (`tessel.search.model.instance`)."""
+
+PROVING = MakespanParams()
+
+NOT_PROVING = MakespanParams(left_out=frozenset({Phase.DECISION_DIAGRAMS}))
+"""Of orders that are only compared: decision diagrams took two thirds of the time."""
+
+_RULE_NAMES = frozenset(rule.name for rule in HANDWRITTEN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """What a plan is made for, and tables derived from it.
+
+    Attributes:
+        profile: layers and their costs.
+        cluster: devices and links.
+        global_batch: samples of a training step.
+        options: what may be chosen from.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    global_batch: int
+    options: PlanOptions
+    _sums: dict[tuple[int, int], LayerSums] = field(default_factory=dict)
+    _prices: dict[tuple[int, int, bool], RunPrices] = field(default_factory=dict)
+
+    def sums(self, family: Family) -> LayerSums:
+        """Return the running sums of a family's table."""
+        key = family.micro_batch, family.tensor_parallel
+        if key not in self._sums:
+            self._sums[key] = layer_sums(self.profile, micro_batch=key[0], tensor_parallel=key[1])
+        return self._sums[key]
+
+    def prices(self, family: Family) -> RunPrices:
+        """Return the prices of all runs of layers of a family."""
+        key = family.micro_batch, family.tensor_parallel, family.split_backward
+        if key not in self._prices:
+            sums = self.sums(family)
+            self._prices[key] = run_prices(
+                sums, splits=family.split_backward, trained_ratio=trained_ratio(sums, self.options)
+            )
+        return self._prices[key]
+
+    def figures(self, family: Family, layout: Layout) -> StageFigures:
+        """Return times and bytes of a layout's stages."""
+        return figures_of_sums(
+            self.sums(family), layout, self.cluster, self.options.optimizer, self.options.runtime
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """A layout and its best order so far.
+
+    Attributes:
+        family: degrees and placement.
+        cut: where stages begin, and which recompute.
+        layout: all of it.
+        figures: of its stages.
+        order: name of its best order; empty where none fits yet.
+        estimate: of that order.
+        lower_bound_us: no order of the layout is faster.
+        schedule: of a searched order.
+    """
+
+    family: Family
+    cut: Cut
+    layout: Layout
+    figures: StageFigures
+    order: str
+    estimate: StepEstimate | None
+    lower_bound_us: float
+    schedule: Schedule | None = None
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds of its best order; infinite where none fits."""
+        return math.inf if self.estimate is None else self.estimate.step_us
+
+    def planned(self, *, with_schedule: bool = False) -> PlannedStep:
+        """Return it as a part of a plan."""
+        assert self.estimate is not None  # only candidates with an order become part of a plan
+        step = step_of_figures(self.layout, self.figures)
+        schedule = self.schedule
+        if with_schedule and schedule is None:
+            schedule = schedule_in_order(self.order, step)
+        return PlannedStep(
+            layout=self.layout,
+            order=self.order,
+            step=step,
+            estimate=self.estimate,
+            lower_bound_us=self.lower_bound_us,
+            schedule=schedule if with_schedule else None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The candidates of one search.
+
+    Attributes:
+        problem: what is planned.
+        budget: what may be spent.
+        on_progress: told of each better step.
+        lower_bound_us: no layout has a shorter step.
+        best: the fastest candidate with an order.
+        by_family: the fastest of each family.
+        displaced: candidates that a layout given by hand took the place of, still to be searched.
+        layouts: how many were priced.
+        orders: how many orders were searched.
+    """
+
+    problem: Problem
+    budget: SearchBudget
+    on_progress: Callable[[PlanProgress], None] | None = None
+    lower_bound_us: float = 0.0
+    best: Candidate | None = None
+    by_family: dict[Family, Candidate] = field(default_factory=dict)
+    displaced: list[Candidate] = field(default_factory=list)
+    layouts: int = 0
+    orders: int = 0
+    _known_orders: set[object] = field(default_factory=set)
+
+    @property
+    def best_us(self) -> float:
+        """Microseconds of the best step so far; infinite before there is one."""
+        return math.inf if self.best is None else self.best.step_us
+
+    def price(self, family: Family, cut: Cut, rules: Iterable[str] | None = None) -> Candidate:
+        """Return the candidate of a cut with the best fitting order of some rules, and keep it if it is good.
+
+        Args:
+            family: degrees and placement.
+            cut: where stages begin, and which recompute.
+            rules: names of rules; every one that applies if None.
+        """
+        layout = family.layout(cut.bounds, cut.recompute)
+        figures = self.problem.figures(family, layout)
+        self.layouts += 1
+        self.budget.charge(OPERATIONS_A_LAYOUT)
+        micro_batches = layout.micro_batches // len(figures.chains)
+        if rules is None:
+            rules = rules_of(
+                layout,
+                has_backward=figures.has_backward,
+                is_split=figures.backward_input_us is not None,
+                in_flight=in_flight_limits(layout),
+            )
+        timed = self._best_of_rules(rules, layout, figures) if has_room(figures) else None
+        candidate = Candidate(
+            family=family,
+            cut=cut,
+            layout=layout,
+            figures=figures,
+            order="" if timed is None else timed.rule,
+            estimate=None if timed is None else timed.estimate,
+            lower_bound_us=layout_bound(figures, micro_batches=micro_batches),
+        )
+        self.offer(candidate)
+        return candidate
+
+    def _best_of_rules(
+        self, rules: Iterable[str], layout: Layout, figures: StageFigures
+    ) -> TimedOrder | None:
+        step_us = choose_step_us(figures)
+        found = []
+        for rule in rules:
+            self.charge_order(rule, layout, figures)
+            timed = time_rule(rule, layout, figures, step_us)
+            if timed.estimate.fits:
+                found.append(timed)
+        return min(found, key=lambda timed: timed.estimate.step_us, default=None)
+
+    def charge_order(self, rule: str, layout: Layout, figures: StageFigures) -> None:
+        """Charge a walk over the order of a rule, and writing it down the first time."""
+        key = order_key(rule, layout, figures)
+        tasks = len(figures.devices) * key.micro_batches * 2
+        self.budget.charge(OPERATIONS_A_TASK * tasks)
+        if key not in self._known_orders:
+            self._known_orders.add(key)
+            self.budget.charge(OPERATIONS_A_NEW_TASK * tasks)
+
+    def search(
+        self, candidate: Candidate, budget: SearchBudget, *, seed: int, proves: bool = False
+    ) -> Candidate:
+        """Return the candidate with the best order that a search finds, never a slower one.
+
+        Args:
+            candidate: its layout has room for one micro-batch.
+            budget: what may be spent on it, a part of the pool's.
+            seed: seed of what is random.
+            proves: whether a part goes into the bound of its orders, which few layouts need.
+        """
+        step = step_of_figures(candidate.layout, candidate.figures)
+        self.orders += 1
+        start_from = candidate.schedule
+        if start_from is None and candidate.order:
+            start_from = schedule_in_order(candidate.order, step)
+        try:
+            schedule = find_schedule(
+                step.placement,
+                micro_batches=step.micro_batches,
+                memory=step.limits,
+                budget=budget,
+                seed=seed,
+                start_from=start_from,
+                params=PROVING if proves else NOT_PROVING,
+            )
+        except InfeasibleError:
+            # All orders of few blocks were looked at; with more, one might have been missed.
+            is_proof = len(step.placement.blocks) <= MAX_BLOCKS_PROVEN
+            return replace(candidate, lower_bound_us=math.inf) if is_proof else candidate
+        estimate = estimate_step(step, schedule)
+        bound_us = max(candidate.lower_bound_us, step_bound_us(step, schedule.lower_bound))
+        found = replace(candidate, lower_bound_us=bound_us)
+        if estimate.fits and estimate.step_us < candidate.step_us * (1 - 1e-12):
+            order = schedule.found_by if schedule.found_by in _RULE_NAMES else SEARCHED
+            found = replace(found, order=order, estimate=estimate, schedule=schedule)
+        elif candidate.schedule is None and estimate.fits and estimate.step_us <= candidate.step_us:
+            found = replace(found, schedule=schedule)
+        self.offer(found)
+        return found
+
+    def offer(self, candidate: Candidate) -> None:
+        """Keep a candidate if it is the best of its family, and tell if it is the best of all."""
+        known = self.by_family.get(candidate.family)
+        if known is None or _rank(candidate) <= _rank(known):
+            self.by_family[candidate.family] = candidate
+        if candidate.estimate is None:
+            return
+        if candidate.step_us < self.best_us * (1 - 1e-12):
+            self.best = candidate
+            budget: SearchBudget | None = self.budget
+            while budget is not None:
+                budget.has_answer = True
+                budget = budget.whole
+            if self.on_progress is not None:
+                self.on_progress(
+                    PlanProgress(
+                        step_us=candidate.step_us,
+                        lower_bound_us=min(self.lower_bound_us, candidate.step_us),
+                        elapsed_s=self.budget.elapsed_s,
+                        name=candidate.planned().name,
+                    )
+                )
+        elif (
+            self.best is not None
+            and candidate.layout == self.best.layout
+            and candidate.step_us <= self.best.step_us
+        ):
+            self.best = candidate
+
+    def finalists(self) -> list[Candidate]:
+        """Return the best candidate of each family that may still win, the most promising first.
+
+        Promising is what is fast in the order of a rule, or may be by its bound: half of each.
+        """
+        alive = [
+            candidate
+            for candidate in (*self.by_family.values(), *self.displaced)
+            if candidate.lower_bound_us < self.best_us and has_room(candidate.figures)
+        ]
+        return sorted(alive, key=lambda candidate: (_promise(candidate), _rank(candidate)))
+
+
+def _rank(candidate: Candidate) -> tuple[float, float]:
+    return candidate.step_us, candidate.lower_bound_us
+
+
+def _promise(candidate: Candidate) -> float:
+    known = candidate.step_us
+    return (known + candidate.lower_bound_us) / 2 if math.isfinite(known) else 1.1 * candidate.lower_bound_us
+
+
+def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
+    """Return a step time that follows from a bound on the makespan.
+
+    The block that ends last ends some stage on its device, whose all-reduce and update follow.
+    """
+    figures = step.figures
+    us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
+    return makespan_steps * step.step_us + min(
+        us_of.get(stage, 0.0) + figures.update_us[device] for stage, device in enumerate(figures.devices)
+    )
+
+
+def has_room(figures: StageFigures) -> bool:
+    """Whether each device can hold its weights and one micro-batch."""
+    try:
+        check_room(figures)
+    except InfeasibleError:
+        return False
+    return figures.rooms is None or min(figures.rooms) >= 0
+
+
+def in_flight_limits(layout: Layout) -> Sequence[int]:
+    """Return limits of micro-batches in flight that are tried where memory is tight, at most three."""
+    published = min(layout.pipeline, layout.micro_batches)
+    return tuple(sorted({limit for limit in (published // 2, published // 4, 1) if limit}, reverse=True))
+
+
+def cut_of(layout: Layout) -> Cut:
+    """Return where a layout's stages begin, and which recompute."""
+    bounds = (*(first for first, _ in layout.cuts), layout.cuts[-1][1] + 1)
+    return Cut(bounds, layout.recompute or (False,) * len(layout.cuts))
+
+
+def candidate_of(pool: Pool, layout: Layout) -> Candidate:
+    """Return the candidate of a layout that was given."""
+    return pool.price(family_of(layout), cut_of(layout))
+
+
+def offer_by_hand(pool: Pool, layout: Layout) -> Candidate:
+    """Return the candidate of a layout that a user wrote, without giving up what is known of its family.
+
+    In the order of a rule it is often the fastest cut of its family, and with a searched order another one.
+    """
+    known = pool.by_family.get(family_of(layout))
+    candidate = candidate_of(pool, layout)
+    if known is not None and known.cut != candidate.cut:
+        pool.displaced.append(known)
+    return candidate

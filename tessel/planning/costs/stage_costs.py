@@ -1,0 +1,142 @@
+"""What runs of consecutive layers cost, in constant time each: sums and maxima over a profile's tables.
+
+A plan tries many thousand cuts, and every stage is a run of layers. `LayerSums` holds the running sums of one
+table (micro-batch size and tensor-parallel degree), so that a stage's time and bytes are a difference of two.
+Recomputation is per layer: each layer keeps its input, runs again right before its own backward, and then
+needs its activations while its backward runs. Two layers that share a tensor hold it once where they are on
+the same device. Checked in tests/tessel/planning/costs/test_stage_costs.py.
+
+Source of recomputation by layer: Chen et al., Training Deep Nets with Sublinear Memory Cost (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from tessel.profiles.profile import LayerCost, Profile
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSums:
+    """Running sums and maxima of one table of a profile; all float64.
+
+    `x[j] - x[i]` is the sum over layers i..j-1 of what the attribute names; shape (num_layers + 1,).
+
+    Attributes:
+        num_layers: layers of the model.
+        forward: microseconds.
+        backward: microseconds of joint backwards, zeros for inference.
+        backward_input: of input halves; zeros where the table has none.
+        backward_weight: of weight halves; zeros where the table has none.
+        recompute: microseconds of running forwards again.
+        update: microseconds of the optimizer's step.
+        weights: bytes of weights, tied tensors counted in each layer.
+        saved: bytes kept from forward to backward.
+        kept: the same under recomputation: every layer's input.
+        peak: bytes by layer that are needed only while it runs; shape (num_layers,), no sums.
+        recomputed_peak: the same with the layer's own activations; shape (num_layers,).
+        boundary: bytes handed on, by layer; shape (num_layers,).
+        tied: by name of a shared tensor, its layers, ascending, and its bytes.
+        has_update: whether the optimizer's step was measured of any layer.
+        has_backward: whether backwards were measured.
+        is_splittable: whether both halves were measured of every layer.
+    """
+
+    num_layers: int
+    forward: FloatArray
+    backward: FloatArray
+    backward_input: FloatArray
+    backward_weight: FloatArray
+    recompute: FloatArray
+    update: FloatArray
+    weights: FloatArray
+    saved: FloatArray
+    kept: FloatArray
+    peak: FloatArray
+    recomputed_peak: FloatArray
+    boundary: FloatArray
+    tied: tuple[tuple[str, tuple[int, ...], float], ...]
+    has_update: bool
+    has_backward: bool
+    is_splittable: bool
+
+    def twice_held(self, runs: Iterable[tuple[int, int]]) -> float:
+        """Return bytes of tied tensors that these layers of one device would count more than once.
+
+        Args:
+            runs: first and last layer of each stage of the device, inclusive.
+        """
+        if not self.tied:
+            return 0.0
+        held = list(runs)
+        return sum(
+            num_bytes * max(0, sum(first <= layer <= last for layer in layers for first, last in held) - 1)
+            for _, layers, num_bytes in self.tied
+        )
+
+
+def layer_sums(profile: Profile, *, micro_batch: int, tensor_parallel: int = 1) -> LayerSums:
+    """Return the sums of one table.
+
+    Raises:
+        ScheduleError: the profile has no such table.
+    """
+    costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+    inputs = [0, *(cost.boundary_bytes for cost in costs[:-1])]
+    forward = [cost.forward_us for cost in costs]
+    recompute = [cost.forward_us if cost.recompute_us is None else cost.recompute_us for cost in costs]
+    return LayerSums(
+        num_layers=len(costs),
+        forward=_sums(forward),
+        backward=_sums([cost.joint_backward_us or 0.0 for cost in costs]),
+        backward_input=_sums([cost.backward_input_us or 0.0 for cost in costs]),
+        backward_weight=_sums([cost.backward_weight_us or 0.0 for cost in costs]),
+        recompute=_sums(recompute),
+        update=_sums([cost.update_us or 0.0 for cost in costs]),
+        weights=_sums([cost.weight_bytes for cost in costs]),
+        saved=_sums([cost.saved_bytes for cost in costs]),
+        kept=_sums([min(cost.saved_bytes, taken) for cost, taken in zip(costs, inputs, strict=True)]),
+        peak=np.array([cost.peak_bytes for cost in costs], dtype=np.float64),
+        recomputed_peak=np.array([cost.peak_bytes + cost.saved_bytes for cost in costs], dtype=np.float64),
+        boundary=np.array([cost.boundary_bytes for cost in costs], dtype=np.float64),
+        tied=_tied(profile, costs),
+        has_update=any(cost.update_us is not None for cost in costs),
+        has_backward=profile.is_training,
+        is_splittable=all(cost.is_splittable for cost in costs),
+    )
+
+
+def _sums(values: Sequence[float]) -> FloatArray:
+    return np.concatenate(([0.0], np.cumsum(np.array(values, dtype=np.float64))))
+
+
+def _tied(profile: Profile, costs: Sequence[LayerCost]) -> tuple[tuple[str, tuple[int, ...], float], ...]:
+    """Return each shared tensor: its name, layers, and bytes, those of the smallest layer that holds it."""
+    layers: dict[str, list[int]] = {}
+    for index, layer in enumerate(profile.layers):
+        if layer.tie:
+            layers.setdefault(layer.tie, []).append(index)
+    return tuple(
+        (name, tuple(held), float(min(costs[index].weight_bytes for index in held)))
+        for name, held in sorted(layers.items())
+        if len(held) > 1
+    )
+
+
+def largest(values: FloatArray, cuts: Sequence[tuple[int, int]]) -> FloatArray:
+    """Return the largest value of each run of layers; the runs are consecutive from the first layer on."""
+    starts = [first for first, _ in cuts]
+    found: FloatArray = np.maximum.reduceat(values, starts)
+    return found
+
+
+def cuts_at(bounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return first and last layer of each stage for `bounds` 0, …, number of layers."""
+    return tuple((first, after - 1) for first, after in pairwise(bounds))

@@ -1,0 +1,410 @@
+"""What each stage, hop and collective of a layout takes and holds, before blocks are made of them.
+
+The times are a profile's, at the speed of the slowest device of a position. A hop's bytes go over the link
+between the two positions: beside the blocks, or, where the runtime's hops are blocking, as a part of the
+blocks at both ends, so that a micro-batch keeps a device busy that much longer. Gradients are summed over
+replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
+memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
+
+A device holds weights, gradients, optimizer state, the flat copy of gradients that a runtime makes for the
+all-reduce, the runtime's own bytes, and the largest need of a layer while it runs. Every term is at its most
+at once, though the copy and a layer's need come one after the other: an allocator keeps what it was given.
+
+Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
+of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
+code.
+
+Source of the ring: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009): each of n devices
+sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums, largest, layer_sums
+from tessel.planning.layout import Layout
+from tessel.planning.runtime import OVERLAPPED, Runtime
+from tessel.profiles.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Gradients that are summed over devices.
+
+    Attributes:
+        stages: stages of the placement whose last weight gradients it waits for.
+        us: microseconds it takes.
+    """
+
+    stages: tuple[int, ...]
+    us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageFigures:
+    """Times and bytes of a layout's stages and hops, before blocks are made of them.
+
+    Of an `xshape` placement stages P..2P-1 are the second copy of stages 0..P-1.
+
+    Attributes:
+        devices: device, within one pipeline, of each stage.
+        forward_us: microseconds by stage. The same holds for
+        backward_us: joint backward with its recomputation; None where its halves take no longer,
+        backward_input_us: input half with the recomputation; None where it may not split, and
+        backward_weight_us: weight half; None likewise.
+        hop_us: microseconds from each stage to the next and back; 0 within a device, and between the copies
+            of an `xshape`.
+        kept_bytes: bytes from a forward to its backward, by stage.
+        extra_bytes: bytes that a recomputation adds until the weight half ends, where the order splits.
+        static_bytes: weights, gradients, optimizer state and the largest need of a running block, by device.
+        memory_bytes: by device, or None where there is no limit.
+        synchronisations: over the replicas.
+        ties: between stages that share a tensor.
+        update_us: of the optimizer, by device.
+        chains: stages of each chain, in its order.
+    """
+
+    devices: tuple[int, ...]
+    forward_us: FloatArray
+    backward_us: FloatArray | None
+    backward_input_us: FloatArray | None
+    backward_weight_us: FloatArray | None
+    hop_us: FloatArray
+    kept_bytes: FloatArray
+    extra_bytes: FloatArray
+    static_bytes: tuple[int, ...]
+    memory_bytes: tuple[int, ...] | None
+    synchronisations: tuple[Collective, ...]
+    ties: tuple[Collective, ...]
+    update_us: tuple[float, ...]
+    chains: tuple[tuple[int, ...], ...]
+
+    @property
+    def rooms(self) -> tuple[int, ...] | None:
+        """Bytes that each device has for activations; negative where not even the rest fits."""
+        if self.memory_bytes is None:
+            return None
+        return tuple(
+            limit - static for limit, static in zip(self.memory_bytes, self.static_bytes, strict=True)
+        )
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether it is trained."""
+        return self.backward_us is not None or self.backward_input_us is not None
+
+    def device_work_us(self) -> FloatArray:
+        """Return the least microseconds that one micro-batch of each chain keeps each device at work."""
+        work = self.forward_us.copy()
+        if self.backward_input_us is not None and self.backward_weight_us is not None:
+            halves = self.backward_input_us + self.backward_weight_us
+            work += halves if self.backward_us is None else np.minimum(halves, self.backward_us)
+        elif self.backward_us is not None:
+            work += self.backward_us
+        found: FloatArray = np.bincount(
+            np.array(self.devices), weights=work, minlength=len(self.static_bytes)
+        ).astype(np.float64)
+        return found
+
+
+# Many layouts of one plan read the same table.
+@lru_cache(maxsize=64)
+def _sums(profile: Profile, micro_batch: int, tensor_parallel: int) -> LayerSums:
+    return layer_sums(profile, micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+
+
+def stage_figures(
+    profile: Profile,
+    layout: Layout,
+    cluster: Cluster,
+    optimizer: Optimizer,
+    runtime: Runtime = OVERLAPPED,
+) -> StageFigures:
+    """Return times and bytes of a layout's stages; O(stages).
+
+    Args:
+        profile: layers and their costs.
+        layout: its cuts cover all layers.
+        cluster: devices and links.
+        optimizer: what a device holds beside the weights.
+        runtime: the framework that runs the step.
+
+    Raises:
+        ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
+    """
+    sums = _sums(profile, layout.micro_batch, layout.tensor_parallel)
+    return figures_of_sums(sums, layout, cluster, optimizer, runtime)
+
+
+def figures_of_sums(
+    sums: LayerSums,
+    layout: Layout,
+    cluster: Cluster,
+    optimizer: Optimizer,
+    runtime: Runtime = OVERLAPPED,
+) -> StageFigures:
+    """Return the same for the running sums of the layout's table."""
+    run = _Run.of(sums, layout)
+    speed = position_speeds(layout, cluster)[np.array(run.devices)]
+    recompute_us = np.where(run.recomputes, run.of_sums(sums.recompute), 0.0) / speed
+    splits = layout.split_backward and sums.is_splittable
+    hops = _hops(sums, layout, cluster, runtime, run.devices)
+    added_us = recompute_us + hops.backward_us
+    backward_us = run.of_sums(sums.backward) / speed + added_us
+    input_us = run.of_sums(sums.backward_input) / speed + added_us
+    weight_us = run.of_sums(sums.backward_weight) / speed
+    # Halves that take no longer, one after the other, replace the joint backward in every order; with
+    # recomputation they hold more in between.
+    is_no_longer = (input_us + weight_us <= backward_us * (1 + 1e-9)).all()
+    is_dominated = splits and bool(is_no_longer and not run.recomputes.any())
+    trained = sums.has_backward
+    return StageFigures(
+        devices=run.devices,
+        forward_us=run.of_sums(sums.forward) / speed + hops.forward_us,
+        backward_us=backward_us if trained and not is_dominated else None,
+        backward_input_us=input_us if splits else None,
+        backward_weight_us=weight_us if splits else None,
+        hop_us=hops.lag_us,
+        kept_bytes=np.where(run.recomputes, run.of_sums(sums.kept), run.of_sums(sums.saved)),
+        extra_bytes=np.where(run.recomputes, run.of_sums(sums.saved) - run.of_sums(sums.kept), 0.0),
+        static_bytes=_static_bytes(sums, layout, optimizer, runtime, run),
+        memory_bytes=_memory(layout, cluster),
+        synchronisations=_synchronisations(sums, layout, cluster, optimizer) if trained else (),
+        ties=_ties(sums, layout, cluster, optimizer) if trained else (),
+        update_us=_updates(sums, optimizer, runtime, run, speed) if trained else (0.0,) * layout.pipeline,
+        chains=run.chains,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """The stages of the placement as runs of layers; an `xshape` has each twice."""
+
+    first: np.ndarray[tuple[int], np.dtype[np.int64]]
+    after: np.ndarray[tuple[int], np.dtype[np.int64]]
+    recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    devices: tuple[int, ...]
+    chains: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, sums: LayerSums, layout: Layout) -> _Run:
+        num_stages = len(layout.cuts)
+        first = np.array([first for first, _ in layout.cuts])
+        after = np.array([last + 1 for _, last in layout.cuts])
+        recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
+        down = tuple(layout.device_of(stage) for stage in range(num_stages))
+        chain = tuple(range(num_stages))
+        if layout.placement != "xshape":
+            return cls(first, after, recomputes, down, (chain,))
+        twice = np.concatenate
+        return cls(
+            twice((first, first)),
+            twice((after, after)),
+            twice((recomputes, recomputes)),
+            (*down, *(layout.pipeline - 1 - device for device in down)),
+            (chain, tuple(stage + num_stages for stage in chain)),
+        )
+
+    def of_sums(self, sums: FloatArray) -> FloatArray:
+        found: FloatArray = sums[self.after] - sums[self.first]
+        return found
+
+
+def slots(layout: Layout, position: int) -> tuple[int, ...]:
+    """Return the devices of the cluster at one position of the pipeline, replica by replica."""
+    width = layout.data_parallel * layout.tensor_parallel
+    numbers = range(position * width, (position + 1) * width)
+    return tuple(layout.device_order[slot] for slot in numbers) if layout.device_order else tuple(numbers)
+
+
+def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
+    """Return how fast each position of the pipeline is: as its slowest device."""
+    if not cluster.device_speed:
+        return np.ones(layout.pipeline)
+    return np.array(
+        [
+            min(cluster.speed_of(device) for device in slots(layout, position))
+            for position in range(layout.pipeline)
+        ]
+    )
+
+
+def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
+    """Return the memory limit of each position: that of its smallest device."""
+    found = []
+    for position in range(layout.pipeline):
+        limits = [cluster.memory_of(device) for device in slots(layout, position)]
+        known = [limit for limit in limits if limit is not None]
+        if not known:
+            return None
+        found.append(min(known))
+    return tuple(found)
+
+
+def _is_one_node(devices: Sequence[int], cluster: Cluster) -> bool:
+    if not cluster.devices_per_node or cluster.intra_node is None:
+        return False
+    return len({device // cluster.devices_per_node for device in devices}) == 1
+
+
+def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link:
+    """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
+    if cluster.intra_node is None:
+        return cluster.hop
+    pairs = zip(slots(layout, source), slots(layout, target), strict=True)
+    return cluster.intra_node if all(_is_one_node(pair, cluster) for pair in pairs) else cluster.hop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hops:
+    """Microseconds that hops take beside the blocks, and of the blocks at their ends, by stage."""
+
+    lag_us: FloatArray
+    forward_us: FloatArray
+    backward_us: FloatArray
+
+
+def _hops(
+    sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, devices: Sequence[int]
+) -> _Hops:
+    num_stages = len(layout.cuts)
+    found = _Hops(np.zeros(len(devices) - 1), np.zeros(len(devices)), np.zeros(len(devices)))
+    for stage in range(len(devices) - 1):
+        source, target = devices[stage], devices[stage + 1]
+        if source == target or (stage + 1) % num_stages == 0:
+            continue
+        num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
+        link = hop_link(layout, cluster, source, target)
+        send_us, receive_us = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, runtime)
+        if not runtime.has_blocking_hops:
+            found.lag_us[stage] = receive_us
+            continue
+        found.forward_us[stage] += send_us
+        found.forward_us[stage + 1] += receive_us
+        found.backward_us[stage + 1] += send_us
+        found.backward_us[stage] += receive_us
+    return found
+
+
+def _hop_ends(
+    num_bytes: float, tensor_parallel: int, link: Link, cluster: Cluster, runtime: Runtime
+) -> tuple[float, float]:
+    """Return what a blocking sender of so many bytes waits for, and what the receiver does."""
+    parts = tensor_parallel if runtime.splits_hops else 1
+    part = num_bytes / parts
+    gathered_us = (parts - 1) * (cluster.intra_node or link).transfer_us(part)
+    transfer_us = link.transfer_us(part)
+    send_us = runtime.hop_overhead_us + (transfer_us if part > runtime.buffered_bytes else 0.0)
+    return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
+
+
+def _static_bytes(
+    sums: LayerSums, layout: Layout, optimizer: Optimizer, runtime: Runtime, run: _Run
+) -> tuple[int, ...]:
+    """Return what each device holds throughout, and its largest need while one block runs."""
+    weights = run.of_sums(sums.weights)
+    recomputes = layout.recompute or (False,) * len(layout.cuts)
+    peak = np.where(recomputes, largest(sums.recomputed_peak, layout.cuts), largest(sums.peak, layout.cuts))
+    peak = np.tile(peak, len(run.chains))
+    trained = 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
+    found = []
+    for device in range(layout.pipeline):
+        here = [stage for stage, other in enumerate(run.devices) if other == device]
+        shared = (
+            sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here) if sums.tied else 0.0
+        )
+        held = sum(float(weights[stage]) for stage in here) - shared
+        flat = min(held * optimizer.gradient_ratio, runtime.bucket_bytes) if sums.has_backward else 0.0
+        running = runtime.peak_factor * max(float(peak[stage]) for stage in here)
+        found.append(math.ceil(runtime.context_bytes + trained * held + flat + running))
+    return tuple(found)
+
+
+def ring_us(link: Link, devices: int, num_bytes: float) -> float:
+    """Return microseconds of an all-reduce of `num_bytes` by a ring; 0 on one device or for nothing.
+
+    Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms (2009): 2(n - 1) transfers of a part.
+    """
+    if devices < 2 or not num_bytes:
+        return 0.0
+    return 2 * (devices - 1) * link.transfer_us(num_bytes / devices)
+
+
+def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) -> Link:
+    """Return the link over which the devices at some positions of the pipeline sum their gradients.
+
+    A group with several members in each node has a ring through each of them, so that their links to other
+    nodes carry the sum together; it is no faster than the link within a node.
+    """
+    if cluster.intra_node is None or not cluster.devices_per_node:
+        return cluster.collective
+    every = [device for position in positions for device in slots(layout, position)]
+    if _is_one_node(every, cluster):
+        return cluster.intra_node
+    # A gradient is summed over the devices with the same part of each layer.
+    nodes = Counter(device // cluster.devices_per_node for device in every[:: layout.tensor_parallel])
+    bytes_per_s = min(cluster.collective.bytes_per_s * min(nodes.values()), cluster.intra_node.bytes_per_s)
+    return Link(bytes_per_s=bytes_per_s, latency_us=cluster.collective.latency_us)
+
+
+def _synchronisations(
+    sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimizer
+) -> tuple[Collective, ...]:
+    """Return each stage's all-reduce over replicas, and over the two copies of an `xshape`."""
+    copies = 2 if layout.placement == "xshape" else 1
+    if layout.data_parallel * copies == 1:
+        return ()
+    found = []
+    num_stages = len(layout.cuts)
+    for stage, (first, last) in enumerate(layout.cuts):
+        num_bytes = float(sums.weights[last + 1] - sums.weights[first]) * optimizer.gradient_ratio
+        stages = (stage, stage + num_stages)[:copies]
+        down = layout.device_of(stage)
+        positions = sorted({down, layout.pipeline - 1 - down}) if copies == 2 else [down]
+        link = collective_link(layout, cluster, positions)
+        us = ring_us(link, layout.data_parallel * copies, num_bytes)
+        if us:
+            found.append(Collective(stages, us))
+    return tuple(found)
+
+
+def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimizer) -> tuple[Collective, ...]:
+    """Return the exchanges of tensors that layers on different devices share."""
+    found = []
+    num_stages = len(layout.cuts)
+    for _, layers, weight_bytes in sums.tied:
+        stages = [
+            next(stage for stage, (first, last) in enumerate(layout.cuts) if first <= layer <= last)
+            for layer in layers
+        ]
+        positions = sorted({layout.device_of(stage) for stage in stages})
+        link = collective_link(layout, cluster, positions)
+        num_bytes = weight_bytes * optimizer.gradient_ratio
+        us = ring_us(link, len(positions), num_bytes)
+        if us:
+            copies = (0, num_stages) if layout.placement == "xshape" else (0,)
+            found.append(Collective(tuple(sorted({s + c for s in stages for c in copies})), us))
+    return tuple(found)
+
+
+def _updates(
+    sums: LayerSums, optimizer: Optimizer, runtime: Runtime, run: _Run, speed: FloatArray
+) -> tuple[float, ...]:
+    """Return microseconds of the optimizer by device: as measured, or from its traffic.
+
+    The traffic is that of one fused step, which reads weights, gradients and state and writes weights and
+    state.
+    """
+    us = run.of_sums(sums.update) / speed
+    if not sums.has_update and optimizer.gradient_ratio:
+        moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
+        us = run.of_sums(sums.weights) * moved / runtime.update_bytes_per_s * 1e6
+    return tuple(np.bincount(np.array(run.devices), weights=us).tolist())

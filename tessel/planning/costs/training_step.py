@@ -1,0 +1,303 @@
+"""A training step of one layout: what each block, hop and collective takes, and when the whole step is over.
+
+    device 0   f0 f0 . . b0 . b0 | all-reduce of its gradients | tied weights | optimizer
+    device 1   .  f1 b1 f1 b1    | all-reduce          |       | optimizer
+
+`stage_figures` prices stages and hops from a profile, `build_step` makes the placement that an order is
+searched for, and `estimate_step` ends the step: the gradients of a stage are synchronised over its replicas
+as soon as its last weight gradient is done, beside the blocks that still run; a device has one collective at
+a time, in order of readiness; layers that share a tensor exchange its gradients next; then the optimizer
+runs. The step is over when the last device is. Latencies become whole steps, rounded up, so that no order
+promises less than was measured.
+
+Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
+of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
+code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tessel.errors import InfeasibleError
+from tessel.placement import Block, BlockKind, Choice, Edge, Placement
+from tessel.planning.cluster import Cluster, Optimizer
+from tessel.planning.costs.stage_costs import FloatArray
+from tessel.planning.costs.stage_figures import StageFigures, stage_figures
+from tessel.planning.layout import Layout
+from tessel.planning.runtime import OVERLAPPED, Runtime
+from tessel.profiles.profile import Profile
+from tessel.schedule import Schedule
+
+STEPS_OF_BUSIEST_DEVICE = 4096
+"""Steps that one micro-batch keeps the busiest device at work, about: rounding a block up then costs that
+device less than a thousandth for each of its blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingStep:
+    """What an order is searched for, and what follows once the order is known.
+
+    Attributes:
+        layout: where it comes from.
+        figures: of its stages.
+        placement: blocks of one micro-batch (of an `xshape`, of one each way), spans and lags in steps,
+            memory in bytes.
+        micro_batches: of the placement; half of the layout's for an `xshape`.
+        step_us: microseconds of one step of the placement.
+        limits: room for activations by device, in bytes; None where there is no limit.
+    """
+
+    layout: Layout
+    figures: StageFigures
+    placement: Placement
+    micro_batches: int
+    step_us: float
+    limits: tuple[int, ...] | None
+
+
+class StepEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a training step takes.
+
+    Attributes:
+        step_us: microseconds of the whole step.
+        pipeline_us: microseconds until the last block ends.
+        synchronisation_us: microseconds of collectives on the device that has most, overlapped or not.
+        update_us: microseconds of the optimizer on the device that has most.
+        memory_bytes: most bytes held, by device of one pipeline.
+        fits: whether every device keeps its limit.
+        busy_ratio: share of the step that the devices compute in the pipeline, on average.
+    """
+
+    step_us: float
+    pipeline_us: float
+    synchronisation_us: float
+    update_us: float
+    memory_bytes: tuple[int, ...]
+    fits: bool
+    busy_ratio: float
+
+
+def build_step(
+    profile: Profile,
+    layout: Layout,
+    cluster: Cluster,
+    optimizer: Optimizer,
+    runtime: Runtime = OVERLAPPED,
+) -> TrainingStep:
+    """Return the placement of a layout's stages, in whole steps, and what follows the pipeline.
+
+    Args:
+        profile: layers and their costs.
+        layout: its cuts cover all layers.
+        cluster: devices and links.
+        optimizer: what a device holds beside the weights.
+        runtime: the framework that runs the step.
+
+    Raises:
+        InfeasibleError: a device cannot hold its weights and one micro-batch; names it and what it needs.
+        ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
+    """
+    figures = stage_figures(profile, layout, cluster, optimizer, runtime)
+    check_room(figures)
+    return step_of_figures(layout, figures)
+
+
+def step_of_figures(layout: Layout, figures: StageFigures) -> TrainingStep:
+    """Return the same for figures that are known."""
+    step_us = choose_step_us(figures)
+    return TrainingStep(
+        layout=layout,
+        figures=figures,
+        placement=place_stages(figures, step_us),
+        micro_batches=layout.micro_batches // len(figures.chains),
+        step_us=step_us,
+        limits=figures.rooms,
+    )
+
+
+def check_room(figures: StageFigures) -> None:
+    """Refuse stages that no order makes fit.
+
+    Raises:
+        InfeasibleError: a device cannot hold its weights and one micro-batch; names it and what it needs.
+    """
+    if figures.memory_bytes is None:
+        return
+    held = np.bincount(
+        np.array(figures.devices),
+        weights=figures.kept_bytes if figures.has_backward else np.zeros(len(figures.devices)),
+        minlength=len(figures.static_bytes),
+    )
+    for device, (static, limit) in enumerate(zip(figures.static_bytes, figures.memory_bytes, strict=True)):
+        needed = static + (float(held[device]) if len(figures.chains) == 1 else 0.0)
+        if needed > limit:
+            raise InfeasibleError(
+                f"device {device} needs {needed / 2**30:.2f} GiB for its weights and one micro-batch in "
+                f"flight, the limit is {limit / 2**30:.2f} GiB; use more stages, recomputation or a smaller "
+                "micro-batch"
+            )
+
+
+def choose_step_us(figures: StageFigures) -> float:
+    """Return the length of a step: a part of what one micro-batch takes on the busiest device."""
+    busiest = float(figures.device_work_us().max())
+    return busiest / STEPS_OF_BUSIEST_DEVICE if busiest else 1.0
+
+
+def whole_steps(us: FloatArray, step_us: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return whole steps, rounded up."""
+    # A length that is whole but for rounding errors is not rounded up to the next one.
+    return np.ceil(us / step_us - 1e-9).astype(np.int64)
+
+
+def place_stages(figures: StageFigures, step_us: float) -> Placement:
+    """Return the blocks of one micro-batch: `f0 … b0`, or `b0_input` and `b0_weight`, on their devices."""
+    names: dict[str, list[int]] = {
+        name: whole_steps(us, step_us).tolist()
+        for name, us in (
+            ("f{}", figures.forward_us),
+            ("b{}", figures.backward_us),
+            ("b{}_input", figures.backward_input_us),
+            ("b{}_weight", figures.backward_weight_us),
+        )
+        if us is not None
+    }
+    lags = whole_steps(figures.hop_us, step_us).tolist()
+    stages = range(len(figures.devices))
+    blocks = [_block(form, stage, names[form][stage], figures) for form in names for stage in stages]
+    return Placement(
+        devices=len(figures.static_bytes),
+        blocks=tuple(sorted(blocks, key=lambda block: block.kind is not BlockKind.FORWARD)),
+        edges=tuple(_edges(figures, names, lags)),
+        choices=tuple(
+            Choice(f"b{stage}", ((f"b{stage}",), (f"b{stage}_input", f"b{stage}_weight")))
+            for stage in stages
+            if "b{}" in names and "b{}_input" in names
+        ),
+    )
+
+
+_KINDS = {
+    "f{}": BlockKind.FORWARD,
+    "b{}": BlockKind.BACKWARD,
+    "b{}_input": BlockKind.BACKWARD_INPUT,
+    "b{}_weight": BlockKind.BACKWARD_WEIGHT,
+}
+
+
+def _block(form: str, stage: int, span: int, figures: StageFigures) -> Block:
+    kept = math.ceil(figures.kept_bytes[stage]) if figures.has_backward else 0
+    extra = math.ceil(figures.extra_bytes[stage])
+    memory = {"f{}": kept, "b{}": -kept, "b{}_input": extra, "b{}_weight": -kept - extra}[form]
+    return Block(
+        name=form.format(stage),
+        kind=_KINDS[form],
+        devices=(figures.devices[stage],),
+        span=span,
+        memory=memory,
+    )
+
+
+def _edges(figures: StageFigures, names: Mapping[str, object], lags: Sequence[int]) -> list[Edge]:
+    gradients = [form for form in ("b{}", "b{}_input") if form in names]
+    edges = []
+    for chain in figures.chains:
+        for stage in chain:
+            edges += [Edge(f"f{stage}", form.format(stage)) for form in gradients]
+            if "b{}_input" in names:
+                edges.append(Edge(f"b{stage}_input", f"b{stage}_weight"))
+            if stage == chain[-1]:
+                continue
+            edges.append(Edge(f"f{stage}", f"f{stage + 1}", lags[stage]))
+            edges += [
+                Edge(later.format(stage + 1), earlier.format(stage), lags[stage])
+                for later in gradients
+                for earlier in gradients
+            ]
+    return edges
+
+
+def estimate_step(step: TrainingStep, schedule: Schedule) -> StepEstimate:
+    """Return what the step takes in one order.
+
+    Args:
+        step: the layout's.
+        schedule: of its placement and number of micro-batches.
+    """
+    placement = step.placement
+    ends = [0] * len(step.figures.devices)
+    for start in schedule.starts:
+        block = placement.block(start.block)
+        stage = int(block.name[1:].partition("_")[0])
+        ends[stage] = max(ends[stage], start.start + block.span)
+    return estimate_ends(
+        step.figures,
+        stage_ends_us=[end * step.step_us for end in ends],
+        activation_bytes=schedule.peak_memory,
+        micro_batches=step.micro_batches,
+    )
+
+
+def estimate_ends(
+    figures: StageFigures,
+    *,
+    stage_ends_us: Sequence[float],
+    activation_bytes: Sequence[int],
+    micro_batches: int,
+) -> StepEstimate:
+    """Return what the step takes, given when each stage's last block ends.
+
+    Args:
+        figures: of the layout.
+        stage_ends_us: microseconds from the start of the step, by stage of the placement.
+        activation_bytes: most bytes of activations held, by device.
+        micro_batches: of the placement.
+    """
+    memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
+    step_us, synchronisation_us = finish_us(figures, stage_ends_us)
+    limits = figures.memory_bytes
+    busy_us = micro_batches * float(figures.device_work_us().sum())
+    return StepEstimate(
+        step_us=step_us,
+        pipeline_us=max(stage_ends_us),
+        synchronisation_us=synchronisation_us,
+        update_us=max(figures.update_us),
+        memory_bytes=memory,
+        fits=limits is None or all(held <= limit for held, limit in zip(memory, limits, strict=True)),
+        busy_ratio=busy_us / (step_us * len(figures.static_bytes)) if step_us else 1.0,
+    )
+
+
+def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[float, float]:
+    """Return when the last device ends its step, and microseconds of collectives on the fullest device."""
+    num_devices = len(figures.static_bytes)
+    computed = [0.0] * num_devices
+    for device, end in zip(figures.devices, stage_ends_us, strict=True):
+        computed[device] = max(computed[device], end)
+    free = [0.0] * num_devices
+    spent = [0.0] * num_devices
+    reduced = list(stage_ends_us)
+    for collectives in (figures.synchronisations, figures.ties):
+        ready = sorted(
+            (max(reduced[stage] for stage in collective.stages), index)
+            for index, collective in enumerate(collectives)
+        )
+        for when, index in ready:
+            collective = collectives[index]
+            devices = sorted({figures.devices[stage] for stage in collective.stages})
+            end = max(when, *(free[device] for device in devices)) + collective.us
+            for device in devices:
+                free[device] = end
+                spent[device] += collective.us
+            for stage in collective.stages:
+                reduced[stage] = end
+    finished = (
+        max(computed[device], free[device]) + figures.update_us[device] for device in range(num_devices)
+    )
+    return max(finished), max(spent)

@@ -1,0 +1,1 @@
+"""Orders of hand-written rules, in which thousands of cuts are timed."""

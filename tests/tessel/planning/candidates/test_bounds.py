@@ -1,0 +1,73 @@
+"""Bounds of families against every cut of small models in orders of rules and in searched ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.families import families
+from tessel.planning.candidates.pool import Pool, Problem, has_room
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.cutting.cuts import every_cut
+from tessel.planning.options import PlanOptions
+from tessel.planning.runtime import Runtime
+from tessel.search import SearchBudget
+from tests.samples.plan_samples import MIB, random_profile, small_cluster
+
+BLOCKING = Runtime(name="blocking", has_blocking_hops=True, hop_overhead_us=15.0)
+
+
+def cluster_of(seed: int, devices: int) -> Cluster:
+    """Return equal or unequal devices, with or without limits and nodes."""
+    limit = None if seed % 3 == 0 else (70 + 15 * (seed % 4)) * MIB
+    if seed % 4 == 1:
+        return small_cluster(
+            devices, memory_bytes=limit, device_speed=tuple(1.0 - 0.2 * d for d in range(devices))
+        )
+    if seed % 4 == 2:
+        fast = Link(bytes_per_s=5e10, latency_us=2.0)
+        return small_cluster(devices, memory_bytes=limit, devices_per_node=2, intra_node=fast)
+    return small_cluster(devices, memory_bytes=limit)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    profile = random_profile(rng, 4, is_split=seed % 2 == 0, is_tied=seed % 5 == 0, has_update=seed % 3 > 0)
+    cluster = cluster_of(seed, 4 if seed % 2 else 2)
+    options = PlanOptions(
+        optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
+        runtime=BLOCKING if seed % 6 == 5 else PlanOptions().runtime,
+    )
+    problem = Problem(profile, cluster, 4, options)
+    pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))
+    bounds = FamilyBounds(cluster, options)
+    num_compared = 0
+    for family in families(profile, cluster, global_batch=4, options=options):
+        sums, prices = problem.sums(family), problem.prices(family)
+        bound = max(bounds.quick(family, sums, prices).step_us, bounds.by_cuts(family, sums, prices).step_us)
+        for cut in every_cut(4, family.num_stages, may_recompute=True):
+            candidate = pool.price(family, cut)
+            if not has_room(candidate.figures):
+                continue
+            if candidate.order == "":
+                candidate = pool.search(candidate, pool.budget.part(1e-3), seed=0)
+            assert candidate.lower_bound_us <= candidate.step_us * (1 + 1e-9)
+            assert bound <= candidate.step_us * (1 + 1e-9), (family, cut, candidate.order)
+            num_compared += candidate.order != ""
+    assert num_compared or cluster.memory_bytes is not None
+
+
+def test_the_bound_by_cuts_knows_a_heavy_layer_and_memory() -> None:
+    profile = random_profile(np.random.default_rng(20), 8)
+    options = PlanOptions(pipeline=4, placements=("vshape",))
+    free, tight = small_cluster(4), small_cluster(4, memory_bytes=150 * MIB)
+    found = []
+    for cluster in (free, tight):
+        problem = Problem(profile, cluster, 16, options)
+        (family,) = families(profile, cluster, global_batch=16, options=options)
+        bounds = FamilyBounds(cluster, options)
+        found.append(bounds.by_cuts(family, problem.sums(family), problem.prices(family)).step_us)
+        assert found[-1] >= bounds.quick(family, problem.sums(family), problem.prices(family)).step_us * 0.9
+    assert found[1] >= found[0]
