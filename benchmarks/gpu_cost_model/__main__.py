@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu_cost_model.kernel_errors import print_kernels
 from benchmarks.gpu_cost_model.network_errors import print_networks
+from benchmarks.gpu_cost_model.programs import print_programs
 from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.gpu.training import train_gpu_model
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model.save(options.model)
     print_networks(root, model)
     print_kernels(root, model)
+    print_programs(root, model)
 
 
 if __name__ == "__main__":

@@ -132,8 +132,8 @@ class _Program:
     def groups(self) -> list[list[int]]:
         """Operators that run as one kernel, views left out.
 
-        An operator joins the kernel that reads all that it makes; what else leaves that kernel comes after it,
-        so that kernels never wait for each other in a circle.
+        An operator joins the kernel that reads all that it makes, so that kernels never wait for each other
+        in a circle.
         """
         operators = self.workload.operators
         group_of = self._biases
@@ -226,7 +226,9 @@ class _Program:
             first = operator.inputs[0] if operator.inputs else None
             if operator.name in _GATHERS and first in read:
                 read = read - {first}
-                rows = max(sum(tensor.num_bytes for tensor in operator.outputs), self._bytes(operator.inputs[-1:]))
+                rows = max(
+                    sum(tensor.num_bytes for tensor in operator.outputs), self._bytes(operator.inputs[-1:])
+                )
                 total += min(rows, self._bytes([first]))
             if operator.name == "grad.take_backward":
                 read = read - {operator.inputs[1]}  # the table, of which only the shape counts
@@ -286,4 +288,3 @@ def _sum(parts: Sequence[tuple[Family, GpuPrediction]], *, is_known: bool) -> Pr
         out_of_range=max((prediction.out_of_range for _, prediction in parts), default=0.0),
         num_kernels=len(parts),
     )
-

@@ -78,6 +78,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         best: the fastest plan found.
         gap: how far it may be from the least one, as a share of the bound.
         optimal: whether it is proven least.
+        interval_ms: where the layers' times are predicted, what the step takes with all of them at the low
+            and at the high ends of their 90 % intervals; null where they were measured.
         baselines: hand-written ways to use the devices; their ratio is their step over the best one's.
         alternatives: the best steps of other degrees or placements, fastest first.
         explanation: sentences that say why.
@@ -95,6 +97,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     best: PrintedStep
     gap: float
     optimal: bool
+    interval_ms: tuple[float, float] | None
     baselines: tuple[PrintedBaseline, ...]
     alternatives: tuple[PrintedStep, ...]
     explanation: tuple[str, ...]

@@ -320,6 +320,12 @@ _JOBS = Rule(
     remedy="choose --price measured or active",
 )
 
+_PREDICTED = Rule(
+    needs=(_valued("--price", "active", "model"),),
+    why="nothing is predicted where every candidate is measured",
+    remedy="add --price active or --price model",
+)
+
 _MEASURING: Mapping[str, tuple[Rule, ...]] = {
     **_free("--target", "--records", "--backends", "--jobs", "--seed"),
     "--trials": (_NO_TUNER,),
@@ -331,13 +337,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     "--jobs": (_JOBS,),
     "--budget": (_ACTIVE,),
     "--regret": (_ACTIVE,),
-    "--cost-model": (
-        Rule(
-            needs=(_valued("--price", "active", "model"),),
-            why="nothing is predicted where every candidate is measured",
-            remedy="add --price active or --price model",
-        ),
-    ),
+    "--cost-model": (_PREDICTED,),
     "--tvm-database": (_NO_TUNER,),
     "--schedule-cost-model": (
         _NO_TUNER,
@@ -438,6 +438,8 @@ _HAS_HOPS = Rule(excludes=(_valued("--devices", 1),), why="one device has no lin
 _PLAN: Mapping[str, tuple[Rule, ...]] = {
     **{option: (_MODEL_ALONE, *rules) for option, rules in _MEASURING.items()},
     "--seed": (),
+    "--price": (_MODEL_ALONE,),
+    "--cost-model": (_MODEL_ALONE, _PREDICTED),
     "--batch": (_MODEL_ALONE, *_BATCH),
     "--shape": (_MODEL_ALONE,),
     "--devices": (),

@@ -199,7 +199,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
     from records import Match
     from tuner.tuning.session import SessionSettings, start_session
 
-    tuning = options if isinstance(options, TuningOptions) else _with_default_pricing(options)
+    tuning = options if isinstance(options, TuningOptions) else _as_tuning(options)
     for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
         value = getattr(tuning, name)
         if value is not None and value < least:
@@ -226,9 +226,10 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         yield session
 
 
-def _with_default_pricing(options: MeasuringOptions) -> TuningOptions:
-    shared = {field.name: getattr(options, field.name) for field in fields(MeasuringOptions)}
-    return TuningOptions(**shared)
+def _as_tuning(options: MeasuringOptions) -> TuningOptions:
+    """Return the options of a session; those that the command lacks have their defaults."""
+    names = [field.name for field in fields(TuningOptions)]
+    return TuningOptions(**{name: getattr(options, name) for name in names if hasattr(options, name)})
 
 
 def _backend_references(text: str | None) -> tuple[str, ...] | None:

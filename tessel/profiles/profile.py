@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,9 @@ from tessel.names import check_name
 
 MAX_LATENCY_US = 3.6e9
 """Longest time of a layer and one micro-batch, an hour: anything above is a wrong unit."""
+
+MAX_FACTOR = 1000.0
+"""Widest interval of a prediction, as a share of it: beyond, nothing is known."""
 
 MAX_BYTES = 1 << 44
 """Most bytes of a layer on one device, 16 TiB: anything above is a wrong unit."""
@@ -72,6 +76,15 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     f"{name} is {value}, and it is a number within 0..{limit:.0f}; check its unit"
                 )
 
+    def with_times_scaled(self, factor: float) -> LayerCost:
+        """Return the cost with all times multiplied by the factor, none above the longest allowed."""
+        times = {
+            name: min(value * factor, MAX_LATENCY_US)
+            for name in LayerCost.__struct_fields__
+            if name.endswith("_us") and (value := getattr(self, name)) is not None
+        }
+        return msgspec.structs.replace(self, **times)
+
     @property
     def is_splittable(self) -> bool:
         """Whether the halves of the backward were both measured."""
@@ -112,11 +125,36 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         micro_batch: samples of a micro-batch.
         tensor_parallel: devices over which each layer is split.
         costs: one a layer, in model order.
+        intervals: where the times are predicted, one a layer: the interval that holds a time with
+            probability 0.9, as shares of it; empty where they were measured.
     """
 
     micro_batch: int
     tensor_parallel: int
     costs: tuple[LayerCost, ...]
+    intervals: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.intervals and len(self.intervals) != len(self.costs):
+            raise ScheduleError(
+                f"{len(self.intervals)} intervals are given for {len(self.costs)} layers; give one for each"
+            )
+        for low, high in self.intervals:
+            if not 0 < low <= 1 <= high <= MAX_FACTOR:
+                raise ScheduleError(
+                    f"the interval {low:g} to {high:g} does not hold 1; give shares of the predicted time, "
+                    f"of at most {MAX_FACTOR:g}"
+                )
+
+    def at_bound(self, index: int) -> CostTable:
+        """Return the table with all times at the low (0) or high (1) end of their intervals."""
+        if not self.intervals:
+            return self
+        costs = tuple(
+            cost.with_times_scaled(interval[index])
+            for cost, interval in zip(self.costs, self.intervals, strict=True)
+        )
+        return msgspec.structs.replace(self, costs=costs, intervals=())
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,6 +233,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.tables[0].costs[0].joint_backward_us is not None
 
     @property
+    def is_predicted(self) -> bool:
+        """Whether times are predictions with intervals."""
+        return any(table.intervals for table in self.tables)
+
+    def at_bound(self, index: int) -> Profile:
+        """Return the profile with all times at the low (0) or high (1) end of their intervals."""
+        return msgspec.structs.replace(self, tables=tuple(table.at_bound(index) for table in self.tables))
+
+    @property
     def micro_batches(self) -> tuple[int, ...]:
         """The micro-batch sizes that were measured, ascending."""
         return tuple(sorted({table.micro_batch for table in self.tables}))
@@ -251,11 +298,21 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             layers=(self.layers[0], *(Layer(f"{prefix}{index}") for index in range(inner)), self.layers[-1]),
             tables=tuple(
                 msgspec.structs.replace(
-                    table, costs=(table.costs[0], *[table.costs[1]] * inner, table.costs[-1])
+                    table,
+                    costs=_with_inner(table.costs, inner),
+                    intervals=_with_inner(table.intervals, inner) if table.intervals else (),
                 )
                 for table in self.tables
             ),
         )
+
+
+_Item = TypeVar("_Item")
+
+
+def _with_inner(items: Sequence[_Item], count: int) -> tuple[_Item, ...]:
+    """Return the first, the second so many times, and the last."""
+    return (items[0], *[items[1]] * count, items[-1])
 
 
 def _is_repeated(costs: Sequence[LayerCost]) -> bool:

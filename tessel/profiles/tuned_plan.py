@@ -16,7 +16,7 @@ from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.plan import load_plan
 from tessel.profiles.figures import MAX_HALVES_RATIO, decode_json, make_cost, refusal
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import MAX_FACTOR, CostTable, Layer, LayerCost, Profile
 from tessel.profiles.reading import Reading
 from tuner.plan import Figure, StagePlan, TiedParameter
 
@@ -126,7 +126,28 @@ def profile_of_stages(
     ]
     names = [_name(stage) for stage in stages]
     unique = names if len(set(names)) == len(names) else [stage.name for stage in stages]
-    return _profile(unique, figures, tied, name=name, device=device, micro_batch=micro_batch, path=path)
+    profile = _profile(unique, figures, tied, name=name, device=device, micro_batch=micro_batch, path=path)
+    intervals = tuple(map(_interval, stages))
+    if intervals.count((1.0, 1.0)) == len(intervals):
+        return profile
+    (table,) = profile.tables
+    return msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, intervals=intervals),))
+
+
+def _interval(stage: StagePlan) -> tuple[float, float]:
+    """Return the interval of a stage's predicted times, as shares of them; its functions err together."""
+    figures = [figure for figure in (stage.forward, stage.backward) if figure is not None]
+    total = sum(figure.latency_us for figure in figures)
+    if not total:
+        return 1.0, 1.0
+    ends = [
+        figure.interval_us
+        if figure.source == "predicted" and figure.interval_us is not None
+        else (figure.latency_us, figure.latency_us)
+        for figure in figures
+    ]
+    low, high = (sum(end) / total for end in zip(*ends, strict=True))
+    return min(1.0, max(low, 1 / MAX_FACTOR)), max(1.0, min(high, MAX_FACTOR))
 
 
 def _name(stage: StagePlan) -> str:

@@ -17,7 +17,13 @@ from scripts.options.arguments import (
     parse_bytes,
     parse_duration,
 )
-from scripts.options.tuning_options import BatchOption, MeasuringOptions, ShapeOption
+from scripts.options.tuning_options import (
+    BatchOption,
+    CostModelOption,
+    MeasuringOptions,
+    PriceOption,
+    ShapeOption,
+)
 from scripts.reports.pictures import FORMATS as PICTURE_FORMATS
 
 if TYPE_CHECKING:
@@ -222,6 +228,8 @@ class PlanCommandOptions(MeasuringOptions):
     ] = None
     batch: BatchOption = 1
     shape: ShapeOption = None
+    price: PriceOption = "measured"
+    cost_model: CostModelOption = None
     work: Annotated[
         float | None,
         typer.Option(
@@ -306,6 +314,20 @@ class PlanCommandOptions(MeasuringOptions):
         search_options.make_budget(self.work, self.time_limit)  # which refuses what is no limit
         limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(self.time_limit)
         return SearchBudget(work_limit=DEFAULT_WORK if self.work is None else self.work, time_limit_s=limit_s)
+
+    @property
+    def is_predicted_for_gpu(self) -> bool:
+        """Whether the layers are priced for a GPU that is not here, from kernels measured on others.
+
+        Raises:
+            UnknownNameError: there is no such target.
+        """
+        if self.price != "model":
+            return False
+        from tuner.targets.resolution import measuring_obstacle, resolve_target
+
+        target = resolve_target(self.target)
+        return target.kind == "cuda" and measuring_obstacle(target) is not None
 
     def samples_of_step(self, profile: Profile) -> int:
         """Return the global batch."""

@@ -38,6 +38,11 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
         f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, in the order of {best.order}"
     )
     console.print_line(f"step          {_ms(estimate.step_us)} ms ({bound})")
+    interval = _interval_us(best, profile, options)
+    if interval is not None:
+        console.print_line(
+            f"predicted     {_ms(interval[0])} to {_ms(interval[1])} ms, as the layers' 90 % intervals allow"
+        )
     console.print_line(
         f"of which      {_ms(estimate.pipeline_us)} ms pipeline, {_ms(estimate.synchronisation_us)} ms "
         f"collectives (overlapped or not), {_ms(estimate.update_us)} ms optimizer"
@@ -64,6 +69,16 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
         f"{counts.families_cut_off} cut off by bounds), {counts.layouts} layouts, {counts.orders} orders, in "
         f"{result.search_seconds:.1f} s, stopped by {result.stopped_by}"
     )
+
+
+def _interval_us(
+    planned: PlannedStep, profile: Profile, options: PlanCommandOptions
+) -> tuple[float, float] | None:
+    """Return the interval of a step whose layers are predicted; None where they were measured."""
+    from tessel.planning.costs.step_interval import step_interval_us
+
+    chosen = options.plan_options()
+    return step_interval_us(planned, profile, options.cluster(), chosen.optimizer, chosen.runtime)
 
 
 def _print_comparison(result: PlanResult) -> None:
@@ -104,6 +119,7 @@ def plan_document(result: PlanResult, profile: Profile, options: PlanCommandOpti
     from scripts.documents.plans import Planned, PrintedBaseline, PrintedChange
 
     best_us = result.best.estimate.step_us
+    interval_us = _interval_us(result.best, profile, options)
     return Planned(
         model=profile.name,
         layers=tuple(layer.name for layer in profile.layers),
@@ -112,6 +128,7 @@ def plan_document(result: PlanResult, profile: Profile, options: PlanCommandOpti
         best=_step_document(result.best, result.lower_bound_us),
         gap=result.gap,
         optimal=result.optimal,
+        interval_ms=None if interval_us is None else (interval_us[0] / 1e3, interval_us[1] / 1e3),
         baselines=tuple(
             PrintedBaseline(
                 name=baseline.name,

@@ -9,19 +9,20 @@ from scripts.options.completion import is_model
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from cost_model.gpu.kernel_model import GpuKernelModel
     from scripts.commands.plan.options import PlanCommandOptions
     from tessel.profiles.profile import Profile
 
 
 def load_source(source: str, options: PlanCommandOptions) -> Profile:
-    """Return the profile that a file holds, or that measuring a model's layers gives.
+    """Return the profile that a file holds, or that measuring or predicting a model's layers gives.
 
     Raises:
         DocumentError: the file cannot be read, or is no profile.
         TunerError: the model cannot be measured.
     """
     if is_model(source):
-        return _measure(source, options)
+        return _predict(source, options) if options.is_predicted_for_gpu else _measure(source, options)
     from tessel.profiles import load_profile
 
     profile = load_profile(
@@ -54,3 +55,44 @@ def _measure(source: str, options: PlanCommandOptions) -> Profile:
     for note in profile.notes:
         console.print_note(note)
     return profile
+
+
+def _predict(source: str, options: PlanCommandOptions) -> Profile:
+    """Return the profile of a model on a GPU that is not here, each layer a stage of its own."""
+    from cost_model.gpu.devices import find_gpu
+    from tessel.profiles.tuned_plan import profile_of_stages
+    from tuner.stages import cut_between, layers_of
+    from tuner.tuning.predict_stages import predict_stages
+
+    device = find_gpu(options.target)
+    kernel_model = _gpu_model(options)
+    model = tuning_options.load_model(source, shapes=options.shape, batch=options.batch, training=True)
+    layers = layers_of(model)
+    with console.progress_bar(f"predicting {len(layers)} layers on {device.name}"):
+        found = predict_stages(model, cut_between(layers, range(1, len(layers))), kernel_model, device)
+    console.print_note(
+        f"times are predicted for {device.name} from {kernel_model.manifest.num_samples} kernels measured on "
+        + ("it and on other GPUs" if found.is_known_device else "other GPUs")
+    )
+    if found.doublings_out_of_range > 0:
+        console.print_note(
+            f"the largest kernel is {found.doublings_out_of_range:.1f} doublings beyond those measured: its "
+            "interval is wider"
+        )
+    return profile_of_stages(
+        found.stages, found.tied, name=source, device=device.name, micro_batch=options.batch
+    )
+
+
+def _gpu_model(options: PlanCommandOptions) -> GpuKernelModel:
+    """Return the model of GPU kernels: the one named, or one trained on the records."""
+    from cost_model.gpu.kernel_model import load_gpu_model
+    from cost_model.gpu.training import load_gpu_samples, train_gpu_model
+    from records import open_store
+
+    if options.cost_model is not None:
+        return load_gpu_model(options.cost_model)
+    with open_store(options.records) as store:
+        samples = load_gpu_samples(console.track(store.iterate(), "reading records"))
+    with console.progress_bar(f"training on {len(samples)} kernels"):
+        return train_gpu_model(samples, seed=options.seed, num_threads=options.threads)
