@@ -1,4 +1,4 @@
-"""Whole programs of our own zoo, predicted as fused kernels, beside what NeuSight's authors measured compiled.
+"""Programs of our own zoo, predicted as fused kernels, beside what NeuSight's authors measured compiled.
 
 Their labels named `fusion` are the same networks run through torch.compile. Ours come from the zoo's Relax
 functions, layer by layer, with no knowledge of theirs.

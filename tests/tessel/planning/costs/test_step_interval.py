@@ -53,7 +53,7 @@ def test_one_uncertain_layer_moves_the_step_as_much_as_a_slower_one_would() -> N
     best = planned(profile)
     low_us, high_us = interval_of(profile) or (0.0, 0.0)
     assert low_us == pytest.approx(best.estimate.step_us, rel=2e-3)
-    # Its device does four micro-batches of layers of 300 and 1500 us, after a forward of two layers elsewhere.
+    # Its device does four micro-batches of layers of 300 and 1500 us, after two forwards elsewhere.
     assert high_us == pytest.approx(4 * (300 + 1500) + 200 + 400, rel=2e-3)
 
 
