@@ -13,20 +13,17 @@ from itertools import chain
 
 import numpy as np
 
+from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
-from tessel.planning.candidates.pool import Candidate, Pool, Problem, in_flight_limits
+from tessel.planning.candidates.pool import Pool, in_flight_limits
+from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_figures import position_speeds
 from tessel.planning.costs.training_step import choose_step_us
-from tessel.planning.cutting.cuts import (
-    OPERATIONS_A_CELL,
-    ChunkedDevices,
-    Cut,
-    chain_cut,
-    chunked_cut,
-    neighbours,
-    transfers,
-)
-from tessel.planning.orders.rule_orders import in_flight_by_stage, rules_of, time_rule
+from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
+from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
+from tessel.planning.cutting.cut import Cut, neighbours, transfers
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.orders.timed_order import in_flight_by_stage, time_rule
 
 CORRECTIONS = 6
 """Times that a cut is made again with less memory, by what its devices really hold beyond the estimate."""
