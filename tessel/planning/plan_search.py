@@ -20,7 +20,7 @@ from tessel.planning.candidates.candidate import Candidate, has_room
 from tessel.planning.candidates.families import Family, explain_none, families
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
-from tessel.planning.candidates.sweep import climb, cut_operations, initial_cuts
+from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.training_step import estimate_step, step_of_figures
 from tessel.planning.cutting.cut import Cut, every_cut, neighbours
@@ -301,7 +301,7 @@ class PlanSearch:
         cap = CLIMBS_PER_LAYER * len(self.pool.problem.profile.layers)
         for candidate in self.pool.finalists()[:CLIMBED_FAMILIES]:
             if candidate.order and not self.pool.budget.is_over and candidate.family in self.bounds:
-                climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
+                hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
 
     def _search_orders(self, count: int, share: float) -> None:
         """Search the orders of the most promising candidates, each with an equal part of a share."""

@@ -21,7 +21,7 @@ from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.pool import Pool, offer_by_hand
 from tessel.planning.candidates.problem import Problem
-from tessel.planning.candidates.sweep import climb, initial_cuts
+from tessel.planning.candidates.sweep import hill_climb, initial_cuts
 from tessel.planning.cutting.chain_cut import chain_cut
 from tessel.planning.cutting.cut import Cut
 from tessel.planning.plan_result import Baseline
@@ -127,7 +127,7 @@ def _strongest(
         return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
     cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
     best = min(
-        (climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
+        (hill_climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
         key=lambda candidate: candidate.step_us,
     )
     return _row(baseline.name, best)

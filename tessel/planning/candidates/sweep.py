@@ -1,7 +1,7 @@
 """First cuts of a family, and better ones near by, both judged by the time of their step.
 
 A first cut balances devices (`tessel.planning.cutting`) for as many micro-batches in flight as the order of
-a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `climb` then moves single cuts
+a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `hill_climb` then moves single cuts
 and recomputations as long as the step gets shorter in the order of a rule. Checked in
 tests/tessel/planning/test_find_plan.py.
 """
@@ -132,7 +132,9 @@ def _cut(
     return chunked_cut(prices, chunked, family.num_stages)
 
 
-def climb(pool: Pool, candidate: Candidate, rules: Sequence[str] | None, *, max_priced: int) -> Candidate:
+def hill_climb(
+    pool: Pool, candidate: Candidate, rules: Sequence[str] | None, *, max_priced: int
+) -> Candidate:
     """Return the candidate after moves of cuts that each make its step shorter in the order of a rule.
 
     Args:
