@@ -1,8 +1,8 @@
 """First cuts of a family, and better ones near by, both judged by the time of their step.
 
 A first cut balances devices (`tessel.planning.cutting`) for as many micro-batches in flight as the order of
-a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `hill_climb` then moves single cuts
-and recomputations as long as the step gets shorter in the order of a rule. Checked in
+a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `hill_climb` then moves single
+cuts and recomputations as long as the step gets shorter in the order of a rule. Checked in
 tests/tessel/planning/test_find_plan.py.
 """
 
