@@ -5,7 +5,7 @@
 Each run is a new `tessel schedule … --save FILE` with the default budget of work. Compared are all bytes of
 the file except `search_seconds`, which is a measurement of time. A load is a number of processes that do
 nothing but count; with `--at-once`, so many runs are under way together and load each other. With
-`--time-limit` the same is done with a limit on time, to see how much luck there is in that.
+`--time-limit` the same is done with a limit on time, to see how much the answers vary.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 
 TYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
-
 NUM_SAMPLES = 8
 """Samples of an operator and type, evenly spread over those that torch has."""
 

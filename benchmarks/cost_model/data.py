@@ -15,9 +15,7 @@ from records.files.exchange import read_records
 
 SAMPLE = Path(__file__).parents[2] / "tests" / "cost_model" / "kernels_amd-epyc.jsonl"
 
-
 COUNTED_US = 100.0
-
 
 SPLITS = ("shape", "combination", "network")
 

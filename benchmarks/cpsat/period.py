@@ -1,8 +1,8 @@
-"""The least period by CP-SAT: a general solver's model of phases and laps, raised from the same lower bound.
+"""The least period by CP-SAT: phases and iteration distances, raised from the same lower bound.
 
 It knows what this project's search knows before it begins (the bound on the period) and nothing else. Order
-literals carry the disjunctions; laps are integers. A rival to run beside `benchmarks.period`, and the kind of
-model that one would write first.
+literals carry the disjunctions; distances are integers. A rival to run beside `benchmarks.period`, and the
+kind of model that one would write first.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _solve(problem: Problem, period: int, time_limit_s: float) -> int:
     model = cp_model.CpModel()
     blocks = range(problem.num_blocks)
     longest = int(problem.spans.max() + problem.lags.max(initial=0))
-    most_laps = problem.num_blocks * (1 + -(-longest // period))
+    max_distance = problem.num_blocks * (1 + -(-longest // period))
     phase = [model.new_int_var(0, period - 1, "") for _ in blocks]
-    lap = [model.new_int_var(0, most_laps, "") for _ in blocks]
+    distance = [model.new_int_var(0, max_distance, "") for _ in blocks]
     before: dict[tuple[int, int], cp_model.LiteralT] = {}
     for here in problem.blocks_by_device:
         for u in here:
@@ -71,8 +71,10 @@ def _solve(problem: Problem, period: int, time_limit_s: float) -> int:
                         )
     for source in blocks:
         for target, steps in problem.successors[source]:
-            model.add(phase[target] + period * lap[target] >= phase[source] + period * lap[source] + steps)
-    _limit_memory(model, problem, before, lap)
+            model.add(
+                phase[target] + period * distance[target] >= phase[source] + period * distance[source] + steps
+            )
+    _limit_memory(model, problem, before, distance)
     solver = cp_model.CpSolver()
     solver.parameters.catch_sigint_signal = False  # else Ctrl-C kills this process ever after
     solver.parameters.max_time_in_seconds = time_limit_s
@@ -84,7 +86,7 @@ def _limit_memory(
     model: cp_model.CpModel,
     problem: Problem,
     before: dict[tuple[int, int], cp_model.LiteralT],
-    lap: list[cp_model.IntVar],
+    distance: list[cp_model.IntVar],
 ) -> None:
     for device, here in enumerate(problem.blocks_by_device):
         held = [block for block in here if problem.memory[block]]
@@ -92,5 +94,7 @@ def _limit_memory(
             continue
         for u in held:
             if problem.memory[u] > 0:
-                level = sum(int(problem.memory[v]) * ((1 if v == u else before[v, u]) - lap[v]) for v in held)
+                level = sum(
+                    int(problem.memory[v]) * ((1 if v == u else before[v, u]) - distance[v]) for v in held
+                )
                 model.add(level <= int(problem.limits[device]))

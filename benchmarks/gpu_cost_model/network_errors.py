@@ -16,7 +16,6 @@ from cost_model.gpu.kernels import GpuKernel
 
 SYSTEMS = {"roofline": "roofline", "habitat": "Habitat", "micro": "Li et al.", "neusight": "NeuSight"}
 
-
 OURS = "this project"
 _MS = 1e3
 

@@ -22,7 +22,6 @@ TOLERANCE = 1e-4
 
 _PRODUCTS = frozenset({"matmul", "nn.conv2d", "nn.attention"})
 
-
 _WINOGRAD_SAVES = 4
 """How many times fewer multiplications a 3 x 3 convolution with stride 1 takes in tiles of 4 x 4."""
 

@@ -8,13 +8,11 @@ from typing import Any
 
 OTHERS = ("torch eager", "torch.compile", "torch.compile frozen", "onnxruntime alone")
 
-
 LONGEST = "onnxruntime"
 """The library that takes whole networks; what the other backends make without it is measured too."""
 
 
 WITHOUT = f"mix without {LONGEST}"
-
 
 OWN_KERNELS = ("attention", "nhwc", "packed_matmul")
 """Backends whose kernels are written in this project; the others' come from libraries and from TVM."""

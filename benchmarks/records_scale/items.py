@@ -18,12 +18,9 @@ from records.workload import describe
 
 REPEATS_A_KEY = 5
 
-
 BACKENDS = ("tvm", "metaschedule", "blas", "torch", "example")
 
-
 OPERATORS = ("matmul", "nn.softmax", "nn.conv2d", "add", "nn.layer_norm", "nn.gelu", "transpose", "sum")
-
 
 TARGET = '{"keys":["cpu"],"kind":"llvm","mcpu":"example","num-cores":8,"tag":""}'
 

@@ -25,9 +25,7 @@ from tessel.search import MakespanParams, RepetendParams
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schedules.md"
 
-
 BEGIN = "<!-- The table below is written by `python -m benchmarks.search_ablation --write`. -->"
-
 
 END = "<!-- End of the table. -->"
 

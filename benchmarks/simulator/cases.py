@@ -13,7 +13,6 @@ from tessel.shapes import make_shape
 
 STEPS_PER_MS = 4
 
-
 FACTORS = (1.0, 1.5, 0.75, 1.25)
 
 

@@ -18,12 +18,10 @@ FAMILIES = (
     "dag-choice",
 )  # fmt: skip
 
-
 SHAPE_OF_FAMILY = {
     "chain": "vshape", "tight": "vshape", "x": "xshape", "m": "mshape", "nn": "nnshape", "k": "kshape",
     "chunks": "interleaved", "v": "zbv", "choice": "vshape", "v-choice": "zbv",
 }  # fmt: skip
-
 
 MAX_TASKS = 120
 

@@ -68,7 +68,7 @@ class TuneOptions(TuningOptions):
     ] = None
     work: Annotated[
         float | None,
-        typer.Option(help=search_options.WORK_HELP, rich_help_panel=_PIPELINE, show_default=False),
+        search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
     ] = None
     time_limit: Annotated[
         str | None,

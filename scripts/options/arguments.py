@@ -39,6 +39,22 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
     raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
+def check_counts(options: object, names: Iterable[str]) -> None:
+    """Refuse a number below 1 in fields of a command's options; a field that was left out is None.
+
+    Args:
+        options: the options.
+        names: of the fields; `--micro-batches` is the field `micro_batches`.
+
+    Raises:
+        typer.BadParameter: there is one.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+
+
 def check_target(text: str) -> str:
     """Return the target's name, or refuse the address of a remote device before anything is loaded.
 

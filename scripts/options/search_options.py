@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,15 +11,42 @@ from scripts.options.arguments import parse_duration
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
 
+SEARCH_PANEL = "Search options"
+OUTPUT_PANEL = "Output options"
+"""Panels of a command's help."""
+
 TIME_HELP = (
     "Time limit of the search, such as 10s. Without --work it is the only limit, and what is found then "
     "depends on how fast and busy the machine is."
 )
 
-WORK_HELP = (
-    "Work for the search, in units of about a second of an idle core; equal work gives equal answers on "
-    "every machine.  [default: 10, unless --time-limit is given]"
-)
+EQUAL_WORK = "; equal work gives equal answers on every machine"
+
+TimeLimitOption = Annotated[
+    str | None, typer.Option(help=TIME_HELP, rich_help_panel=SEARCH_PANEL, show_default=False)
+]
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=OUTPUT_PANEL)
+]
+
+
+def work_option(
+    default: str, *, search: str = "the search", promise: str = EQUAL_WORK, panel: str = SEARCH_PANEL
+) -> Any:
+    """Return the declaration of `--work`, checked by `make_budget`.
+
+    Args:
+        default: the units that are given where the option is left out, as the help says it.
+        search: what the work is for.
+        promise: what is said of equal work.
+        panel: of the command's help.
+    """
+    return typer.Option(
+        help=f"Work for {search}, in units of about a second of an idle core{promise}.  [default: {default}]",
+        rich_help_panel=panel,
+        show_default=False,
+    )
 
 
 def make_budget(work: float | None, time_limit: str | None) -> SearchBudget:

@@ -236,14 +236,14 @@ def _repeating_part(
             cuts.add(start)
         if starts.get((block, micro_batch - found.copies)) != start - found.period:
             cuts.add(start - found.period)
-    stretches = [
+    ranges = [
         (before + 1, after + found.period)
         for before, after in pairwise(sorted(cut for cut in cuts if cut >= -1))
         if _is_whole(found, starts, before + 1)
     ]
-    if not stretches:
+    if not ranges:
         return None
-    begin, end = max(stretches, key=lambda stretch: (stretch[1] - stretch[0], -stretch[0]))
+    begin, end = max(ranges, key=lambda each: (each[1] - each[0], -each[0]))
     return Repetend(
         period=found.period,
         micro_batches=found.copies,

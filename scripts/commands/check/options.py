@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options import completion, search_options
-from scripts.options.arguments import check_choice, check_folder, parse_bandwidth, parse_bytes, parse_cuts
+from scripts.options import search_options
+from scripts.options.arguments import check_counts, check_folder, parse_bandwidth, parse_bytes, parse_cuts
+from scripts.options.cluster_options import (
+    DEFAULT_HOP_US,
+    DEFAULT_LINK,
+    DEFAULT_OPTIMIZER,
+    check_hop_us,
+    hop_us_option,
+    link_option,
+    optimizer_option,
+)
+from scripts.options.search_options import OUTPUT_PANEL, JsonOption, TimeLimitOption, work_option
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
-
-OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
-"""As `tessel.planning.cluster.OPTIMIZERS`, which loads more than a completion may."""
 
 DEFAULT_WORK = 5.0
 
 _ORDERS = "Orders and layouts"
 _PRICING = "Profile and devices"
-_SEARCH = "Search options"
-_OUTPUT = "Output options"
-
-
-def _check_optimizer(text: str) -> str:
-    return check_choice("--optimizer", text, OPTIMIZERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,44 +93,21 @@ class CheckOptions:
         int,
         typer.Option(help="Tensor-parallel degree, of those in the profile.", rich_help_panel=_PRICING),
     ] = 1
-    link: Annotated[
-        str, typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=_PRICING)
-    ] = "100GB/s"
-    hop_us: Annotated[
-        float, typer.Option(help="Latency of a message between devices in us.", rich_help_panel=_PRICING)
-    ] = 10.0
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            help=f"What training keeps beside weights: {', '.join(OPTIMIZERS)}.",
-            rich_help_panel=_PRICING,
-            autocompletion=completion.one_of(*OPTIMIZERS),
-            callback=_check_optimizer,
-        ),
-    ] = "adam"
+    link: Annotated[str, link_option(_PRICING)] = DEFAULT_LINK
+    hop_us: Annotated[float, hop_us_option(_PRICING)] = DEFAULT_HOP_US
+    optimizer: Annotated[str, optimizer_option(_PRICING)] = DEFAULT_OPTIMIZER
     work: Annotated[
-        float | None,
-        typer.Option(
-            help="Work for the search of better orders, in units of about a second of an idle core.  "
-            f"[default: {DEFAULT_WORK:g}]",
-            rich_help_panel=_SEARCH,
-            show_default=False,
-        ),
+        float | None, work_option(f"{DEFAULT_WORK:g}", search="the search of better orders", promise="")
     ] = None
-    time_limit: Annotated[
-        str | None,
-        typer.Option(help=search_options.TIME_HELP, rich_help_panel=_SEARCH, show_default=False),
-    ] = None
+    time_limit: TimeLimitOption = None
     save: Annotated[
         Path | None,
         typer.Option(
             help="Write the best schedule found on these stages to this file (.json).",
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
-    ] = False
+    json: JsonOption = False
 
     def check(self) -> None:
         """Refuse values that are wrong by themselves, before anything is read.
@@ -137,19 +115,9 @@ class CheckOptions:
         Raises:
             typer.BadParameter: there is one.
         """
-        for name in (
-            "devices",
-            "micro_batches",
-            "group_size",
-            "micro_batch",
-            "data_parallel",
-            "tensor_parallel",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
-        if not 0 <= self.hop_us < 1e9:
-            raise typer.BadParameter(f"--hop-us is {self.hop_us:g}; give microseconds of at least 0")
+        counts = ("devices", "micro_batches", "group_size", "micro_batch", "data_parallel", "tensor_parallel")
+        check_counts(self, counts)
+        check_hop_us(self.hop_us)
         check_folder("--save", self.save)
         parse_bandwidth(self.link)
         if self.profile is not None and self.memory is not None:

@@ -12,11 +12,22 @@ import typer
 from scripts.options import completion, search_options
 from scripts.options.arguments import (
     check_choice,
+    check_counts,
     check_folder,
     parse_bandwidth,
     parse_bytes,
     parse_duration,
 )
+from scripts.options.cluster_options import (
+    DEFAULT_HOP_US,
+    DEFAULT_LINK,
+    DEFAULT_OPTIMIZER,
+    check_hop_us,
+    hop_us_option,
+    link_option,
+    optimizer_option,
+)
+from scripts.options.search_options import OUTPUT_PANEL, SEARCH_PANEL, JsonOption, work_option
 from scripts.options.tuning_options import (
     BatchOption,
     CostModelOption,
@@ -36,10 +47,7 @@ if TYPE_CHECKING:
 _CLUSTER = "Devices and links"
 _STEP = "Training step"
 _PROFILE = "Reading the profile"
-_SEARCH = "Search options"
-_OUTPUT = "Output options"
 
-OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
 RUNTIMES = ("overlapped", "deepspeed")
 PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape")
 FORMATS = (
@@ -64,10 +72,6 @@ DEFAULT_WORK = 30.0
 DEFAULT_TIME_LIMIT_S = 60.0
 
 _Value = TypeVar("_Value")
-
-
-def _check_optimizer(text: str) -> str:
-    return check_choice("--optimizer", text, OPTIMIZERS)
 
 
 def _check_runtime(text: str) -> str:
@@ -103,13 +107,8 @@ class PlanCommandOptions(MeasuringOptions):
             help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5.", rich_help_panel=_CLUSTER
         ),
     ] = None
-    link: Annotated[
-        str,
-        typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=_CLUSTER),
-    ] = "100GB/s"
-    hop_us: Annotated[
-        float, typer.Option(help="Latency of a message between devices in us.", rich_help_panel=_CLUSTER)
-    ] = 10.0
+    link: Annotated[str, link_option(_CLUSTER)] = DEFAULT_LINK
+    hop_us: Annotated[float, hop_us_option(_CLUSTER)] = DEFAULT_HOP_US
     collective_link: Annotated[
         str | None,
         typer.Option(
@@ -128,15 +127,7 @@ class PlanCommandOptions(MeasuringOptions):
             help="Bandwidth between devices of one node, such as 450GB/s.", rich_help_panel=_CLUSTER
         ),
     ] = None
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            help=f"What training keeps beside weights: {', '.join(OPTIMIZERS)}.",
-            rich_help_panel=_CLUSTER,
-            autocompletion=completion.one_of(*OPTIMIZERS),
-            callback=_check_optimizer,
-        ),
-    ] = "adam"
+    optimizer: Annotated[str, optimizer_option(_CLUSTER)] = DEFAULT_OPTIMIZER
     runtime: Annotated[
         str,
         typer.Option(
@@ -230,37 +221,27 @@ class PlanCommandOptions(MeasuringOptions):
     shape: ShapeOption = None
     price: PriceOption = "measured"
     cost_model: CostModelOption = None
-    work: Annotated[
-        float | None,
-        typer.Option(
-            help="Work for the search, in units of about a second of an idle core; equal work gives equal "
-            f"answers on every machine.  [default: {DEFAULT_WORK:g}]",
-            rich_help_panel=_SEARCH,
-            show_default=False,
-        ),
-    ] = None
+    work: Annotated[float | None, work_option(f"{DEFAULT_WORK:g}")] = None
     time_limit: Annotated[
         str | None,
         typer.Option(
             help=f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]",
-            rich_help_panel=_SEARCH,
+            rich_help_panel=SEARCH_PANEL,
             show_default=False,
         ),
     ] = None
     save: Annotated[
-        Path | None, typer.Option(help="Write the plan to this file (.json).", rich_help_panel=_OUTPUT)
+        Path | None, typer.Option(help="Write the plan to this file (.json).", rich_help_panel=OUTPUT_PANEL)
     ] = None
     out: Annotated[
         Path | None,
         typer.Option(
             help="Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
             "text, .md a report.",
-            rich_help_panel=_OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
-    ] = False
+    json: JsonOption = False
 
     def check(self) -> None:
         """Refuse values that are wrong by themselves, before anything is read.
@@ -269,10 +250,7 @@ class PlanCommandOptions(MeasuringOptions):
             typer.BadParameter: there is one.
         """
         counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
-        for name in (*counts, "micro_batch", "chunks", "num_layers", "node_devices"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+        check_counts(self, (*counts, "micro_batch", "chunks", "num_layers", "node_devices"))
         for name in ("data_parallel", "pipeline", "tensor_parallel"):
             value = getattr(self, name)
             if value is not None and self.devices % value:
@@ -280,8 +258,7 @@ class PlanCommandOptions(MeasuringOptions):
                 raise typer.BadParameter(
                     f"{option} {value} does not divide the {self.devices} devices; give one that does"
                 )
-        if not 0 <= self.hop_us < 1e9:
-            raise typer.BadParameter(f"--hop-us is {self.hop_us:g}; give microseconds of at least 0")
+        check_hop_us(self.hop_us)
         check_folder("--save", self.save)
         check_folder("--out", self.out, suffixes=PICTURE_FORMATS)
         if self.save is not None and self.out is not None and self.save.absolute() == self.out.absolute():

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import search_options
+from scripts.options.search_options import (
+    OUTPUT_PANEL,
+    SEARCH_PANEL,
+    JsonOption,
+    TimeLimitOption,
+    work_option,
+)
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
 
 _SHAPE = "Shape options"
-_SEARCH = "Search options"
-_OUTPUT = "Output options"
 
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches of a schedule unless told otherwise."""
@@ -108,7 +113,7 @@ class ScheduleOptions:
         typer.Option(
             "--period-only",
             help="Find only the repetend, without warm-up and cool-down.",
-            rich_help_panel=_SEARCH,
+            rich_help_panel=SEARCH_PANEL,
         ),
     ] = False
     frontier: Annotated[
@@ -116,22 +121,16 @@ class ScheduleOptions:
         typer.Option(
             "--frontier",
             help="Show the optimal period for each memory limit; with --micro-batches, the optimal makespan.",
-            rich_help_panel=_SEARCH,
+            rich_help_panel=SEARCH_PANEL,
         ),
     ] = False
-    work: Annotated[
-        float | None, typer.Option(help=search_options.WORK_HELP, rich_help_panel=_SEARCH, show_default=False)
-    ] = None
-    time_limit: Annotated[
-        str | None, typer.Option(help=search_options.TIME_HELP, rich_help_panel=_SEARCH, show_default=False)
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=_SEARCH)] = 0
+    work: Annotated[float | None, work_option("10, unless --time-limit is given")] = None
+    time_limit: TimeLimitOption = None
+    seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=SEARCH_PANEL)] = 0
     save: Annotated[
-        Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=_OUTPUT)
+        Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=OUTPUT_PANEL)
     ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT)
-    ] = False
+    json: JsonOption = False
 
     def check(self) -> None:
         """Refuse a number of micro-batches that is none.

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
-from tessel.planning.candidates.pool import Candidate, Pool, Problem, offer_by_hand
-from tessel.planning.candidates.sweep import climb, initial_cuts
-from tessel.planning.cutting.cuts import Cut, chain_cut
+from tessel.planning.candidates.pool import Pool, offer_by_hand
+from tessel.planning.candidates.problem import Problem
+from tessel.planning.candidates.sweep import hill_climb, initial_cuts
+from tessel.planning.cutting.chain_cut import chain_cut
+from tessel.planning.cutting.cut import Cut
 from tessel.planning.plan_result import Baseline
 
 CLIMBED_FAMILIES = 2
@@ -124,7 +127,7 @@ def _strongest(
         return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
     cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
     best = min(
-        (climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
+        (hill_climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
         key=lambda candidate: candidate.step_us,
     )
     return _row(baseline.name, best)

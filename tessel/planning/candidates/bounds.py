@@ -37,7 +37,7 @@ from tessel.planning.costs.stage_figures import (
     position_speeds,
     ring_us,
 )
-from tessel.planning.cutting.cuts import RunPrices, layer_times
+from tessel.planning.cutting.run_prices import RunPrices, layer_times
 from tessel.planning.options import PlanOptions
 
 

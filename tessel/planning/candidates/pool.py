@@ -1,8 +1,7 @@
-"""Layouts of one problem priced, timed in the orders of rules, and searched; the state of a plan's search.
+"""The best candidates of a plan's search: layouts priced, timed in the orders of rules, and searched.
 
-A `Problem` is what a plan is made for. A `Candidate` is one layout with its best order so far. The `Pool`
-keeps the best candidate of each family, counts and charges what is done, and tells of improvements.
-Checked in tests/tessel/planning/test_find_plan.py.
+The `Pool` keeps the best candidate of each family, counts and charges what is done, and tells of
+improvements. Checked in tests/tessel/planning/test_find_plan.py.
 """
 
 from __future__ import annotations
@@ -13,35 +12,30 @@ from dataclasses import dataclass, field, replace
 
 from tessel.errors import InfeasibleError
 from tessel.handwritten import HANDWRITTEN
-from tessel.planning.candidates.bounds import layout_bound, trained_ratio
+from tessel.planning.candidates.bounds import layout_bound
+from tessel.planning.candidates.candidate import Candidate, cut_of, has_room, promise, rank
 from tessel.planning.candidates.families import Family, family_of
-from tessel.planning.cluster import Cluster
-from tessel.planning.costs.stage_costs import LayerSums, layer_sums
-from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
+from tessel.planning.candidates.problem import Problem
+from tessel.planning.costs.stage_figures import StageFigures
 from tessel.planning.costs.training_step import (
-    StepEstimate,
     TrainingStep,
-    check_room,
     choose_step_us,
     estimate_step,
     step_of_figures,
 )
-from tessel.planning.cutting.cuts import Cut, RunPrices, run_prices
+from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout
-from tessel.planning.options import PlanOptions
-from tessel.planning.orders.rule_orders import (
+from tessel.planning.orders.rule_order import order_key
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.orders.timed_order import (
     OPERATIONS_A_LAYOUT,
     OPERATIONS_A_NEW_TASK,
     OPERATIONS_A_TASK,
     TimedOrder,
-    order_key,
-    rules_of,
     schedule_in_order,
     time_rule,
 )
-from tessel.planning.plan_result import SEARCHED, PlannedStep, PlanProgress
-from tessel.profiles.profile import Profile
-from tessel.schedule import Schedule
+from tessel.planning.plan_result import SEARCHED, PlanProgress
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
@@ -55,95 +49,8 @@ PROVING = MakespanParams()
 NOT_PROVING = MakespanParams(left_out=frozenset({Phase.DECISION_DIAGRAMS}))
 """Of orders that are only compared: decision diagrams took two thirds of the time."""
 
+
 _RULE_NAMES = frozenset(rule.name for rule in HANDWRITTEN)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
-    """What a plan is made for, and tables derived from it.
-
-    Attributes:
-        profile: layers and their costs.
-        cluster: devices and links.
-        global_batch: samples of a training step.
-        options: what may be chosen from.
-    """
-
-    profile: Profile
-    cluster: Cluster
-    global_batch: int
-    options: PlanOptions
-    _sums: dict[tuple[int, int], LayerSums] = field(default_factory=dict)
-    _prices: dict[tuple[int, int, bool], RunPrices] = field(default_factory=dict)
-
-    def sums(self, family: Family) -> LayerSums:
-        """Return the running sums of a family's table."""
-        key = family.micro_batch, family.tensor_parallel
-        if key not in self._sums:
-            self._sums[key] = layer_sums(self.profile, micro_batch=key[0], tensor_parallel=key[1])
-        return self._sums[key]
-
-    def prices(self, family: Family) -> RunPrices:
-        """Return the prices of all runs of layers of a family."""
-        key = family.micro_batch, family.tensor_parallel, family.split_backward
-        if key not in self._prices:
-            sums = self.sums(family)
-            self._prices[key] = run_prices(
-                sums, splits=family.split_backward, trained_ratio=trained_ratio(sums, self.options)
-            )
-        return self._prices[key]
-
-    def figures(self, family: Family, layout: Layout) -> StageFigures:
-        """Return times and bytes of a layout's stages."""
-        return figures_of_sums(
-            self.sums(family), layout, self.cluster, self.options.optimizer, self.options.runtime
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
-    """A layout and its best order so far.
-
-    Attributes:
-        family: degrees and placement.
-        cut: where stages begin, and which recompute.
-        layout: all of it.
-        figures: of its stages.
-        order: name of its best order; empty where none fits yet.
-        estimate: of that order.
-        lower_bound_us: no order of the layout is faster.
-        schedule: of a searched order.
-    """
-
-    family: Family
-    cut: Cut
-    layout: Layout
-    figures: StageFigures
-    order: str
-    estimate: StepEstimate | None
-    lower_bound_us: float
-    schedule: Schedule | None = None
-
-    @property
-    def step_us(self) -> float:
-        """Microseconds of its best order; infinite where none fits."""
-        return math.inf if self.estimate is None else self.estimate.step_us
-
-    def planned(self, *, with_schedule: bool = False) -> PlannedStep:
-        """Return it as a part of a plan."""
-        assert self.estimate is not None  # only candidates with an order become part of a plan
-        step = step_of_figures(self.layout, self.figures)
-        schedule = self.schedule
-        if with_schedule and schedule is None:
-            schedule = schedule_in_order(self.order, step)
-        return PlannedStep(
-            layout=self.layout,
-            order=self.order,
-            step=step,
-            estimate=self.estimate,
-            lower_bound_us=self.lower_bound_us,
-            schedule=schedule if with_schedule else None,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -276,7 +183,7 @@ class Pool:
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate if it is the best of its family, and tell if it is the best of all."""
         known = self.by_family.get(candidate.family)
-        if known is None or _rank(candidate) <= _rank(known):
+        if known is None or rank(candidate) <= rank(known):
             self.by_family[candidate.family] = candidate
         if candidate.estimate is None:
             return
@@ -312,16 +219,7 @@ class Pool:
             for candidate in (*self.by_family.values(), *self.displaced)
             if candidate.lower_bound_us < self.best_us and has_room(candidate.figures)
         ]
-        return sorted(alive, key=lambda candidate: (_promise(candidate), _rank(candidate)))
-
-
-def _rank(candidate: Candidate) -> tuple[float, float]:
-    return candidate.step_us, candidate.lower_bound_us
-
-
-def _promise(candidate: Candidate) -> float:
-    known = candidate.step_us
-    return (known + candidate.lower_bound_us) / 2 if math.isfinite(known) else 1.1 * candidate.lower_bound_us
+        return sorted(alive, key=lambda candidate: (promise(candidate), rank(candidate)))
 
 
 def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
@@ -336,25 +234,10 @@ def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
     )
 
 
-def has_room(figures: StageFigures) -> bool:
-    """Whether each device can hold its weights and one micro-batch."""
-    try:
-        check_room(figures)
-    except InfeasibleError:
-        return False
-    return figures.rooms is None or min(figures.rooms) >= 0
-
-
 def in_flight_limits(layout: Layout) -> Sequence[int]:
     """Return limits of micro-batches in flight that are tried where memory is tight, at most three."""
     published = min(layout.pipeline, layout.micro_batches)
     return tuple(sorted({limit for limit in (published // 2, published // 4, 1) if limit}, reverse=True))
-
-
-def cut_of(layout: Layout) -> Cut:
-    """Return where a layout's stages begin, and which recompute."""
-    bounds = (*(first for first, _ in layout.cuts), layout.cuts[-1][1] + 1)
-    return Cut(bounds, layout.recompute or (False,) * len(layout.cuts))
 
 
 def candidate_of(pool: Pool, layout: Layout) -> Candidate:

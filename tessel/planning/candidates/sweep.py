@@ -1,8 +1,8 @@
 """First cuts of a family, and better ones near by, both judged by the time of their step.
 
 A first cut balances devices (`tessel.planning.cutting`) for as many micro-batches in flight as the order of
-a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `climb` then moves single cuts
-and recomputations as long as the step gets shorter in the order of a rule. Checked in
+a rule holds, 1F1B with fewer among them: the fewer, the less recomputation. `hill_climb` then moves single
+cuts and recomputations as long as the step gets shorter in the order of a rule. Checked in
 tests/tessel/planning/test_find_plan.py.
 """
 
@@ -13,20 +13,17 @@ from itertools import chain
 
 import numpy as np
 
+from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
-from tessel.planning.candidates.pool import Candidate, Pool, Problem, in_flight_limits
+from tessel.planning.candidates.pool import Pool, in_flight_limits
+from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_figures import position_speeds
 from tessel.planning.costs.training_step import choose_step_us
-from tessel.planning.cutting.cuts import (
-    OPERATIONS_A_CELL,
-    ChunkedDevices,
-    Cut,
-    chain_cut,
-    chunked_cut,
-    neighbours,
-    transfers,
-)
-from tessel.planning.orders.rule_orders import in_flight_by_stage, rules_of, time_rule
+from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
+from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
+from tessel.planning.cutting.cut import Cut, neighbours, transfers
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.orders.timed_order import in_flight_by_stage, time_rule
 
 CORRECTIONS = 6
 """Times that a cut is made again with less memory, by what its devices really hold beyond the estimate."""
@@ -135,7 +132,9 @@ def _cut(
     return chunked_cut(prices, chunked, family.num_stages)
 
 
-def climb(pool: Pool, candidate: Candidate, rules: Sequence[str] | None, *, max_priced: int) -> Candidate:
+def hill_climb(
+    pool: Pool, candidate: Candidate, rules: Sequence[str] | None, *, max_priced: int
+) -> Candidate:
     """Return the candidate after moves of cuts that each make its step shorter in the order of a rule.
 
     Args:

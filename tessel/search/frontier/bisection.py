@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
-class LimitLadder(Generic[Found]):
+class MemoryBisection(Generic[Found]):
     """What is known by limit: an answer, or None where none is found.
 
     Attributes:
@@ -58,7 +58,7 @@ class LimitLadder(Generic[Found]):
         """No two limits less than this apart differ."""
         return math.gcd(*(block.memory for block in self.placement.blocks)) or 1
 
-    def climb(self) -> None:
+    def run(self) -> None:
         """Search both ends, then between them until nothing is open or the budget is used up."""
         self._find_ends()
         while not self.budget.is_over:
@@ -67,7 +67,7 @@ class LimitLadder(Generic[Found]):
                 return
             self._evaluate(limit)
 
-    def rungs(self) -> Iterator[tuple[int, Found]]:
+    def points(self) -> Iterator[tuple[int, Found]]:
         """Yield limits with their answers, rising, each better than all before."""
         best: Value | None = None
         for limit, found in sorted(self.found.copy().items()):
@@ -82,13 +82,13 @@ class LimitLadder(Generic[Found]):
             values: what is found by limit, where that is better than the answers here.
         """
         if values is None:
-            values = [(limit, self.value_of(found)) for limit, found in self.rungs()]
+            values = [(limit, self.value_of(found)) for limit, found in self.points()]
         return find_open_ranges(values, self.bounds, unit=self.unit, bound_of_all=self.bound_of_all)
 
     def known_bounds(self) -> tuple[tuple[int, Value], ...]:
         """Return limits with their bounds, rising; the last stands for every higher limit too."""
         known = {limit: bound for limit, bound in self.bounds.copy().items() if bound is not None}
-        highest = max((limit for limit, _ in self.rungs()), default=0)
+        highest = max((limit for limit, _ in self.points()), default=0)
         known.setdefault(max([highest, *known]), self.bound_of_all)
         return tuple(sorted(known.items()))
 

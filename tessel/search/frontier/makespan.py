@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
-from tessel.search.frontier.bisection import LimitLadder
+from tessel.search.frontier.bisection import MemoryBisection
 from tessel.search.frontier.open_ranges import Frontier
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
@@ -90,7 +90,7 @@ def find_makespan_frontier(
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
     budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     searches = _Searches(placement, micro_batches, seed, params, on_search, budget)
-    ladder = LimitLadder(
+    bisection = MemoryBisection(
         placement,
         searches.search,
         value_of=lambda found: found.makespan,
@@ -98,15 +98,15 @@ def find_makespan_frontier(
         peak_of=lambda found: max(found.peak_memory),
         budget=budget,
     )
-    budget.answer = lambda: searches.frontier(ladder) if searches.found else None
+    budget.answer = lambda: searches.frontier(bisection) if searches.found else None
     try:
-        ladder.climb()
+        bisection.run()
         searches.narrow()
     except KeyboardInterrupt:
         if not searches.found:
             raise
         budget.interrupt()
-    return searches.frontier(ladder)
+    return searches.frontier(bisection)
 
 
 @dataclass(slots=True)
@@ -151,18 +151,18 @@ class _Searches:
             self.turns[limit] += 1
             self.search(limit, turn=self.turns[limit])
 
-    def frontier(self, ladder: LimitLadder[Schedule]) -> Frontier[MakespanPoint]:
+    def frontier(self, bisection: MemoryBisection[Schedule]) -> Frontier[MakespanPoint]:
         """Return the points, and what is open between and at them."""
         points = self.points()
-        ladder.bounds.update((max(point.memory), point.lower_bound) for point in points)
+        bisection.bounds.update((max(point.memory), point.lower_bound) for point in points)
         values = [(max(point.memory), point.makespan) for point in points]
-        ladder.bound_of_all = max(
-            ladder.bound_of_all, *(found.lower_bound for found in self.found if found.memory is None)
+        bisection.bound_of_all = max(
+            bisection.bound_of_all, *(found.lower_bound for found in self.found if found.memory is None)
         )
         return Frontier(
             points,
-            open_ranges=ladder.open_ranges(values),
-            bounds=ladder.known_bounds(),
+            open_ranges=bisection.open_ranges(values),
+            bounds=bisection.known_bounds(),
             stopped_by=self.budget.stopped_by,
         )
 

@@ -20,7 +20,7 @@ from itertools import count
 
 from tessel.placement import Placement
 from tessel.search.budget import SearchBudget
-from tessel.search.frontier.bisection import LimitLadder
+from tessel.search.frontier.bisection import MemoryBisection
 from tessel.search.frontier.open_ranges import Frontier
 from tessel.search.model.problem import UNLIMITED
 from tessel.search.repetend.find_repetend import DEFAULT_MAX_COPIES, find_repetend
@@ -97,7 +97,7 @@ def find_frontier(
             on_search(next(searched))
         return found
 
-    ladder = LimitLadder(
+    bisection = MemoryBisection(
         placement,
         search,
         value_of=lambda found: found.rate,
@@ -105,17 +105,17 @@ def find_frontier(
         peak_of=lambda found: max(steady_peaks(found)),
         budget=budget,
     )
-    budget.answer = lambda: _frontier(placement, ladder) if any(ladder.found.values()) else None
+    budget.answer = lambda: _frontier(placement, bisection) if any(bisection.found.values()) else None
     try:
-        ladder.climb()
+        bisection.run()
     except KeyboardInterrupt:
-        if not any(ladder.found.values()):
+        if not any(bisection.found.values()):
             raise
         budget.interrupt()
-    return _frontier(placement, ladder)
+    return _frontier(placement, bisection)
 
 
-def _frontier(placement: Placement, ladder: LimitLadder[RepetendResult]) -> Frontier[FrontierPoint]:
+def _frontier(placement: Placement, bisection: MemoryBisection[RepetendResult]) -> Frontier[FrontierPoint]:
     points = [
         FrontierPoint(
             memory=(limit,) * placement.devices,
@@ -124,11 +124,11 @@ def _frontier(placement: Placement, ladder: LimitLadder[RepetendResult]) -> Fron
             lower_bound=found.lower_bound,
             optimal=found.optimal,
         )
-        for limit, found in ladder.rungs()
+        for limit, found in bisection.points()
     ]
     return Frontier(
         points,
-        open_ranges=ladder.open_ranges(),
-        bounds=ladder.known_bounds(),
-        stopped_by=ladder.budget.stopped_by,
+        open_ranges=bisection.open_ranges(),
+        bounds=bisection.known_bounds(),
+        stopped_by=bisection.budget.stopped_by,
     )

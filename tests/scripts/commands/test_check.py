@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from layer_plans import profile, saved_plan
 
-from scripts.commands.check import options as check_options
 from scripts.main import main
+from scripts.options import cluster_options
 from tessel.documents import load_schedule, save
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.profiles import save_table
@@ -138,4 +138,4 @@ def test_a_suffix_of_another_framework_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_optimizers_are_those_there_are() -> None:
-    assert tuple(OPTIMIZERS) == check_options.OPTIMIZERS
+    assert tuple(OPTIMIZERS) == cluster_options.OPTIMIZERS

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tessel.planning.candidates.families import families
-from tessel.planning.candidates.pool import Pool, Problem
+from tessel.planning.candidates.pool import Pool
+from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_costs import cuts_at
-from tessel.planning.cutting.cuts import every_cut
+from tessel.planning.cutting.cut import every_cut
 from tessel.planning.find_plan import find_plan
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult

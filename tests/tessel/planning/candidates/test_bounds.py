@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.candidate import has_room
 from tessel.planning.candidates.families import families
-from tessel.planning.candidates.pool import Pool, Problem, has_room
+from tessel.planning.candidates.pool import Pool
+from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
-from tessel.planning.cutting.cuts import every_cut
+from tessel.planning.cutting.cut import every_cut
 from tessel.planning.options import PlanOptions
 from tessel.planning.runtime import Runtime
 from tessel.search import SearchBudget

@@ -10,18 +10,11 @@ import pytest
 from tessel.planning.candidates.families import Family
 from tessel.planning.costs.stage_costs import layer_sums
 from tessel.planning.costs.stage_figures import stage_figures
-from tessel.planning.cutting.cuts import (
-    EVENNESS,
-    ChunkedDevices,
-    Cut,
-    RunPrices,
-    chain_cut,
-    chunked_cut,
-    every_cut,
-    neighbours,
-    run_prices,
-    transfers,
-)
+from tessel.planning.cutting.chain_cut import chain_cut
+from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
+from tessel.planning.cutting.cut import Cut, every_cut, neighbours, transfers
+from tessel.planning.cutting.descent import EVENNESS
+from tessel.planning.cutting.run_prices import RunPrices, run_prices
 from tessel.planning.options import PlanOptions
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
 

@@ -10,7 +10,8 @@ from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.stage_costs import cuts_at
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.layout import Layout
-from tessel.planning.orders.rule_orders import in_flight_by_stage, rules_of, schedule_in_order, time_rule
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.orders.timed_order import in_flight_by_stage, schedule_in_order, time_rule
 from tessel.validation import check_schedule
 from tests.samples.plan_samples import random_profile, small_cluster
 

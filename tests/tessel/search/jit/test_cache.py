@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tessel.search.jit import cache as cold_start
+from tessel.search.jit import cache as jit_cache
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -28,29 +28,29 @@ def python(*arguments: str, folder: Path, **more: str) -> subprocess.CompletedPr
 
 def test_a_stamp_says_that_all_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    assert not cold_start.is_compiled()
-    cold_start.leave_stamp()
-    assert cold_start.is_compiled()
+    assert not jit_cache.is_compiled()
+    jit_cache.leave_stamp()
+    assert jit_cache.is_compiled()
 
 
 def test_a_changed_source_is_cold_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "makespan" / "hot.py"
     source.parent.mkdir()
     source.write_text("@compiled")
-    monkeypatch.setattr(cold_start, "PACKAGE", tmp_path / "jit")
-    monkeypatch.setattr(cold_start, "FOLDERS", (tmp_path,))
+    monkeypatch.setattr(jit_cache, "PACKAGE", tmp_path / "jit")
+    monkeypatch.setattr(jit_cache, "FOLDERS", (tmp_path,))
     (tmp_path / "jit").mkdir()
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    cold_start.leave_stamp()
+    jit_cache.leave_stamp()
     source.write_text("@compiled  # changed")
-    assert not cold_start.is_compiled()
+    assert not jit_cache.is_compiled()
 
 
 def test_every_compiled_module_counts() -> None:
     hot = {path for path in (ROOT / "tessel").rglob("*.py") if "\n@compiled" in path.read_text()}
-    assert ROOT / "tessel" / "planning" / "cuts.py" in hot
-    assert hot <= {path for folder in cold_start.FOLDERS for path in folder.rglob("*.py")}
-    assert (cold_start.ROOT / "tessel" / "compile_all.py").exists()
+    assert ROOT / "tessel" / "planning" / "cutting" / "descent.py" in hot
+    assert hot <= {path for folder in jit_cache.FOLDERS for path in folder.rglob("*.py")}
+    assert (jit_cache.ROOT / "tessel" / "compile_all.py").exists()
 
 
 def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +58,8 @@ def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     started = []
     monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: started.append(options["env"]))
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    cold_start.compile_in_background()
-    cold_start.compile_in_background()
+    jit_cache.compile_in_background()
+    jit_cache.compile_in_background()
     assert len(started) == 1
     assert "NUMBA_DISABLE_JIT" not in started[0]
 
@@ -87,7 +87,7 @@ def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: P
     assert python("-m", "tessel.search.jit.cache", folder=tmp_path).returncode == 0
     hot = {
         f"{path.stem}.{name}"
-        for folder in cold_start.FOLDERS
+        for folder in jit_cache.FOLDERS
         for path in folder.rglob("*.py")
         for name in re.findall(r"@compiled(?:_leaf)?\ndef (\w+)", path.read_text())
     }

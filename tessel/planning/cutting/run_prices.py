@@ -1,0 +1,117 @@
+"""What each run of consecutive layers takes and holds, as arrays that searches of cuts look up.
+
+Arrays of all runs take O(layers²) numbers, and every cut of thousands is priced by a look at them. Checked in
+tests/tessel/planning/cutting/test_cuts.py against the figures of stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPrices:
+    """What each run of layers i..j-1 takes, as arrays of shape (num_layers + 1, num_layers + 1).
+
+    Entries with i >= j are not runs: their times are infinite.
+
+    Attributes:
+        time: microseconds of a micro-batch, the faster backward taken.
+        recompute: microseconds that running the forward again adds.
+        static: weights, gradients, optimizer state and the largest need of a running layer.
+        recomputed_static: the same under recomputation.
+        saved: bytes in flight a micro-batch.
+        kept: the same under recomputation.
+    """
+
+    time: FloatArray
+    recompute: FloatArray
+    static: FloatArray
+    recomputed_static: FloatArray
+    saved: FloatArray
+    kept: FloatArray
+
+    @property
+    def arrays(self) -> RunArrays:
+        """The same as the compiled searches take them."""
+        return RunArrays(
+            self.time, self.recompute, self.static, self.recomputed_static, self.saved, self.kept
+        )
+
+    def with_times(self, time: FloatArray) -> RunPrices:
+        """Return the same with other microseconds of a micro-batch."""
+        return replace(self, time=time)
+
+
+def run_prices(sums: LayerSums, *, splits: bool, trained_ratio: float) -> RunPrices:
+    """Return the prices of all runs of layers.
+
+    Args:
+        sums: of one table.
+        splits: whether backwards may run in halves.
+        trained_ratio: bytes of weights, gradients and optimizer state for each byte of weights.
+    """
+    time = layer_times(sums, splits=splits)
+    is_run = np.tri(sums.num_layers + 1, dtype=bool).T & ~np.eye(sums.num_layers + 1, dtype=bool)
+    static = trained_ratio * (_differences(sums.weights) - _held_twice(sums))
+    return RunPrices(
+        time=np.where(is_run, _differences(time), np.inf),
+        recompute=_differences(sums.recompute),
+        static=static + _maxima(sums.peak),
+        recomputed_static=static + _maxima(sums.recomputed_peak),
+        saved=_differences(sums.saved) * sums.has_backward,
+        kept=_differences(sums.kept) * sums.has_backward,
+    )
+
+
+def _held_twice(sums: LayerSums) -> FloatArray:
+    """Return bytes of tied tensors that a run of layers would count more than once."""
+    found = np.zeros((sums.num_layers + 1,) * 2)
+    for _, layers, num_bytes in sums.tied:
+        before = np.searchsorted(layers, np.arange(sums.num_layers + 1))
+        found += num_bytes * np.maximum(before[None, :] - before[:, None] - 1, 0)
+    return found
+
+
+def layer_times(sums: LayerSums, *, splits: bool) -> FloatArray:
+    """Return running sums of each layer's forward and its faster backward; shape (num_layers + 1,)."""
+    backward = sums.backward
+    if splits and sums.is_splittable:
+        halves = np.diff(sums.backward_input) + np.diff(sums.backward_weight)
+        least = np.minimum(halves, np.diff(sums.backward))
+        backward = np.concatenate(([0.0], np.cumsum(least)))
+    return sums.forward + backward
+
+
+def _differences(sums: FloatArray) -> FloatArray:
+    found: FloatArray = sums[None, :] - sums[:, None]
+    return found
+
+
+def _maxima(values: FloatArray) -> FloatArray:
+    """Return the largest of values i..j-1 by (i, j), 0 where there are none."""
+    size = len(values)
+    found = np.zeros((size + 1, size + 1))
+    for first in range(size):
+        found[first, first + 1 :] = np.maximum.accumulate(values[first:])
+    return found
+
+
+class RunArrays(NamedTuple):
+    """`RunPrices` as the compiled searches take them; all float64, shape (num_layers + 1,) twice."""
+
+    time: FloatArray
+    recompute: FloatArray
+    static: FloatArray
+    recomputed_static: FloatArray
+    saved: FloatArray
+    kept: FloatArray

@@ -1,0 +1,441 @@
+"""The phases of a plan's search, each with its share of one budget.
+
+Families are bounded, the promising ones cut and timed in the orders of rules, the best of those compared,
+moved and searched; each phase leaves off where nothing faster is possible. Checked in
+tests/tessel/planning/test_find_plan.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from tessel.errors import ScheduleError
+from tessel.orders import device_orders, earliest_starts
+from tessel.planning.candidates.baselines import find_baselines
+from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
+from tessel.planning.candidates.candidate import Candidate, has_room
+from tessel.planning.candidates.families import Family, explain_none, families
+from tessel.planning.candidates.pool import Pool, candidate_of
+from tessel.planning.candidates.problem import Problem
+from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
+from tessel.planning.cluster import Cluster
+from tessel.planning.costs.training_step import estimate_step, step_of_figures
+from tessel.planning.cutting.cut import Cut, every_cut, neighbours
+from tessel.planning.options import PlanOptions
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.plan_result import Baseline, Change, PlannedStep, PlanProgress, SearchCounts
+from tessel.schedule import Schedule
+from tessel.search.budget import SearchBudget, StoppedBy
+
+SWEEP_SHARE = 0.35
+
+BASELINES_SHARE = 0.3
+
+CLIMB_SHARE = 0.2
+"""Shares, each of what is left, of first cuts, of baselines and of moves of cuts in orders of rules."""
+
+
+CLIMBED_FAMILIES = 6
+"""Families whose cuts are improved in orders of rules before any order is searched."""
+
+
+CLIMBS_PER_LAYER = 6
+"""Cuts priced in that, for each layer of the model."""
+
+
+ROUNDS = ((12, 0.25), (4, 0.35))
+"""Candidates whose orders are searched, and the share of what is left: fewer, and longer, each time."""
+
+
+MOVES_SHARE = 0.5
+"""Share of what is left that goes into cuts near the best, judged by searched orders."""
+
+
+MAX_ENUMERATED = 2_000
+"""Cuts of all families up to which all are looked at, one by one, for a proof."""
+
+
+OPERATIONS_A_TASK_SEARCHED = 20_000
+"""Charged at least for each task of an order that is searched: below, a search only sets up."""
+
+
+OPERATIONS_A_BOUND = 1_000_000
+"""Charged for the quick bound of a family."""
+
+
+EXPLAINING_SHARE = 0.25
+"""Share of the budget kept for planning again under other circumstances."""
+
+
+@dataclass(slots=True, eq=False)
+class PlanSearch:
+    """The search of one plan.
+
+    Attributes:
+        pool: its candidates.
+        budget: of the whole search.
+        families: those that the plan chooses from.
+        compared: those that only baselines choose from beside.
+        seed: seed of what is random.
+        seeds: candidates of another plan to begin with.
+        bounds: by family.
+        proven: by family, a bound that holds after all of its cuts were looked at.
+        baselines: rows to compare with.
+        changes: what planning again found under other circumstances.
+    """
+
+    pool: Pool
+    budget: SearchBudget
+    families: tuple[Family, ...]
+    compared: tuple[Family, ...]
+    seed: int
+    seeds: tuple[Candidate, ...] = ()
+    bounds: dict[Family, FamilyBound] = field(default_factory=dict)
+    proven: dict[Family, float] = field(default_factory=dict)
+    baselines: tuple[Baseline, ...] = ()
+    changes: tuple[Change, ...] = ()
+    _family_bounds: FamilyBounds = field(init=False)
+    _cut_bounds: set[Family] = field(default_factory=set)
+    _degrees_us: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        budget: SearchBudget,
+        *,
+        seed: int,
+        on_progress: Callable[[PlanProgress], None] | None = None,
+    ) -> PlanSearch:
+        """Return the search of a problem, not yet begun.
+
+        Raises:
+            ScheduleError: no degrees use the devices for this batch.
+        """
+        every = tuple(
+            families(
+                problem.profile,
+                problem.cluster,
+                global_batch=problem.global_batch,
+                options=problem.options,
+            )
+        )
+        if not every:
+            raise ScheduleError(
+                explain_none(
+                    problem.profile,
+                    problem.cluster,
+                    global_batch=problem.global_batch,
+                    options=problem.options,
+                )
+            )
+        # An order that may split a backward may also not do it: joint families only serve as baselines.
+        splittable = {_but_for_split(family) for family in every if family.split_backward}
+        chosen = tuple(
+            family for family in every if family.split_backward or _but_for_split(family) not in splittable
+        )
+        share = 1.0 - (EXPLAINING_SHARE if problem.options.what_if else 0.0)
+        pool = Pool(problem, budget.part(share), on_progress)
+        is_chosen = set(chosen)
+        compared = tuple(family for family in every if family not in is_chosen)
+        return cls(pool, budget, chosen, compared, seed)
+
+    def run(self) -> None:
+        """Search until the best step is proven, or the budget is used up."""
+        self._bound_families()
+        for seed in self.seeds:
+            self._begin_from(seed)
+        with self._share(SWEEP_SHARE):
+            self._sweep()
+        if self.pool.problem.options.baselines:
+            with self._share(BASELINES_SHARE):
+                self.baselines = find_baselines(self.pool, self._by_promise(), self._quick_bound)
+        with self._share(CLIMB_SHARE):
+            self._climb()
+        self._enumerate()
+        for count, share in ROUNDS:
+            self._search_orders(count, share)
+        self._move_cuts()
+        self._search_orders(1, 1.0)
+
+    def plan_again(self, cluster: Cluster, options: PlanOptions, share: float) -> PlannedStep | None:
+        """Return the best step for another cluster or other options, None where there is none.
+
+        It begins from this plan's own layout and order, where these are allowed and still keep the limits, so
+        that more memory or faster links never seem to cost anything.
+        """
+        known, best = self.pool.problem, self.pool.best
+        if self.budget.is_interrupted or best is None:
+            return None
+        problem = Problem(known.profile, cluster, known.global_batch, options)
+        try:
+            search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
+            if options.micro_batch in (None, best.layout.micro_batch):
+                search.seeds = (best,)
+            search.run()
+        except ScheduleError:
+            return None
+        return None if search.pool.best is None else search.pool.best.planned()
+
+    def lower_bound_us(self) -> float:
+        """Return a step time that no layout allowed can beat."""
+        return min(max(self.bounds[family].step_us, self.proven.get(family, 0.0)) for family in self.families)
+
+    @contextmanager
+    def _share(self, share: float) -> Iterator[None]:
+        """Have the body spend a share of what is left at most."""
+        whole = self.pool.budget
+        self.pool.budget = whole.part(share)
+        try:
+            yield
+        finally:
+            self.pool.budget = whole
+
+    @property
+    def _is_done(self) -> bool:
+        return self.pool.budget.is_over or self.pool.best_us <= self.lower_bound_us() * (1 + 1e-12)
+
+    def _begin_from(self, known: Candidate) -> None:
+        """Offer a layout, with the order that it has elsewhere where its blocks are the same here."""
+        candidate = candidate_of(self.pool, known.layout)
+        if known.schedule is None or known.schedule.micro_batches * len(known.figures.chains) != (
+            known.layout.micro_batches
+        ):
+            return
+        step = step_of_figures(candidate.layout, candidate.figures)
+        if step.placement.blocks != known.schedule.placement.blocks:
+            return
+        orders = device_orders(known.schedule.placement, known.schedule.start_by_block())
+        schedule = Schedule.of(
+            step.placement,
+            earliest_starts(step.placement, orders),
+            micro_batches=step.micro_batches,
+            memory=step.limits,
+            found_by=known.schedule.found_by,
+        )
+        estimate = estimate_step(step, schedule)
+        if estimate.fits and estimate.step_us <= candidate.step_us:
+            self.pool.offer(replace(candidate, order=known.order, estimate=estimate, schedule=schedule))
+
+    def _bound_families(self) -> None:
+        problem = self.pool.problem
+        self._family_bounds = FamilyBounds(problem.cluster, problem.options)
+        for family in self.families:
+            self.bounds[family] = self._family_bounds.quick(
+                family, problem.sums(family), problem.prices(family)
+            )
+            self.budget.charge(OPERATIONS_A_BOUND)
+        self.pool.lower_bound_us = self.lower_bound_us()
+
+    def _bound_by_cuts(self, family: Family) -> None:
+        """Bound a family by a look at all of its cuts together, the first time that it matters."""
+        if family in self._cut_bounds:
+            return
+        self._cut_bounds.add(family)
+        problem = self.pool.problem
+        found = self._family_bounds.by_cuts(family, problem.sums(family), problem.prices(family))
+        self.pool.budget.charge(cut_operations(problem, family))
+        if found.step_us > self.bounds[family].step_us:
+            self.bounds[family] = found
+
+    def _alive(self) -> list[Family]:
+        """Families that may hold something faster than the best, the lowest bound first."""
+        return sorted(
+            (family for family in self.families if self._bound_of(family) < self.pool.best_us),
+            key=lambda family: (self._bound_of(family), repr(family)),
+        )
+
+    def _bound_of(self, family: Family) -> float:
+        return max(self.bounds[family].step_us, self.proven.get(family, 0.0))
+
+    def _sweep(self) -> None:
+        """Time first cuts of the families in orders of rules, as long as they may win.
+
+        One stage a device in the order of 1F1B takes least to look at, and tells which degrees are good: the
+        other families of good degrees come first.
+        """
+        self._degrees_us = self._price_1f1b()
+        alive = set(self._alive())
+        for family in (each for each in self._by_promise() if each in alive):
+            if self.pool.budget.is_over and self.pool.best is not None:
+                return
+            if self._bound_of(family) >= self.pool.best_us:
+                continue
+            self._bound_by_cuts(family)
+            if self._bound_of(family) >= self.pool.best_us:
+                continue
+            for cut in initial_cuts(self.pool, family):
+                self.pool.price(family, cut)
+
+    def _by_promise(self) -> list[Family]:
+        """All families, those of good degrees first."""
+        return sorted(
+            (*self.families, *self.compared),
+            key=lambda family: (self._degrees_us.get(_degrees(family), math.inf), repr(family)),
+        )
+
+    def _quick_bound(self, family: Family) -> float:
+        """Return a bound of a family, of one that only baselines choose from too."""
+        problem = self.pool.problem
+        if family in self.bounds:
+            return self._bound_of(family)
+        self.budget.charge(OPERATIONS_A_BOUND)
+        return self._family_bounds.quick(family, problem.sums(family), problem.prices(family)).step_us
+
+    def _price_1f1b(self) -> dict[tuple[int, ...], float]:
+        """Time one cut of each family of one stage a device, and return the best of each of its degrees."""
+        rule = "1f1b" if self.pool.problem.profile.is_training else "forwards"
+        found: dict[tuple[int, ...], float] = {}
+        for family in self._alive():
+            if family.placement != "vshape" or (self.pool.budget.is_over and self.pool.best is not None):
+                continue
+            for cut in initial_cuts(self.pool, family, (rule,)):
+                step_us = self.pool.price(family, cut, (rule,)).step_us
+                found[_degrees(family)] = min(step_us, found.get(_degrees(family), math.inf))
+        return found
+
+    def _climb(self) -> None:
+        cap = CLIMBS_PER_LAYER * len(self.pool.problem.profile.layers)
+        for candidate in self.pool.finalists()[:CLIMBED_FAMILIES]:
+            if candidate.order and not self.pool.budget.is_over and candidate.family in self.bounds:
+                hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
+
+    def _search_orders(self, count: int, share: float) -> None:
+        """Search the orders of the most promising candidates, each with an equal part of a share."""
+        finalists = self.pool.finalists()
+        if self.pool.best is None:
+            finalists = finalists or [
+                candidate for candidate in self.pool.by_family.values() if has_room(candidate.figures)
+            ]
+        elif count == 1:
+            finalists = [self.pool.best]
+        affordable = self._affordable(finalists[:count], share)
+        part = self.pool.budget.part(share)
+        for done, candidate in enumerate(affordable):
+            if self._is_done and self.pool.best is not None:
+                return
+            if candidate.lower_bound_us >= self.pool.best_us:
+                continue
+            own = part.part(1 / (len(affordable) - done))
+            self.pool.search(candidate, own, seed=self.seed, proves=count == 1)
+
+    def _affordable(self, finalists: Sequence[Candidate], share: float) -> list[Candidate]:
+        """Return as many of the candidates as a share of the budget lets search well, at least one."""
+        left = share * self.pool.budget.operations_left
+        found: list[Candidate] = []
+        for candidate in finalists:
+            left -= OPERATIONS_A_TASK_SEARCHED * num_tasks(candidate)
+            if found and left < 0:
+                break
+            found.append(candidate)
+        return found
+
+    def _move_cuts(self) -> None:
+        """Move single cuts of the best, each judged by an order that is searched for a moment."""
+        options = self.pool.problem.options
+        part = self.pool.budget.part(MOVES_SHARE)
+        is_better = self.pool.best is not None
+        while is_better and not part.is_over:
+            is_better = False
+            best = self.pool.best
+            assert best is not None  # looked at before the loop
+            may_recompute = options.recompute and best.figures.memory_bytes is not None
+            for cut in neighbours(best.cut, best.figures, may_recompute=may_recompute):
+                if part.is_over or self._is_done:
+                    return
+                candidate = self.pool.price(best.family, cut)
+                if candidate.lower_bound_us >= self.pool.best_us or not has_room(candidate.figures):
+                    continue
+                moment = part.part(0.05)
+                if self.pool.search(candidate, moment, seed=self.seed).step_us < best.step_us * (1 - 1e-9):
+                    is_better = True
+                    break
+
+    def _enumerate(self) -> None:
+        """Look at all cuts of the families that may still win, if they are few, and keep what is proven."""
+        alive = self._alive()
+        if sum(self._num_cuts(family) for family in alive) > MAX_ENUMERATED:
+            return
+        priced = []
+        for family in alive:
+            self.proven[family] = math.inf
+            for cut in self._every_cut(family):
+                candidate = self.pool.price(family, cut)
+                if has_room(candidate.figures):
+                    priced.append(candidate)
+        bounds = {id(candidate): candidate.lower_bound_us for candidate in priced}
+        for candidate in sorted(priced, key=lambda candidate: candidate.lower_bound_us):
+            if self.pool.budget.is_over or candidate.lower_bound_us >= self.pool.best_us * (1 - 1e-12):
+                continue
+            part = self.pool.budget.part(0.2)
+            bounds[id(candidate)] = self.pool.search(
+                candidate, part, seed=self.seed, proves=True
+            ).lower_bound_us
+        for candidate in priced:
+            family = candidate.family
+            self.proven[family] = min(self.proven[family], bounds[id(candidate)])
+
+    def _num_cuts(self, family: Family) -> int:
+        layers = len(self.pool.problem.profile.layers)
+        found = math.comb(layers - 1, family.num_stages - 1)
+        return found * 2**family.num_stages if self._may_recompute else found
+
+    @property
+    def _may_recompute(self) -> bool:
+        cluster = self.pool.problem.cluster
+        is_limited = cluster.memory_bytes is not None or bool(cluster.device_memory_bytes)
+        return self.pool.problem.options.recompute and is_limited and self.pool.problem.profile.is_training
+
+    def _every_cut(self, family: Family) -> Iterator[Cut]:
+        return every_cut(
+            len(self.pool.problem.profile.layers), family.num_stages, may_recompute=self._may_recompute
+        )
+
+
+def num_tasks(candidate: Candidate) -> int:
+    """Return the blocks of all micro-batches of a layout, all options counted."""
+    figures = candidate.figures
+    forms = (figures.forward_us, figures.backward_us, figures.backward_input_us, figures.backward_weight_us)
+    per_micro_batch = len(figures.devices) * sum(each is not None for each in forms)
+    return per_micro_batch * candidate.layout.micro_batches // len(figures.chains)
+
+
+def _degrees(family: Family) -> tuple[int, ...]:
+    return family.data_parallel, family.pipeline, family.tensor_parallel, family.micro_batch
+
+
+def _but_for_split(family: Family) -> tuple[object, ...]:
+    return tuple(getattr(family, name) for name in Family.__dataclass_fields__ if name != "split_backward")
+
+
+def stopped_by(budget: SearchBudget) -> StoppedBy:
+    """Return what ended the search: an interrupt, though some part of the work was used up before it."""
+    return "interrupt" if budget.is_interrupted and not budget.is_proven else budget.stopped_by
+
+
+def counts_of(search: PlanSearch) -> SearchCounts:
+    """Return how many families and layouts were looked at, and what became of them."""
+    best_us = search.pool.best_us
+    return SearchCounts(
+        families=len(search.bounds),
+        families_not_fitting=sum(math.isinf(bound.step_us) for bound in search.bounds.values()),
+        families_cut_off=sum(best_us <= bound.step_us < math.inf for bound in search.bounds.values()),
+        layouts=search.pool.layouts,
+        orders=search.pool.orders,
+    )
+
+
+def _rule_of(candidate: Candidate) -> tuple[str, ...] | None:
+    """Return the rule of a candidate's order, where it applies to its placement; None for all that do.
+
+    A searched order is named by what found it, which may be a rule for placements of any kind.
+    """
+    applicable = rules_of(
+        candidate.layout,
+        has_backward=candidate.figures.has_backward,
+        is_split=candidate.figures.backward_input_us is not None,
+    )
+    return (candidate.order,) if candidate.order.partition("<")[0] in applicable else None
