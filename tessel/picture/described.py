@@ -64,12 +64,12 @@ def svg_document(figure: Figure) -> str:
     with _saving():
         # Without a date the same figure gives the same bytes.
         figure.savefig(text, format="svg", dpi=_DPI, metadata={"Date": None})
+    drawn = _NOT_XML.sub("\ufffd", text.getvalue())  # matplotlib writes control characters as they are
     title, description = _words(figure)
     if not title:
-        return text.getvalue()
+        return drawn
     # Several pictures stand in one document of a notebook, where their ids must differ.
     own = hashlib.sha256(f"{title}\0{description}".encode()).hexdigest()[:12]
-    drawn = text.getvalue()
     root = drawn.index(">", drawn.index("<svg "))
     return (
         f'{drawn[:root]} role="img" aria-labelledby="title-{own} desc-{own}">\n'

@@ -6,12 +6,10 @@ tests/tessel/picture/test_description.py.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from tessel.comparison import Comparison, ComparisonRow
 from tessel.picture.bars import idle_steps
-from tessel.picture.partition_graph import GraphNode
 from tessel.schedule import Schedule
 
 _MAX_LISTED = 8
@@ -61,17 +59,6 @@ def describe_gains(comparison: Comparison) -> str:
     rows = [row for row in comparison.rows if row.ratio_to_1f1b is not None]
     values = [f"{row.title} {gain(row):+.1%}" for row in rows]
     return f"Bars of how much longer 1F1B takes than each schedule: {', '.join(values)}."
-
-
-def describe_partition(nodes: Sequence[GraphNode]) -> str:
-    """Return what the picture of a partition shows: operators and sub-graphs of each backend."""
-    operators = Counter(node.backend for node in nodes)
-    parts = Counter(backend for _, backend in {(node.part, node.backend) for node in nodes})
-    shares = [
-        f"{backend} runs {_count(operators[backend], 'operator')} in {_count(parts[backend], 'sub-graph')}"
-        for backend in sorted(operators)
-    ]
-    return f"A data-flow graph of {_count(len(nodes), 'operator')}: {'; '.join(shares)}."
 
 
 def headline(row: ComparisonRow) -> str:

@@ -51,6 +51,8 @@ _MAX_ROWS = 33
 
 _GLYPH_EM = 0.56  # mean advance width of text in DejaVu Sans, in ems
 
+_INDENT_INCHES = 0.4  # before a title that stands above the bars, where row labels are short
+
 
 @dataclass(frozen=True, slots=True)
 class _Size:
@@ -72,7 +74,7 @@ class _Size:
 
     def wrapped(self, title: str, *, larger: float = 1.2) -> str:
         """Return a title in as many lines as it needs, set `larger` than the rest of the text."""
-        columns = int(self.width * 72 / (self.points * larger * _GLYPH_EM))
+        columns = int((self.width - _INDENT_INCHES) * 72 / (self.points * larger * _GLYPH_EM))
         return "\n".join(textwrap.wrap(title, columns)) if len(title) > columns else title
 
 
@@ -205,7 +207,8 @@ def gains_figure(
     size = _Size.of(width)
     with _text_of(size):
         figure, (axes,) = _stacked([max(3, len(comparison.rows)) * size.points * 2 / 72], size, dpi=_DPI)
-        draw_gains(comparison, axes, title=size.wrapped(title))
+        figure.suptitle(size.wrapped(title), x=0.01, ha="left", parse_math=False)
+        draw_gains(comparison, axes)
     figure.title = title or "Gains over 1F1B"
     figure.description = describe_gains(comparison)
     return figure

@@ -55,7 +55,7 @@ def draw_gains(comparison: Comparison, axes: Axes, *, title: str = "") -> Axes:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.margins(x=0.2)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel("gain over 1F1B (its time ÷ the schedule's − 1)")
+    axes.set_xlabel("how much longer 1F1B takes")
     axes.set_title(title, loc="left", parse_math=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
