@@ -224,7 +224,7 @@ def make_shape(
         ValueError: the name is unknown (the nearest one is suggested), or an option does not apply.
     """
     if name not in SHAPES:
-        near = difflib.get_close_matches(name, SHAPES, n=1)
+        near = [f"{name}shape"] if f"{name}shape" in SHAPES else difflib.get_close_matches(name, SHAPES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"shape {name!r} is unknown; {hint}there are {', '.join(SHAPES)}")
     if chunks is None:

@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scripts.options.arguments import check_folder, parse_names
+from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
-from scripts.reports.pictures import FORMATS, write_picture
+from scripts.reports.pictures import FORMATS, PictureOptions, parse_width, write_picture
 from scripts.reports.planned import load_planned, title_of
 from scripts.terminal import console
 
 
-def draw(
-    file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """What is drawn, where to, and how it looks."""
+
     out: Annotated[
         Path | None,
         typer.Option(
             help="What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
             "for Perfetto, .txt text, .md a report. Left out: text on the terminal."
         ),
-    ] = None,
+    ] = None
     compare: Annotated[
         bool, typer.Option("--compare", help="Draw the hand-written schedules beside it, on one time axis.")
-    ] = False,
+    ] = False
+    gains: Annotated[
+        bool,
+        typer.Option("--gains", help="Draw a bar chart of the gains over 1F1B in place of the schedules."),
+    ] = False
     critical_path: Annotated[
         bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
-    ] = False,
-    schedules: SchedulesOption = None,
+    ] = False
+    schedules: SchedulesOption = None
+    width: Annotated[
+        str | None,
+        typer.Option(
+            help="Width of a picture: column or page (3.33 and 7 inches: one and both columns of print), "
+            "screen, or inches such as 5.5in. Left out: screen, and half of it with --gains."
+        ),
+    ] = None
+    style: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON file with the looks of bars, numbers and critical path (docs/pictures.md).",
+        ),
+    ] = None
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
-    ] = False,
+    ] = False
+
+
+@takes_options
+def draw(
+    file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
+    options: DrawOptions,
 ) -> None:
     """Draw a plan or a schedule: device per row, time to the right, memory below.
 
@@ -43,7 +71,10 @@ def draw(
     `tessel draw out/gpt2/plan.json --out comparison.svg --compare --schedules 1f1b,zb-h1`
 
     `tessel draw schedule.json --out schedule.html`
+
+    `tessel draw schedule.json --out schedule.pdf --width column`
     """
+    out = options.out
     if out is not None and out.suffix not in FORMATS:
         raise typer.BadParameter(
             f"--out {out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
@@ -51,18 +82,19 @@ def draw(
     check_folder("--out", out)
     if out is not None and out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
+    width = None if options.width is None else parse_width(options.width)
     schedule, plan = load_planned(file)
     if out is not None:
-        write_picture(
-            schedule,
-            plan,
-            out,
-            title=title_of(file, plan),
-            compare=compare,
-            critical_path=critical_path,
-            names=parse_names(schedules),
+        pictured = PictureOptions(
+            compare=options.compare,
+            gains=options.gains,
+            critical_path=options.critical_path,
+            names=parse_names(options.schedules),
+            style=options.style,
+            width=width,
         )
-    if json:
+        write_picture(schedule, plan, out, title=title_of(schedule, plan), options=pictured)
+    if options.json:
         from scripts.documents.schedules import Drawn
 
         console.print_json(

@@ -555,13 +555,17 @@ _OF_PICTURES = Rule(
     why="only pictures are drawn so, and a page or report always compares",
     remedy="add --out with one of these",
 )
+_NOT_GAINS = Rule(excludes=_given("--gains"), why="a chart of gains has a bar a schedule and no timeline")
 _DRAW: Mapping[str, tuple[Rule, ...]] = {
     **_free("--out"),
-    "--compare": (_OF_PICTURES,),
-    "--critical-path": (_OF_PICTURES,),
+    "--compare": (_OF_PICTURES, _NOT_GAINS),
+    "--critical-path": (_OF_PICTURES, _NOT_GAINS),
+    "--gains": (_OF_PICTURES,),
+    "--style": (_OF_PICTURES, _NOT_GAINS),
+    "--width": (_OF_PICTURES,),
     "--schedules": (
         Rule(
-            needs=(*_given("--compare"), _written_as(".html", ".md")),
+            needs=(*_given("--compare", "--gains"), _written_as(".html", ".md")),
             why="nothing is compared",
             remedy="add --compare to a picture",
         ),

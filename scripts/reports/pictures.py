@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 from scripts.reports.comparison import build_comparison
 from scripts.reports.planned import layout_report, layout_tables
@@ -18,34 +22,95 @@ if TYPE_CHECKING:
     from tessel.schedule import Schedule
 
 PICTURES = (".svg", ".png", ".pdf")
+_LEAST_INCHES, _MOST_INCHES = 2.0, 60.0
 FORMATS = (*PICTURES, ".html", ".json", ".txt", ".md")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureOptions:
+    """What `tessel draw` was asked for, beside the file.
+
+    Attributes:
+        compare: whether hand-written schedules stand on the same time axis.
+        gains: whether the picture is a bar chart of the gains over 1F1B.
+        critical_path: whether critical paths are drawn.
+        names: of the hand-written schedules; all that apply if None.
+        style: a file with the looks of bars, numbers and critical paths.
+        width: of a picture, in inches; as for a screen if None.
+    """
+
+    compare: bool = False
+    gains: bool = False
+    critical_path: bool = False
+    names: tuple[str, ...] | None = None
+    style: Path | None = None
+    width: float | None = None
+
+
 def write_picture(
-    schedule: Schedule,
-    plan: AnyPlan | None,
-    out: Path,
-    *,
-    title: str,
-    compare: bool = False,
-    critical_path: bool = False,
-    names: tuple[str, ...] | None = None,
+    schedule: Schedule, plan: AnyPlan | None, out: Path, *, title: str, options: PictureOptions
 ) -> None:
-    """Write the picture, page, report, trace or text that the path's suffix asks for."""
+    """Write the picture, page, report, trace or text that the path's suffix asks for.
+
+    Raises:
+        DocumentError: the style cannot be read, or the folder not be written.
+    """
     from tessel.documents import save_document
     from tessel.picture.files import draw as draw_file
+    from tessel.picture.style import load_style
 
-    compared = out.suffix in (".html", ".md") or (compare and out.suffix in PICTURES)
-    comparison = build_comparison(schedule, plan, names) if compared else None
-    if comparison is None and schedule.found_by:
+    style = None if options.style is None else load_style(options.style)
+    compared = out.suffix in (".html", ".md") or options.compare or options.gains
+    comparison = build_comparison(schedule, plan, options.names) if compared else None
+    if options.gains:
+        title = f"Gains over 1F1B: {title}"
+    elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
     with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
         else:
-            subject = schedule if comparison is None else comparison
-            step_us = None if plan is None else plan.step_us
-            draw_file(subject, out, title=title, step_us=step_us, critical_path=critical_path)
+            draw_file(
+                schedule if comparison is None else comparison,
+                out,
+                title=title,
+                step_us=None if plan is None else plan.step_us,
+                critical_path=options.critical_path,
+                gains=options.gains,
+                style=style,
+                width=_inches(options),
+            )
+
+
+def parse_width(text: str) -> float:
+    """Return a picture's width in inches; `column`, `page`, `screen`, or a number with or without `in`.
+
+    Raises:
+        BadParameter: it is none of these, or no picture of that width could be read.
+    """
+    from tessel.picture.figures import COLUMN_INCHES, PAGE_INCHES, SCREEN_INCHES
+
+    named = {"column": COLUMN_INCHES, "page": PAGE_INCHES, "screen": SCREEN_INCHES}
+    if text in named:
+        return named[text]
+    try:
+        inches = float(text.removesuffix("in"))
+    except ValueError:
+        inches = math.nan
+    if not _LEAST_INCHES <= inches <= _MOST_INCHES:
+        raise typer.BadParameter(
+            f"--width {text} is no width of a picture; give {', '.join(named)}, or {_LEAST_INCHES:g} to "
+            f"{_MOST_INCHES:g} inches such as 5.5in"
+        )
+    return inches
+
+
+def _inches(options: PictureOptions) -> float:
+    from tessel.picture.figures import SCREEN_INCHES
+
+    if options.width is not None:
+        return options.width
+    return SCREEN_INCHES / 2 if options.gains else SCREEN_INCHES
 
 
 def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, *, title: str) -> bytes:

@@ -40,12 +40,13 @@ def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
             return load_schedule(file), None
 
 
-def title_of(file: Path, plan: AnyPlan | None) -> str:
+def title_of(schedule: Schedule, plan: AnyPlan | None) -> str:
     """Return what a picture is called."""
+    from tessel.picture.description import schedule_title
     from tessel.planning.saved_plan import SavedPlan
 
     if plan is None:
-        return file.name
+        return schedule_title(schedule)
     return plan.title if isinstance(plan, SavedPlan) else f"{plan.model} on {plan.device_model}"
 
 

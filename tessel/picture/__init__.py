@@ -1,33 +1,41 @@
 """Pictures of schedules: bars first, then drawing, a page, a trace and text."""
 
 from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, critical_bars, idle_steps, memory_curves
+from tessel.picture.described import DescribedFigure, save_figure
 from tessel.picture.draw import ArtistArgs, draw_schedule
-from tessel.picture.figures import comparison_figure, save_figure, schedule_figure
+from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.picture.frontier import draw_frontier, frontier_figure
+from tessel.picture.gains import draw_gains
 from tessel.picture.memory import draw_memory
 from tessel.picture.page import PagePart, PageTable, page_document
 from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
+from tessel.picture.style import PictureStyle, load_style
 from tessel.picture.text import text_grid
 from tessel.picture.trace import MeasuredSlice, trace_document
 
 __all__ = [
     "ArtistArgs",
     "Bar",
+    "DescribedFigure",
     "GraphNode",
     "MeasuredSlice",
     "MemoryCurve",
     "PagePart",
     "PageTable",
     "Phase",
+    "PictureStyle",
     "bars_of",
     "comparison_figure",
     "critical_bars",
     "draw_frontier",
+    "draw_gains",
     "draw_memory",
     "draw_partition",
     "draw_schedule",
     "frontier_figure",
+    "gains_figure",
     "idle_steps",
+    "load_style",
     "memory_curves",
     "page_document",
     "partition_figure",

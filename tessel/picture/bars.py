@@ -47,6 +47,25 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A block on adjacent devices, drawn as one: on the rows from `bar.device` to `last_device`.
+
+        device 0   ┌──┐
+        device 1   │ 7│      one box of two bars, with one number
+                   └──┘
+
+    Attributes:
+        bar: the first row's.
+        last_device: the last row; `bar.device` where the block is on one device.
+        is_first: whether no other box of the same block is above; it carries the number.
+    """
+
+    bar: Bar
+    last_device: int
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryCurve:
     """Units held by one device over time: `units[i]` from `steps[i]` until the next step."""
 
@@ -74,6 +93,20 @@ def bars_of(schedule: Schedule) -> tuple[Bar, ...]:
             for device in block.devices
         ]
     return tuple(sorted(bars, key=lambda bar: (bar.device, bar.start, bar.end, bar.micro_batch)))
+
+
+def boxes_of(schedule: Schedule) -> tuple[Box, ...]:
+    """Return one box for each block and run of adjacent devices, in the order of `bars_of`."""
+    boxes = []
+    for bar in bars_of(schedule):
+        devices = schedule.placement.block(bar.block).devices
+        if bar.device - 1 in devices:
+            continue
+        last = bar.device
+        while last + 1 in devices:
+            last += 1
+        boxes.append(Box(bar, last, is_first=bar.device == devices[0]))
+    return tuple(boxes)
 
 
 def idle_steps(schedule: Schedule) -> tuple[int, ...]:

@@ -1,25 +1,29 @@
 """Colours and names of blocks, the same in pictures and on pages.
 
-The palette is Okabe and Ito's, which is safe for colour-blind readers; lightness differs by kind, so that
-forward and backward are distinguishable in greyscale. Tints distinguish the chunks of a device (the stages
-that it runs of one kind, as interleaved and zero-bubble-V schedules have them) or, where it runs one stage,
-the micro-batches. Source: Okabe and Ito, Color Universal Design (2008).
+The hues are Okabe and Ito's, which are safe for colour-blind readers. Their sky blue and orange are equally
+light, so forward blocks have a darker blue and weight halves a lighter green: kinds that one schedule holds
+differ by at least 12 units of CIE lightness (joint backward and weight half, which only a schedule that
+chooses between them holds together, by 6), and black text has a contrast of at least 4.5 on all of them.
+Tints distinguish the chunks of a device (the stages that it runs of one kind, as interleaved and
+zero-bubble-V schedules have them) or, where it runs one stage, the micro-batches. Chunks have a mark
+beside the tint (`tessel.picture.draw`), since no twelve tints stay apart in greyscale.
+Checked in tests/tessel/picture/test_colors.py. Source: Okabe and Ito, Color Universal Design (2008).
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tessel.placement import Block, BlockKind, Placement
 
 COLOR_BY_KIND = {
-    BlockKind.FORWARD: "#56B4E9",
+    BlockKind.FORWARD: "#3A82BE",
     BlockKind.BACKWARD: "#E69F00",
     BlockKind.BACKWARD_INPUT: "#F0E442",
-    BlockKind.BACKWARD_WEIGHT: "#009E73",
+    BlockKind.BACKWARD_WEIGHT: "#35B183",
     BlockKind.RECOMPUTE: "#CC79A7",
     BlockKind.OTHER: "#BBBBBB",
 }
@@ -31,7 +35,7 @@ LABEL_BY_KIND = {
     BlockKind.RECOMPUTE: "recompute",
     BlockKind.OTHER: "other",
 }
-OWN_COLORS = (COLOR_BY_KIND[BlockKind.OTHER], "#0072B2", "#777777")
+OWN_COLORS = (COLOR_BY_KIND[BlockKind.OTHER], "#B89AD9", "#8FA3A3")
 """Of kinds of one's own, in order of their names."""
 
 CHUNK_COLOR = "#555555"
@@ -46,7 +50,10 @@ DEVICE_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00
 _BACKEND_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#BBBBBB")
 
 _ODD_WHITE = 0.35  # share of white in the bars of odd micro-batches
-_LAST_WHITE = 0.55  # in those of a device's last chunk
+_LAST_WHITE = 0.35  # in those of a device's last chunk
+
+_EQUAL_CONTRAST = 0.179
+"""Luminance on which black and white have the same contrast: (1 + 0.05) / (L + 0.05) = (L + 0.05) / 0.05."""
 
 
 class BlockStyle(NamedTuple):
@@ -103,6 +110,23 @@ def color_by_backend(backends: Iterable[str]) -> dict[str, str]:
         backend: _BACKEND_COLORS[number % len(_BACKEND_COLORS)]
         for number, backend in enumerate(sorted(set(backends)))
     }
+
+
+def luminance(color: Sequence[float]) -> float:
+    """Return the relative luminance of an sRGB colour, 0 (black) to 1 (white).
+
+    Args:
+        color: red, green and blue, each 0 to 1; more (an alpha) is left out of account.
+
+    Source: WCAG 2.2, definition of relative luminance.
+    """
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def ink_on(color: Sequence[float]) -> str:
+    """Return black or white, whichever has the higher contrast on the colour (WCAG 2.2; at least 4.5)."""
+    return "black" if luminance(color) > _EQUAL_CONTRAST else "white"
 
 
 def _group(block: Block) -> str:

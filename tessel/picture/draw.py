@@ -3,8 +3,12 @@
 Device per row, time to the right, colour by kind of block, every second micro-batch (or, where devices run
 several stages, every later chunk) lighter, the micro-batch's number in each bar that has room for it, pale
 grey where a device idles, dashed lines where the repeating part begins and ends, and on demand the critical
-path through the bars. Where there are so many bars that a vector picture would take longer to open than to
-read, they are rasterised; lines and text stay vectors. Nothing here reads or writes global figure state.
+path through the bars. The bars of later chunks have a dark strip at their foot, the higher the later, because
+tints alone are not told apart in greyscale. A block on adjacent devices is one box with one number; where its
+devices are apart, a thin line joins its boxes. Outlines are a darker tone of the bar and become thinner with
+it, so that many short bars keep their colours. Where there are so many bars that a vector picture would take
+longer to open than to read, they are rasterised; lines and text stay vectors. Nothing here reads or writes
+global figure state.
 
 Source: the arguments for annotations, rectangles and lines are those of René's visualizer (Chung et al.,
 Perseus, SOSP 2024); here one collection per kind replaces one rectangle per instruction.
@@ -17,12 +21,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 
-from tessel.picture.bars import Bar, bars_of, critical_bars, idle_steps
-from tessel.picture.colors import CHUNK_COLOR, CRITICAL, IDLE, BlockStyle, block_styles, chunk_whites
+from tessel.picture.bars import Box, boxes_of, critical_bars, idle_steps
+from tessel.picture.colors import CHUNK_COLOR, CRITICAL, IDLE, BlockStyle, block_styles, chunk_whites, ink_on
 from tessel.schedule import Schedule
 
 ArtistArgs = Mapping[str, object]
@@ -31,6 +36,9 @@ ArtistArgs = Mapping[str, object]
 MAX_VECTOR_BARS = 20_000
 """More bars than this are drawn as pixels: an SVG of 65 536 bars as vectors has 14 MB and is slow to open."""
 
+NARROW_INCHES = 5.0
+"""Rows of pictures that are narrower are labelled by the device's number alone."""
+
 _Numbers = npt.NDArray[np.float64]
 
 _BAR_HEIGHT = 0.84
@@ -38,6 +46,10 @@ _CHARACTER_EM = 0.62  # advance width of a digit in DejaVu Sans, in ems
 _PADDING_EM = 0.3  # on both sides together, or numbers of neighbours read as one
 _FONT_POINTS = 7.5
 _SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
+_OUTLINE = 0.45  # share of the bar's colour in its outline and strip; the rest is black
+_OUTLINE_POINTS = 0.5
+_OUTLINE_SHARE = 0.06  # of the width of the narrowest bar, at most
+_HIGHEST_STRIP = 0.3  # of a bar's height: the strip of a device's last chunk
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
 _PATH_BELOW = 0.3  # the critical path runs below the numbers
 
@@ -72,12 +84,12 @@ def draw_schedule(
         The axes.
     """
     scale = 1.0 if step_ms is None else step_ms
-    bars = bars_of(schedule)
+    boxes = boxes_of(schedule)
     axes.set_xlim(0, max(schedule.makespan if end is None else end, 1) * scale)
     axes.set_ylim(schedule.placement.devices - 0.5, -0.5)
     room = _room(axes)
-    _draw_bars(axes, schedule, bars, scale, rectangle_args or {})
-    _draw_numbers(axes, bars, scale, room, annotation_args or {})
+    colors = _draw_boxes(axes, schedule, boxes, scale, rectangle_args or {})
+    _draw_numbers(axes, boxes, colors, scale, annotation_args or {})
     marked = _draw_phases(axes, schedule, scale, room)
     if critical_path:
         _draw_critical_path(axes, schedule, scale, line_args or {})
@@ -108,49 +120,117 @@ def _room(axes: Axes) -> _Room:
     return _Room(width * position.width / (right - left), height * position.height / (bottom - top))
 
 
-def _draw_bars(
+def _draw_boxes(
     axes: Axes,
     schedule: Schedule,
-    bars: Sequence[Bar],
+    boxes: Sequence[Box],
     scale: float,
     rectangle_args: Mapping[str, ArtistArgs],
-) -> None:
-    devices = np.arange(schedule.placement.devices, dtype=np.float64)
-    whole = np.tile((0, schedule.makespan * scale), (len(devices), 1))
+) -> dict[Box, _Numbers]:
+    """Draw the bars over the idle time; return the colour of each that is drawn, shape (4,)."""
+    rows = np.arange(schedule.placement.devices, dtype=np.float64)
+    whole = np.tile((0, schedule.makespan * scale), (len(rows), 1))
     axes.add_collection(
-        PolyCollection(_corners(devices, whole), facecolor=IDLE, linewidth=0, zorder=0.5, label="idle")
+        PolyCollection(_corners(rows, rows, whole), facecolor=IDLE, linewidth=0, zorder=0.5, label="idle")
     )
-    shortest = min((bar.end - bar.start for bar in bars if bar.end > bar.start), default=1)
-    # Edges would hide bars that are hardly wider than they are, and shades would beat with the pixels.
-    wide = shortest / max(schedule.makespan, 1) > 1 / 1500
+    shortest = min((box.bar.end - box.bar.start for box in boxes if box.bar.end > box.bar.start), default=1)
+    points = shortest * scale * _room(axes).time
+    outline = min(_OUTLINE_POINTS, _OUTLINE_SHARE * points)
+    rasterized = sum(box.last_device - box.bar.device + 1 for box in boxes) > MAX_VECTOR_BARS
     styles = block_styles(schedule.placement)
     chunks = chunk_whites(styles.values())
-    for own in _groups(bars, styles):
-        style = styles[own[0].block]
-        times = np.array([(bar.start, bar.end) for bar in own]) * scale
-        collection = PolyCollection(
-            _corners(np.array([bar.device for bar in own], dtype=np.float64), times), label=style.label
+    colors: dict[Box, _Numbers] = {}
+    for own in _groups(boxes, styles):
+        style = styles[own[0].bar.block]
+        first, last, times = _extents(own, scale)
+        collection = PolyCollection(_corners(first, last, times), label=style.label)
+        # On bars of less than a point, the tints of micro-batches would beat with the pixels.
+        tinted = bool(chunks) or points > 1
+        whites = np.array([styles[box.bar.block].white[box.bar.micro_batch % 2] for box in own])
+        shades = _lighter(style.color, whites if tinted else np.zeros(1))
+        collection.set(
+            facecolor=shades, edgecolor=_OUTLINE * np.array(to_rgb(style.color)), linewidth=outline
         )
-        whites = np.array([styles[bar.block].white[bar.micro_batch % 2] for bar in own])
-        shades = _lighter(style.color, whites if wide or chunks else np.zeros(1))
-        collection.set(facecolor=shades, edgecolor="black", linewidth=0.4 if wide else 0.0)
         # Snapped to pixels, bars of about a pixel would show a pattern that is not there.
-        collection.set(rasterized=len(bars) > MAX_VECTOR_BARS, snap=None if wide else False)
+        collection.set(rasterized=rasterized, snap=None if points > 1 else False)
         collection.set(**rectangle_args.get(style.group, {}))
         axes.add_collection(collection)
+        faces = np.asarray(collection.get_facecolor())
+        colors |= {box: faces[number % len(faces)] for number, box in enumerate(own)} if len(faces) else {}
+    if chunks:
+        _draw_strips(axes, boxes, styles, scale, rasterized=rasterized)
+    _draw_joints(axes, boxes, scale)
     for chunk, white in enumerate(chunks):  # for the legend alone
         (shade,) = _lighter(CHUNK_COLOR, np.array([white]))
-        axes.add_collection(PolyCollection([], facecolor=shade, label=f"chunk {chunk}"))
+        axes.add_collection(ChunkSwatch(shade, _strip(chunk, len(chunks)), label=f"chunk {chunk}"))
+    return colors
 
 
-def _groups(bars: Sequence[Bar], styles: Mapping[str, BlockStyle]) -> list[list[Bar]]:
-    """Return the bars of each group, in the order of the styles."""
-    found: dict[str, list[Bar]] = {style.group: [] for style in styles.values()}
-    for bar in bars:
-        if bar.end > bar.start:  # else there is nothing to see
-            found[styles[bar.block].group].append(bar)
+class ChunkSwatch(PolyCollection):
+    """A chunk as a legend shows it; nothing on the axes.
+
+    Attributes:
+        shade: red, green and blue, each 0 to 1.
+        strip: height of the strip at the foot of its bars, as a share of theirs.
+    """
+
+    def __init__(self, shade: _Numbers, strip: float, *, label: str) -> None:
+        """Make the swatch of a chunk in this shade of grey."""
+        super().__init__([], facecolor=shade, label=label)
+        self.shade = to_rgb(shade.tolist())
+        self.strip = strip
+
+
+def _draw_strips(
+    axes: Axes, boxes: Sequence[Box], styles: Mapping[str, BlockStyle], scale: float, *, rasterized: bool
+) -> None:
+    """Mark the later chunks of a device, each by a strip at the foot of its bars."""
+    num_chunks = 1 + max(style.chunk for style in styles.values())
+    marked = [box for box in boxes if styles[box.bar.block].chunk and box.bar.end > box.bar.start]
+    _, last, times = _extents(marked, scale)
+    strips = np.array([_strip(styles[box.bar.block].chunk, num_chunks) for box in marked])
+    dark = [_OUTLINE * np.array(to_rgb(styles[box.bar.block].color)) for box in marked]
+    foot = last + _BAR_HEIGHT / 2
+    axes.add_collection(
+        PolyCollection(
+            _rectangles(foot - strips * _BAR_HEIGHT, foot, times),
+            facecolor=dark,
+            linewidth=0,
+            snap=False,
+            rasterized=rasterized,
+            label="_strips",
+        )
+    )
+
+
+def _strip(chunk: int, num_chunks: int) -> float:
+    return _HIGHEST_STRIP * chunk / (num_chunks - 1) if num_chunks > 2 else _HIGHEST_STRIP / 2 * chunk
+
+
+def _draw_joints(axes: Axes, boxes: Sequence[Box], scale: float) -> None:
+    """Join the boxes of each block whose devices are not adjacent by a line behind the bars."""
+    found: dict[tuple[str, int], list[Box]] = {}
+    for box in boxes:
+        found.setdefault((box.bar.block, box.bar.micro_batch), []).append(box)
+    lines = []
+    for apart in found.values():
+        if len(apart) > 1:
+            center = (apart[0].bar.start + apart[0].bar.end) / 2 * scale
+            lines.append([(center, apart[0].last_device), (center, apart[-1].bar.device)])
+    if lines:
+        axes.add_collection(
+            LineCollection(lines, color="#333333", linewidth=0.8, zorder=0.9, label="_joints")
+        )
+
+
+def _groups(boxes: Sequence[Box], styles: Mapping[str, BlockStyle]) -> list[list[Box]]:
+    """Return the boxes of each group, in the order of the styles."""
+    found: dict[str, list[Box]] = {style.group: [] for style in styles.values()}
+    for box in boxes:
+        if box.bar.end > box.bar.start:  # else there is nothing to see
+            found[styles[box.bar.block].group].append(box)
     # A legend takes the colour of the first bar, which is to be that of the first chunk.
-    return [sorted(own, key=lambda bar: styles[bar.block].chunk) for own in found.values() if own]
+    return [sorted(own, key=lambda box: styles[box.bar.block].chunk) for own in found.values() if own]
 
 
 def _lighter(color: str, whites: _Numbers) -> _Numbers:
@@ -159,37 +239,70 @@ def _lighter(color: str, whites: _Numbers) -> _Numbers:
     return rgb + (1 - rgb) * whites[:, None]
 
 
-def _corners(devices: _Numbers, times: _Numbers) -> Sequence[npt.ArrayLike]:
-    """Return the corners of rectangles, shape (len(devices), 4, 2), from `times`: (start, end) of each.
+def _extents(boxes: Sequence[Box], scale: float) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Return first rows, last rows and times, shape (len(boxes), 2), of boxes."""
+    rows = np.array([(box.bar.device, box.last_device) for box in boxes], dtype=np.float64).reshape(-1, 2)
+    times = np.array([(box.bar.start, box.bar.end) for box in boxes], dtype=np.float64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1], times * scale
+
+
+def _corners(first: _Numbers, last: _Numbers, times: _Numbers) -> Sequence[npt.ArrayLike]:
+    """Return the corners of bars from the row `first` to the row `last`."""
+    return _rectangles(first - _BAR_HEIGHT / 2, last + _BAR_HEIGHT / 2, times)
+
+
+def _rectangles(top: _Numbers, bottom: _Numbers, times: _Numbers) -> Sequence[npt.ArrayLike]:
+    """Return the corners of rectangles, shape (len(top), 4, 2), from `times`: (start, end) of each.
 
     Of an array, matplotlib makes all paths at once; of a list, one by one, four times slower.
     """
-    half = _BAR_HEIGHT / 2
     x = times[:, [0, 1, 1, 0]]
-    y = devices[:, None] + np.array([-half, -half, half, half])
+    y = np.stack([top, top, bottom, bottom], axis=1)
     corners = np.stack([x, y], axis=2)
     return cast("Sequence[npt.ArrayLike]", corners)  # matplotlib's stubs know no arrays here
 
 
 def _draw_numbers(
-    axes: Axes, bars: Sequence[Bar], scale: float, room: _Room, annotation_args: ArtistArgs
+    axes: Axes,
+    boxes: Sequence[Box],
+    colors: Mapping[Box, _Numbers],
+    scale: float,
+    annotation_args: ArtistArgs,
 ) -> None:
-    """Write each bar's micro-batch into it where the text is narrower and lower than the bar."""
-    points = min(_FONT_POINTS, 0.8 * _BAR_HEIGHT * room.row)
-    fitting = [
-        bar
-        for bar in bars
-        if bar.end > bar.start
-        and (len(str(bar.micro_batch)) * _CHARACTER_EM + _PADDING_EM) * points
-        <= (bar.end - bar.start) * scale * room.time
-    ]
-    if points < _SMALLEST_POINTS or len(fitting) > _MAX_TEXTS:
+    """Write each block's micro-batch into its box, all in equal boxes in one size, or none of them.
+
+    In a box on several devices that is too narrow, the number stands upright.
+    """
+    room = _room(axes)
+    digits = max((len(str(box.bar.micro_batch)) for box in boxes), default=1)
+    written = []
+    for box in boxes:
+        if not box.is_first or box not in colors:
+            continue
+        wide = (box.bar.end - box.bar.start) * scale * room.time
+        high = _BAR_HEIGHT * room.row
+        level = _number_points(digits, wide, high)
+        upright = _number_points(digits, high, wide) if box.last_device > box.bar.device else 0.0
+        if max(level, upright) >= _SMALLEST_POINTS:
+            written.append((box, max(level, upright), upright > level))
+    if len(written) > _MAX_TEXTS:
         return
-    for bar in fitting:
-        center = (bar.start + bar.end) / 2 * scale
-        text = axes.text(center, bar.device, str(bar.micro_batch), clip_on=True)
-        text.set(ha="center", va="center", fontsize=points)
+    for box, points, is_upright in written:
+        center = (box.bar.start + box.bar.end) / 2 * scale
+        text = axes.text(center, _number_row(box), str(box.bar.micro_batch), clip_on=True)
+        text.set(ha="center", va="center", fontsize=points, rotation=90 if is_upright else 0)
+        text.set(color=ink_on([float(part) for part in colors[box]]))
         text.set(**annotation_args)
+
+
+def _number_row(box: Box) -> float:
+    """Return where the number of a box stands: near its middle, level with its neighbours'."""
+    return (box.bar.device + box.last_device) // 2
+
+
+def _number_points(digits: int, along: float, across: float) -> float:
+    """Return the size in points of a number with this room along its line and across it."""
+    return min(_FONT_POINTS, 0.8 * across, along / (digits * _CHARACTER_EM + _PADDING_EM))
 
 
 def _draw_phases(axes: Axes, schedule: Schedule, scale: float, room: _Room) -> bool:
@@ -199,10 +312,11 @@ def _draw_phases(axes: Axes, schedule: Schedule, scale: float, room: _Room) -> b
     start, end = schedule.repetend.start, schedule.repetend.end
     for step in (start, end):
         axes.axvline(step * scale, color="black", linewidth=1.0, linestyle=(0, (4, 3)))
+    size = 0.833 * rcParams["font.size"]  # matplotlib's "small"
     phases = (("warm-up", 0, start), ("repetend", start, end), ("cool-down", end, schedule.makespan))
     for name, begin, finish in phases:
-        if len(name) * _CHARACTER_EM * 8 <= (finish - begin) * scale * room.time:
-            axes.text((begin + finish) / 2 * scale, -0.52, name, ha="center", va="bottom", fontsize=8)
+        if len(name) * _CHARACTER_EM * size <= (finish - begin) * scale * room.time:
+            axes.text((begin + finish) / 2 * scale, -0.52, name, ha="center", va="bottom", fontsize="small")
     return True
 
 
@@ -217,12 +331,15 @@ def _draw_critical_path(axes: Axes, schedule: Schedule, scale: float, line_args:
 
 def _label_devices(axes: Axes, schedule: Schedule, room: _Room) -> None:
     every = max(int(np.ceil(7 / room.row)), 1)  # rows lower than 7 points do not all have a label
-    idle = idle_steps(schedule)
-    axes.set_yticks(
-        range(0, schedule.placement.devices, every),
-        [
-            f"device {device}  ({idle[device] / max(schedule.makespan, 1):.0%} idle)"
-            for device in range(0, schedule.placement.devices, every)
-        ],
-        fontsize=min(10.0, max(0.8 * room.row, 5.0)),
-    )
+    shown = range(0, schedule.placement.devices, every)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    if figure.get_size_inches()[0] < NARROW_INCHES:
+        labels = [str(device) for device in shown]
+        axes.set_ylabel("device")
+    else:
+        idle = idle_steps(schedule)
+        labels = [
+            f"device {device}  ({idle[device] / max(schedule.makespan, 1):.0%} idle)" for device in shown
+        ]
+    axes.set_yticks(shown, labels, fontsize=min(rcParams["font.size"], max(0.8 * room.row, 5.0)))

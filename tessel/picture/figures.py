@@ -1,24 +1,44 @@
-"""Complete figures: one schedule above its memory, or several schedules on one time axis; and saving them."""
+"""Complete figures: one schedule above its memory, several schedules on one time axis, and gains over 1F1B.
+
+A figure is made for a width: of a screen, or of a page or a column of print, where rows, text and labels are
+smaller. Its text then has the size it is printed with; nothing needs to be scaled.
+Checked in tests/tessel/picture/test_draw.py and test_figures.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from matplotlib.artist import Artist
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from tessel.comparison import Comparison, ComparisonRow
-from tessel.errors import DocumentError
+from tessel.comparison import Comparison
 from tessel.picture.colors import DEVICE_COLORS
-from tessel.picture.draw import MAX_VECTOR_BARS, ArtistArgs, draw_schedule
+from tessel.picture.described import DescribedFigure
+from tessel.picture.description import (
+    describe_comparison,
+    describe_gains,
+    describe_schedule,
+    headline,
+    schedule_title,
+)
+from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, draw_schedule
+from tessel.picture.gains import draw_gains
+from tessel.picture.legend import add_legend
 from tessel.picture.memory import draw_memory
 from tessel.schedule import Schedule
 
-_WIDTH_INCHES = 13.0
-_ROW_INCHES = 0.42
+SCREEN_INCHES = 13.0
+PAGE_INCHES = 7.0
+"""Both columns of a page of the usual two-column styles (ACM 7.0, IEEE 7.16, USENIX 7.0)."""
+
+COLUMN_INCHES = 3.33
+"""One column of them (ACM 3.33, IEEE 3.5, USENIX 3.33)."""
+
 _DPI = 150.0
 _FINE_DPI = 300.0
 """Of bars that become pixels in a PNG: zooming in, one sees single blocks of 512 micro-batches.
@@ -26,8 +46,36 @@ _FINE_DPI = 300.0
 In a PDF as fine a picture takes half a gigabyte of memory and two more seconds.
 """
 
-_MAX_INCHES = 14.0
-"""Of the rows of one schedule; with more than 33 devices rows become lower instead."""
+_MAX_ROWS = 33
+"""Rows of one schedule in full height; with more devices rows become lower instead."""
+
+_GLYPH_EM = 0.56  # mean advance width of text in DejaVu Sans, in ems
+
+_INDENT_INCHES = 0.4  # before a title that stands above the bars, where row labels are short
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Measures of a figure of a width, in inches but for `points`, the size of its text."""
+
+    width: float
+    points: float
+    row: float
+    memory: float
+    rest: float
+
+    @staticmethod
+    def of(width: float) -> _Size:
+        if width < NARROW_INCHES:
+            return _Size(width, points=6.5, row=0.24, memory=0.75, rest=1.35)
+        if width < 9.0:
+            return _Size(width, points=7.5, row=0.28, memory=0.9, rest=1.25)
+        return _Size(width, points=10.0, row=0.42, memory=1.4, rest=1.5)
+
+    def wrapped(self, title: str, *, larger: float = 1.2) -> str:
+        """Return a title in as many lines as it needs, set `larger` than the rest of the text."""
+        columns = int((self.width - _INDENT_INCHES) * 72 / (self.points * larger * _GLYPH_EM))
+        return "\n".join(textwrap.wrap(title, columns)) if len(title) > columns else title
 
 
 def schedule_figure(
@@ -39,7 +87,8 @@ def schedule_figure(
     annotation_args: ArtistArgs | None = None,
     rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
-) -> Figure:
+    width: float = SCREEN_INCHES,
+) -> DescribedFigure:
     """Return a figure of the schedule over its memory, with a legend.
 
     Args:
@@ -50,35 +99,42 @@ def schedule_figure(
         annotation_args: see `draw_schedule`.
         rectangle_args: see `draw_schedule`.
         line_args: see `draw_schedule`.
+        width: of the figure, in inches.
     """
     devices = schedule.placement.devices
-    heights = [min(max(1.2, _ROW_INCHES * devices), _MAX_INCHES)]
+    size = _Size.of(width)
+    heights = [max(2.8, min(devices, _MAX_ROWS)) * size.row]
     if any(block.memory for block in schedule.placement.blocks):
-        heights.append(1.4)
+        heights.append(size.memory)
     fine = len(schedule.starts) > MAX_VECTOR_BARS
-    figure, all_axes = _stacked(heights, dpi=_FINE_DPI if fine else _DPI)
-    draw_schedule(
-        schedule,
-        all_axes[0],
-        step_ms=step_ms,
-        title=title,
-        critical_path=critical_path,
-        annotation_args=annotation_args,
-        rectangle_args=rectangle_args,
-        line_args=line_args,
-    )
-    if len(all_axes) > 1:
-        in_bytes = step_ms is not None
-        draw_memory(
+    with _text_of(size):
+        figure, all_axes = _stacked(heights, size, dpi=_FINE_DPI if fine else _DPI)
+        draw_schedule(
             schedule,
-            all_axes[1],
+            all_axes[0],
             step_ms=step_ms,
-            unit=2**20 if in_bytes else 1,
-            unit_name="saved (MiB)" if in_bytes else "memory (units)",
+            title=size.wrapped(title),
+            critical_path=critical_path,
+            annotation_args=annotation_args,
+            rectangle_args=rectangle_args,
+            line_args=line_args,
         )
-        if devices <= len(DEVICE_COLORS):
-            all_axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-    _add_legend(figure, all_axes[:1])
+        if len(all_axes) > 1:
+            in_bytes = step_ms is not None
+            draw_memory(
+                schedule,
+                all_axes[1],
+                step_ms=step_ms,
+                unit=2**20 if in_bytes else 1,
+                unit_name="saved (MiB)" if in_bytes else "memory (units)",
+            )
+            if devices <= len(DEVICE_COLORS) and width >= NARROW_INCHES:
+                all_axes[1].legend(
+                    loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize="small"
+                )
+        add_legend(figure, all_axes[:1] if width >= NARROW_INCHES else all_axes)
+    figure.title = title or schedule_title(schedule)
+    figure.description = describe_schedule(schedule, step_ms=step_ms)
     return figure
 
 
@@ -88,7 +144,11 @@ def comparison_figure(
     step_ms: float | None = None,
     title: str = "",
     critical_path: bool = False,
-) -> Figure:
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
+    line_args: ArtistArgs | None = None,
+    width: float = SCREEN_INCHES,
+) -> DescribedFigure:
     """Return a figure of several schedules on one time axis, fastest first, each with its figures.
 
     Grey ends where a schedule does; the white after it is what it saves over the slowest one.
@@ -98,74 +158,71 @@ def comparison_figure(
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
         critical_path: whether to draw the critical paths through the bars.
+        annotation_args: see `draw_schedule`.
+        rectangle_args: see `draw_schedule`.
+        line_args: see `draw_schedule`.
+        width: of the figure, in inches.
     """
     schedules = dict(comparison.schedules)
     rows = comparison.rows
     devices = schedules[rows[0].schedule].placement.devices
-    height = min(max(0.9, 0.6 * _ROW_INCHES * devices), _MAX_INCHES / 2)
-    figure, all_axes = _stacked([height + 0.4] * len(rows), dpi=_DPI)
-    figure.suptitle(title, x=0.01, ha="left", parse_math=False)
+    size = _Size.of(width)
+    height = max(2.2, 0.6 * min(devices, _MAX_ROWS)) * size.row
     end = max(row.makespan for row in rows)
-    for row, axes in zip(rows, all_axes, strict=True):
-        draw_schedule(
-            schedules[row.schedule],
-            axes,
-            step_ms=step_ms,
-            title=_headline(row),
-            end=end,
-            critical_path=critical_path,
-        )
-        axes.label_outer()
-    _add_legend(figure, all_axes)
+    with _text_of(size):
+        figure, all_axes = _stacked([height + 4 * size.points / 72] * len(rows), size, dpi=_DPI)
+        figure.suptitle(size.wrapped(title), x=0.01, ha="left", parse_math=False)
+        for row, axes in zip(rows, all_axes, strict=True):
+            draw_schedule(
+                schedules[row.schedule],
+                axes,
+                step_ms=step_ms,
+                title=size.wrapped(headline(row)),
+                end=end,
+                critical_path=critical_path,
+                annotation_args=annotation_args,
+                rectangle_args=rectangle_args,
+                line_args=line_args,
+            )
+            axes.label_outer()
+        add_legend(figure, all_axes)
+    figure.title = title or f"{len(rows)} schedules compared"
+    figure.description = describe_comparison(comparison)
     return figure
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the path's suffix (svg, png or pdf); the file appears whole or not.
+def gains_figure(
+    comparison: Comparison, *, title: str = "", width: float = SCREEN_INCHES / 2
+) -> DescribedFigure:
+    """Return a bar chart of how much longer 1F1B takes than each schedule, largest gain first.
+
+    Args:
+        comparison: schedules of one placement, 1F1B among them.
+        title: above the picture.
+        width: of the figure, in inches.
 
     Raises:
-        DocumentError: the folder cannot be written.
+        ScheduleError: 1F1B was not compared.
     """
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        # Without a date the same schedule gives the same bytes.
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-        dpi = max(figure.dpi, _DPI) if path.suffix == ".png" else _DPI
-        figure.savefig(partial, dpi=dpi, metadata=metadata)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DocumentError(
-            f"{path} cannot be written ({error.strerror}); choose a folder that exists and can be written"
-        ) from error
+    size = _Size.of(width)
+    with _text_of(size):
+        figure, (axes,) = _stacked([max(3, len(comparison.rows)) * size.points * 2 / 72], size, dpi=_DPI)
+        figure.suptitle(size.wrapped(title), x=0.01, ha="left", parse_math=False)
+        draw_gains(comparison, axes)
+    figure.title = title or "Gains over 1F1B"
+    figure.description = describe_gains(comparison)
+    return figure
 
 
-def _stacked(heights: Sequence[float], *, dpi: float) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.5), layout="constrained", dpi=dpi)
+@contextmanager
+def _text_of(size: _Size) -> Iterator[None]:
+    """Have artists that are made meanwhile take their text's size, and thin lines in small pictures."""
+    line = 0.8 if size.points >= 10 else 0.6
+    with matplotlib.rc_context({"font.size": size.points, "axes.linewidth": line}):
+        yield
+
+
+def _stacked(heights: Sequence[float], size: _Size, *, dpi: float) -> tuple[DescribedFigure, list[Axes]]:
+    figure = DescribedFigure(figsize=(size.width, sum(heights) + size.rest), layout="constrained", dpi=dpi)
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-
-
-def _headline(row: ComparisonRow) -> str:
-    parts = [f"{row.title}: {row.length} {row.unit}", f"{row.bubble_ratio:.1%} bubbles"]
-    if row.ratio_to_1f1b is not None:
-        parts.append(f"{row.ratio_to_1f1b:.3f} of 1F1B")
-    if not row.fits:
-        parts.append("breaks the memory limit")
-    return ", ".join(parts)
-
-
-def _add_legend(figure: Figure, all_axes: Sequence[Axes]) -> None:
-    """One entry a label, of whatever axes has it first; idle time last."""
-    handles: dict[str, Artist] = {}
-    for axes in all_axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    handles["idle"] = handles.pop("idle")
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=max(len(handles), 1),
-        frameon=False,
-    )

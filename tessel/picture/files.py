@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from tessel.comparison import Comparison, compare_schedules
 from tessel.documents import save_document
-from tessel.picture.figures import comparison_figure, save_figure, schedule_figure
+from tessel.picture.described import save_figure
+from tessel.picture.figures import SCREEN_INCHES, comparison_figure, gains_figure, schedule_figure
 from tessel.picture.page import page_document
+from tessel.picture.style import PictureStyle
 from tessel.picture.text import text_grid
 from tessel.picture.trace import trace_document
 from tessel.schedule import Schedule
@@ -28,6 +31,9 @@ def draw(
     title: str = "",
     step_us: float | None = None,
     critical_path: bool = False,
+    gains: bool = False,
+    style: PictureStyle | None = None,
+    width: float = SCREEN_INCHES,
 ) -> None:
     """Write the picture, page, trace or text that the path's suffix asks for; the file appears whole or not.
 
@@ -38,6 +44,9 @@ def draw(
         title: above it.
         step_us: microseconds of a step; time is counted in steps if None.
         critical_path: whether to draw the critical path through the bars of a picture.
+        gains: whether the picture of a comparison is a bar chart of the gains over 1F1B.
+        style: how numbers, bars and critical paths of a picture look, over the defaults.
+        width: of a picture, in inches.
 
     Raises:
         ValueError: the suffix is none of these.
@@ -53,11 +62,24 @@ def draw(
     if path.suffix == ".html":
         comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
         save_document(path, page_document(comparison, title=title, step_ms=step_ms))
-    elif path.suffix in PICTURES and isinstance(subject, Comparison):
-        figure = comparison_figure(subject, step_ms=step_ms, title=title, critical_path=critical_path)
-        save_figure(figure, path)
+    elif path.suffix in PICTURES and isinstance(subject, Comparison) and gains:
+        save_figure(gains_figure(subject, title=title, width=width), path)
     elif path.suffix in PICTURES:
-        figure = schedule_figure(_fastest(subject), step_ms=step_ms, title=title, critical_path=critical_path)
+        style = style or PictureStyle()
+        make = (
+            partial(comparison_figure, subject)
+            if isinstance(subject, Comparison)
+            else partial(schedule_figure, subject)
+        )
+        figure = make(
+            step_ms=step_ms,
+            title=title,
+            critical_path=critical_path,
+            annotation_args=style.annotation_args,
+            rectangle_args=style.rectangle_args,
+            line_args=style.line_args,
+            width=width,
+        )
         save_figure(figure, path)
     elif path.suffix == ".json":
         trace = trace_document(_fastest(subject), step_us=1.0 if step_us is None else step_us, name=title)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tessel.picture.described import DescribedFigure
 from tessel.search.frontier.makespan import MakespanPoint
 from tessel.search.frontier.open_ranges import Frontier, OpenRange
 from tessel.search.frontier.period import FrontierPoint
@@ -29,11 +29,24 @@ _BEYOND = 1.1
 Points = Sequence[FrontierPoint] | Sequence[MakespanPoint] | Sequence[FrontierPoint | MakespanPoint]
 
 
-def frontier_figure(points: Points, *, title: str = "") -> Figure:
+def frontier_figure(points: Points, *, title: str = "") -> DescribedFigure:
     """Return a figure with the frontier on axes of its own."""
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = DescribedFigure(figsize=(6.4, 4.0), layout="constrained")
     draw_frontier(points, figure.add_subplot(), title=title)
+    figure.title = title or "What each memory limit of a device costs"
+    figure.description = describe_frontier(points)
     return figure
+
+
+def describe_frontier(points: Points) -> str:
+    """Return what the picture of a frontier shows, a point after the other."""
+    values = [
+        f"limit {max(point.memory)}: {_mark(point)}{'' if _is_proven(points, point) else ' (not proven)'}"
+        for point in points
+    ]
+    is_whole = any(isinstance(point, MakespanPoint) for point in points)
+    unit = "the makespan in steps" if is_whole else "steps per micro-batch"
+    return f"A falling staircase: for each memory limit, {unit}. {', '.join(values)}."
 
 
 def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
@@ -53,10 +66,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
     open_ranges = points.open_ranges if isinstance(points, Frontier) else ()
     _draw_curve(limits, steps, open_ranges, axes)
     _draw_bounds(points, axes)
-    is_open = [
-        not point.optimal or (isinstance(points, Frontier) and points.is_open(limit))
-        for limit, point in zip(limits, points, strict=True)
-    ]
+    is_open = [not _is_proven(points, point) for point in points]
     for wanted, label, face in ((False, "proven optimal", _PROVEN), (True, "not proven", _OPEN)):
         own = [number for number, here in enumerate(is_open) if here is wanted]
         if own:
@@ -124,6 +134,11 @@ def _draw_bounds(points: Points, axes: Axes) -> None:
         color=_BOUND,
         linestyle=":",
     )
+
+
+def _is_proven(points: Points, point: FrontierPoint | MakespanPoint) -> bool:
+    is_open = isinstance(points, Frontier) and points.is_open(max(point.memory))
+    return point.optimal and not is_open
 
 
 def _steps(point: FrontierPoint | MakespanPoint) -> float:

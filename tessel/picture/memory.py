@@ -74,14 +74,14 @@ def _draw_curves(schedule: Schedule, axes: Axes, scale: float, unit: float, unit
         _draw_limits(axes, schedule.memory, max(schedule.peak_memory), unit, unit_name)
     axes.set_ylim(bottom=0)
     if unit == 1:
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_ylabel(unit_name)
 
 
 def _draw_limits(axes: Axes, limits: Sequence[int], peak: int, unit: float, unit_name: str) -> None:
     if min(limits) > _FAR * peak:
         text = f"least limit {_plain(min(limits) / unit)} {unit_name}, above the picture"
-        axes.text(1.0, 1.0, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
+        axes.text(1.0, 1.0, text, transform=axes.transAxes, ha="right", va="bottom", fontsize="small")
     elif len(set(limits)) == 1:
         axes.axhline(limits[0] / unit, color="black", linewidth=1.0, linestyle="--", label="limit")
     else:

@@ -7,12 +7,10 @@ Checked in tests/tessel/picture/test_notebook.py.
 
 from __future__ import annotations
 
-from io import StringIO
-
-import matplotlib
 import networkx as nx
 
 from tessel.orders import Task, earliest_starts
+from tessel.picture.described import svg_document
 from tessel.picture.figures import schedule_figure
 from tessel.placement import Placement
 from tessel.schedule import Schedule
@@ -45,8 +43,4 @@ def placement_svg(placement: Placement) -> str | None:
 def _svg(schedule: Schedule, title: str) -> str | None:
     if len(schedule.starts) > MAX_BLOCKS:
         return None
-    text = StringIO()
-    # Without a date and with one salt, the same schedule gives the same text.
-    with matplotlib.rc_context({"svg.hashsalt": "tessel", "svg.fonttype": "none"}):
-        schedule_figure(schedule, title=title).savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    return svg_document(schedule_figure(schedule, title=title))

@@ -1,28 +1,31 @@
 """A data-flow graph coloured by backend: which operators run together, and on which backend.
 
 Operators are laid out in columns by depth, each to the right of its inputs, and deep graphs wrap like lines
-of text. Links inside a part are thick; one that leads to another line ends in a ring, and begins again with
-one. Names are written where there is room for them. Nothing here reads or writes global figure state.
+of text. A part is enclosed by a frame on each line, where no operator of another part stands between; links
+inside a part are thick; one that leads to another line ends in a ring, and begins again with one. Names are
+written where there is room for them. Nothing here reads or writes global figure state.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Patch, PathPatch
+from matplotlib.colors import to_rgb
+from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from tessel.picture.colors import color_by_backend
+from tessel.picture.colors import color_by_backend, ink_on
+from tessel.picture.described import DescribedFigure
 
 _MAX_TEXTS = 2000
 _MAX_LAYER_LETTERS = 22
-_COLUMNS = 16  # as many as a page is wide
-_COLUMN_INCHES = 0.9
-_ROW_INCHES = 0.42
+_COLUMNS = 10  # as many as leave a box room for 22 letters of 5 points on a screen
+_COLUMN_INCHES = 1.2
+_ROW_INCHES = 0.5
+_FRAME = 0.06  # from a part's boxes to its frame
 _MAX_INCHES = 120.0
 
 
@@ -47,17 +50,30 @@ class GraphNode:
     shape: tuple[int, ...] = ()
 
 
-def partition_figure(nodes: Sequence[GraphNode], *, title: str = "") -> Figure:
+def partition_figure(nodes: Sequence[GraphNode], *, title: str = "") -> DescribedFigure:
     """Return a figure with the graph on axes of its own, as large as the graph needs."""
     places = _places(_columns(nodes)) or [(0.0, 0.0)]
     width = max(x for x, _ in places) + 2
     height = max(y for _, y in places) + 3
-    figure = Figure(
+    figure = DescribedFigure(
         figsize=(max(8.0, width * _COLUMN_INCHES), min(max(2.5, height * _ROW_INCHES), _MAX_INCHES)),
         layout="constrained",
     )
     draw_partition(nodes, figure.add_subplot(), title=title)
+    figure.title = title or "A data-flow graph coloured by backend"
+    figure.description = describe_partition(nodes)
     return figure
+
+
+def describe_partition(nodes: Sequence[GraphNode]) -> str:
+    """Return what the picture shows: operators and sub-graphs of each backend."""
+    operators = Counter(node.backend for node in nodes)
+    parts = Counter(backend for _, backend in {(node.part, node.backend) for node in nodes})
+    shares = [f"{name}: {operators[name]} in {parts[name]}" for name in sorted(operators)]
+    return (
+        f"A data-flow graph of {len(nodes)} operators; operators and sub-graphs of each backend: "
+        f"{', '.join(shares)}."
+    )
 
 
 def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -> Axes:
@@ -71,8 +87,10 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
     Returns:
         The axes.
     """
-    places = _places(_columns(nodes))
+    columns = _columns(nodes)
+    places = _places(columns)
     colors = color_by_backend(node.backend for node in nodes)
+    _draw_frames(nodes, places, [column // _COLUMNS for column in columns], axes)
     _draw_links(nodes, places, axes)
     for position, node in enumerate(nodes):
         x, y = places[position]
@@ -89,7 +107,7 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
             )
         )
         if len(nodes) <= _MAX_TEXTS:
-            _write(node, x, y, axes)
+            _write(node, x, y, axes, ink_on(to_rgb(colors[node.backend])))
     axes.set_xlim(-0.8, max((x for x, _ in places), default=0) + 0.8)
     axes.set_ylim(max((y for _, y in places), default=0) + 0.7, -0.7)
     axes.set_frame_on(False)
@@ -107,13 +125,51 @@ def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -
     return axes
 
 
-def _write(node: GraphNode, x: float, y: float, axes: Axes) -> None:
+def _write(node: GraphNode, x: float, y: float, axes: Axes, ink: str) -> None:
     """Write an operator's name into its box, and below it, smaller, its layer and its result's shape."""
-    lines = [(_short(node.operator), 6.0)]
-    lines += [(text, 3.5) for text in (_tail(node.layer), "×".join(map(str, node.shape))) if text]
+    lines = [(_short(node.operator), 7.0)]
+    lines += [(text, 5.0) for text in (_tail(node.layer), "×".join(map(str, node.shape))) if text]
     for number, (text, size) in enumerate(lines):
         place = y + (number - (len(lines) - 1) / 2) * 0.19
-        axes.text(x, place, text, ha="center", va="center", fontsize=size, zorder=3, parse_math=False)
+        written = axes.text(x, place, text, ha="center", va="center", zorder=3, parse_math=False)
+        written.set(fontsize=size, color=ink)
+
+
+def _draw_frames(
+    nodes: Sequence[GraphNode],
+    places: Sequence[tuple[float, float]],
+    lines: Sequence[int],
+    axes: Axes,
+) -> None:
+    """Enclose the operators of each part that stand on one line, where no other operator is among them."""
+    by_line: dict[int, list[int]] = defaultdict(list)
+    by_part: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for position, (node, line) in enumerate(zip(nodes, lines, strict=True)):
+        by_line[line].append(position)
+        by_part[node.part, line].append(position)
+    for (part, line), own in by_part.items():
+        left, right = (pick(places[position][0] for position in own) for pick in (min, max))
+        first, last = (pick(places[position][1] for position in own) for pick in (min, max))
+        strangers = [
+            position
+            for position in by_line[line]
+            if nodes[position].part != part
+            and left <= places[position][0] <= right
+            and first <= places[position][1] <= last
+        ]
+        if len(own) > 1 and not strangers:
+            axes.add_patch(
+                Rectangle(
+                    (left - 0.4 - _FRAME, first - 0.3 - _FRAME),
+                    right - left + 0.8 + 2 * _FRAME,
+                    last - first + 0.6 + 2 * _FRAME,
+                    fill=False,
+                    edgecolor="#444444",
+                    linewidth=1.0,
+                    gid=f"part-{part}",
+                    zorder=1.5,
+                )
+            )
 
 
 def _tail(layer: str) -> str:

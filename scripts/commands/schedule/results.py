@@ -21,6 +21,9 @@ STOPPED_BY = {
 }
 """Why a search ended, as a clause after "since"."""
 
+_MAX_NAMED = 4
+"""Devices that are named one by one."""
+
 
 def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> None:
     """Print a schedule as one document, or in words."""
@@ -41,7 +44,7 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
     console.print_line(f"lower bound   {found.lower_bound}")
     console.print_line(f"bubble ratio  {found.bubble_ratio:.1%}")
     limit = "" if found.memory is None else f" (limit {console.format_numbers(found.memory)})"
-    console.print_line(f"peak memory   {console.format_numbers(found.peak_memory)}{limit}")
+    console.print_line(f"peak memory   {console.format_numbers(found.peak_memory)}{limit}, {_fullest(found)}")
     if found.repetend is not None:
         repetend = found.repetend
         state = "proven optimal" if repetend.optimal else f"at least {repetend.lower_bound}"
@@ -50,6 +53,17 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
             f"steps {repetend.start} to {repetend.end}"
         )
     _print_end(found.found_by, f"{found.search_seconds:.3f}", budget)
+
+
+def _fullest(found: Schedule) -> str:
+    """Return which devices hold most, as a clause."""
+    most = max(found.peak_memory)
+    devices = [device for device, peak in enumerate(found.peak_memory) if peak == most]
+    if len(devices) == len(found.peak_memory):
+        return "the same on every device" if len(devices) > 1 else "on the one device"
+    if len(devices) > _MAX_NAMED:
+        return f"most on device {devices[0]} and {len(devices) - 1} others"
+    return f"most on device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
 
 
 def show_repetend(found: RepetendResult, budget: SearchBudget, *, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from tessel.picture import (
     critical_bars,
     draw_memory,
     draw_schedule,
+    gains_figure,
     save_figure,
     schedule_figure,
 )
@@ -227,3 +228,91 @@ def test_chunks_of_a_device_differ_in_lightness_and_are_explained() -> None:
     labels = axes.get_legend_handles_labels()[1]
     assert labels[-2:] == ["chunk 0", "chunk 1"]
     assert "chunk 0" not in draw_schedule(one_f_one_b(2, 2), new_axes()).get_legend_handles_labels()[1]
+
+
+def shared(devices: tuple[int, ...], span: int = 1) -> Schedule:
+    placement = Placement(
+        devices=4,
+        blocks=(
+            Block(name="f0", kind=BlockKind.FORWARD, devices=devices, span=span, memory=0),
+            Block(name="f1", kind=BlockKind.FORWARD, devices=(1,), span=60, memory=0),
+        ),
+        edges=(),
+    )
+    return Schedule.of(placement, {(0, 0): 0, (1, 0): span}, micro_batches=1)
+
+
+def test_a_block_on_adjacent_devices_is_one_box_with_one_number() -> None:
+    axes = draw_schedule(shared((0, 1, 2, 3), span=4), new_axes())
+
+    boxes = [path.get_extents() for path in collection(axes, "forward").get_paths()]
+    assert [(round(box.y0), round(box.y1)) for box in boxes] == [(0, 3), (1, 1)]
+    assert numbers(axes) == ["0", "0"]
+
+
+def test_boxes_of_a_block_on_devices_apart_are_joined() -> None:
+    axes = draw_schedule(shared((0, 3), span=4), new_axes())
+
+    assert len(collection(axes, "forward").get_paths()) == 3
+    assert numbers(axes) == ["0", "0"]
+    (joints,) = (child for child in axes.collections if child.get_label() == "_joints")
+    (line,) = joints.get_segments()
+    assert line.tolist() == [[2.0, 0.0], [2.0, 3.0]]
+
+
+def test_a_number_too_wide_for_a_shared_box_stands_upright() -> None:
+    wide, narrow = (draw_schedule(shared((0, 1, 2, 3), span), new_axes()) for span in (4, 1))
+
+    assert {text.get_rotation() for text in wide.texts} == {0.0}
+    assert sorted(text.get_rotation() for text in narrow.texts if text.get_text() == "0") == [0.0, 0.0]
+    schedule = one_f_one_b_of_mshape()
+    slim = draw_schedule(schedule, new_axes(width=0.11 * schedule.makespan))
+    assert 90.0 in {text.get_rotation() for text in slim.texts}
+
+
+def one_f_one_b_of_mshape() -> Schedule:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    return rule.build(make_shape("mshape", 4), micro_batches=12, memory=None)
+
+
+def test_numbers_in_equal_bars_are_there_together_and_of_one_size() -> None:
+    for width in (3.0, 5.0, 7.0, 9.0, 13.0):
+        axes = draw_schedule(one_f_one_b(2, 12), new_axes(width))
+        sizes = {text.get_fontsize() for text in axes.texts if text.get_text().isdigit()}
+        assert len(sizes) <= 2, width  # forward and backward differ in length
+        assert len(numbers(axes)) in (0, 24, 48), width
+
+
+def test_outlines_become_thinner_with_the_bars() -> None:
+    few, many = (collection(draw_schedule(one_f_one_b(2, n), new_axes()), "forward") for n in (4, 80))
+    assert few.get_linewidth()[0] > many.get_linewidth()[0]
+    room = 13 * 72 / many.axes.get_xlim()[1]  # points of a step at most
+    assert many.get_linewidth()[0] < 0.1 * room
+
+
+def test_later_chunks_have_a_strip_at_the_foot_of_their_bars() -> None:
+    placement = make_shape("zbv", 2, split_backward=True)
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "zb-v")
+    schedule = rule.build(placement, micro_batches=2, memory=None)
+    axes = draw_schedule(schedule, new_axes())
+
+    (strips,) = (child for child in axes.collections if child.get_label() == "_strips")
+    drawn = sorted((path.get_extents().x0, path.get_extents().x1) for path in strips.get_paths())
+    styles = block_styles(placement)
+    assert drawn == sorted((bar.start, bar.end) for bar in bars_of(schedule) if styles[bar.block].chunk)
+
+
+@pytest.mark.parametrize("width", [3.33, 7.0, 13.0])
+def test_a_figure_has_the_width_asked_for_and_nothing_outside_it(width: float) -> None:
+    comparison = compare_schedules(one_f_one_b(4, 16), names=("1f1b", "gpipe"))
+    title = "a title of more words than a column of print has room for on one line of its width"
+    for figure in (
+        schedule_figure(one_f_one_b(4, 16), title=title, width=width),
+        comparison_figure(comparison, title=title, width=width),
+        gains_figure(comparison, title=title, width=width),
+    ):
+        assert figure.get_size_inches()[0] == width
+        figure.draw_without_rendering()
+        box = figure.get_tightbbox()
+        assert box.x0 >= -0.05
+        assert box.x1 <= width + 0.05, figure.title

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from tessel.picture import GraphNode, partition_figure, save_figure
 from tessel.picture.partition_graph import _columns, _places
@@ -27,10 +27,10 @@ def test_nodes_stand_right_of_their_inputs_and_apart() -> None:
 
 def test_deep_graphs_go_on_below_as_lines_of_text_do() -> None:
     places = _places([*range(20), 3])
-    assert places[15] == (15.0, 0.0)
-    assert places[16:20] == [(float(x), places[16][1]) for x in range(4)]
+    assert places[9] == (9.0, 0.0)
+    assert places[10:20] == [(float(x), places[10][1]) for x in range(10)]
     assert places[20] == (3.0, 1.0)
-    assert places[16][1] > 1.0
+    assert places[10][1] > 1.0
 
 
 def test_each_backend_has_one_color_in_the_legend() -> None:
@@ -41,6 +41,35 @@ def test_each_backend_has_one_color_in_the_legend() -> None:
     boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     colors = [box.get_facecolor() for box in boxes]
     assert colors[1] == colors[2] == colors[3] != colors[0]
+
+
+def frames(nodes: list[GraphNode]) -> dict[str, tuple[float, float]]:
+    """Left and right end of each part's frames."""
+    (axes,) = partition_figure(nodes).axes
+    return {
+        str(patch.get_gid()): (patch.get_x(), patch.get_x() + patch.get_width())
+        for patch in axes.patches
+        if isinstance(patch, Rectangle) and patch.get_gid()
+    }
+
+
+def test_a_part_is_enclosed_unless_another_stands_between() -> None:
+    assert list(frames(diamond())) == ["part-1"]
+    (left, right) = frames(diamond())["part-1"]
+    assert 0.4 < left < 0.6 < 2.4 < right < 2.6  # from the second column to the third
+
+    chain = [("tvm", 0), ("blas", 1), ("tvm", 0)]
+    between = [
+        GraphNode(operator="add", inputs=(index - 1,) if index else (), part=part, backend=backend)
+        for index, (backend, part) in enumerate(chain)
+    ]
+    assert frames(between) == {}
+
+
+def test_a_partition_says_what_it_shows() -> None:
+    figure = partition_figure(diamond(), title="diamond")
+    assert figure.title == "diamond"
+    assert "blas: 1 in 1, tvm: 3 in 2" in figure.description
 
 
 def test_a_box_says_which_operator_it_is() -> None:

@@ -1,0 +1,131 @@
+"""Draw docs/images/overview.svg: a table of timings, the plan found from it, and what proves it.
+
+    python .ci/draw_overview.py        plans examples/profiles/eight_layers.csv first, half a minute or two
+
+The figures are those of `tessel plan` on the example; the search is bounded by work, so every machine finds
+the same.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from tessel.picture import DescribedFigure, draw_schedule, save_figure
+from tessel.picture.colors import COLOR_BY_KIND
+from tessel.picture.legend import add_legend
+from tessel.placement import BlockKind
+from tessel.planning.saved_plan import SavedPlan, load_saved_plan
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURE = ROOT / "docs" / "images" / "overview.svg"
+PROFILE = ROOT / "examples" / "profiles" / "eight_layers.csv"
+PLAN = ROOT / "out" / "overview" / "plan.json"
+OPTIONS = ["--devices", "4", "--memory", "16GiB", "--global-batch", "16", "--work", "2"]
+SHOWN = ("layer", "forward_ms", "backward_ms", "weights_mib", "saved_mib")
+BASELINES = {
+    "zb-v": "ZB-V",
+    "zb-h1": "ZB-H1",
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "data-parallel": "data parallel",
+}
+
+
+def main() -> None:
+    """Plan, and draw what was found."""
+    PLAN.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "scripts",
+        "plan",
+        str(PROFILE),
+        *OPTIONS,
+        "--save",
+        str(PLAN),
+        "--quiet",
+    ]
+    subprocess.run(command, cwd=ROOT, check=True)
+    save_figure(overview(load_saved_plan(PLAN)), PICTURE)
+    print(f"{PICTURE.relative_to(ROOT)} written")
+
+
+def overview(plan: SavedPlan) -> DescribedFigure:
+    """Return the picture: the table at the left, the plan above its proof at the right."""
+    with matplotlib.rc_context({"font.size": 9.0}):
+        figure = DescribedFigure(figsize=(11.0, 4.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplot_mosaic([["table", "plan"], ["table", "proof"]], width_ratios=[1, 2.1])
+        draw_table(axes["table"])
+        draw_schedule(plan.schedule, axes["plan"], step_ms=plan.step_us / 1000)
+        axes["plan"].set_title(
+            "2  A plan out: which device runs which layer of which micro-batch, when", loc="left"
+        )
+        draw_proof(plan, axes["proof"])
+        add_legend(figure, [axes["plan"]])
+    figure.title = "From a table of timings to a plan and its proof"
+    step, bound = plan.training_step_us / 1000, plan.lower_bound_us / 1000
+    figure.description = (
+        f"Left, a table of eight layers with their times and sizes. Right, the plan found for four devices, "
+        f"{step:.1f} ms a step, as a timeline; below it, bars of what hand-written ways take, each with its "
+        f"own best cut, and a line at {bound:.1f} ms, below which no allowed plan can be."
+    )
+    return figure
+
+
+def draw_table(axes: Axes) -> None:
+    """Write the profile as the table it is."""
+    lines = [line for line in PROFILE.read_text().splitlines() if not line.startswith("#")]
+    header, *rows = (line.split(",") for line in lines)
+    columns = [header.index(name) for name in SHOWN]
+    table = axes.table(
+        [[row[column] for column in columns] for row in rows],
+        colLabels=[name.replace("_", "\n") for name in SHOWN],
+        loc="upper center",
+        cellLoc="right",
+        edges="horizontal",
+    )
+    table.auto_set_font_size(False)
+    table.set_fontsize(8)
+    table.scale(1, 1.55)
+    for column in range(len(SHOWN)):
+        table[0, column].set_height(1.7 * table[1, column].get_height())
+    axes.set_axis_off()
+    axes.set_title("1  A table of timings in", loc="left")
+
+
+def draw_proof(plan: SavedPlan, axes: Axes) -> None:
+    """Draw what each way takes, and the bound."""
+    taken = {baseline.name: baseline.step_ms for baseline in plan.baselines}
+    bars = [("this plan", plan.training_step_us / 1000)]
+    bars += [(title, step) for name, title in BASELINES.items() if (step := taken[name]) is not None]
+    drawn = axes.barh(range(len(bars)), [step for _, step in bars], height=0.7)
+    for number, bar in enumerate(drawn):
+        bar.set_facecolor(COLOR_BY_KIND[BlockKind.FORWARD] if number == 0 else "#BBBBBB")
+    axes.bar_label(drawn, [f"{step:.1f} ms" for _, step in bars], padding=3, fontsize=8)
+    bound = plan.lower_bound_us / 1000
+    axes.axvline(bound, color="black", linestyle="--", linewidth=1)
+    axes.text(
+        bound - 2,
+        -0.85,
+        f"proven: no allowed plan is below {bound:.1f} ms",
+        ha="right",
+        va="center",
+        fontsize=8,
+    )
+    axes.set_yticks(range(len(bars)), [title for title, _ in bars])
+    axes.set_ylim(len(bars) - 0.4, -1.2)
+    axes.margins(x=0.12)
+    axes.set_xlabel("training step (ms, simulated), each way with its own best cut under the same memory")
+    axes.set_title("3  Its proof: hand-written ways beside it, and a bound below it", loc="left")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+
+
+if __name__ == "__main__":
+    main()
