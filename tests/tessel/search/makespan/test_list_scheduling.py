@@ -84,7 +84,7 @@ def test_a_listing_ends_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPat
     budget = SearchBudget(1.0)
     assert list_schedule(arrays, dispatch, options, cut, budget, is_active=True) is not None
     assert (cut == whole).all()
-    operations = module.OPERATIONS_A_TASK + arrays.num_blocks * module.OPERATIONS_A_LOOK
+    operations = dispatching.OPERATIONS_A_TASK + arrays.num_blocks * dispatching.OPERATIONS_A_LOOK
     assert budget.operations == len(whole) * operations
     assert list_schedule(arrays, dispatch, options, cut, SearchBudget(0.0), is_active=True) is None
 
