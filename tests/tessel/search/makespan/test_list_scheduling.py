@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tessel.search.budget import SearchBudget
-from tessel.search.makespan import list_scheduling as module
-from tessel.search.makespan.list_scheduling import by_priority, list_schedule
+from tessel.search.makespan.list_scheduling import by_priority, dispatching, list_schedule
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import least_memory
 from tessel.search.model.problem import make_problem
@@ -50,7 +49,7 @@ def test_any_priorities_give_a_valid_schedule_under_the_tightest_limits(
     priority = rng.integers(0, 1000, num_tasks)
     options = np.full((len(placement.choices), micro_batches), -1, dtype=np.int64)
     start = np.empty(num_tasks, dtype=np.int64)
-    monkeypatch.setattr(module, "MAX_LOOK_AHEAD", 1_000_000 if looks_ahead else 0)
+    monkeypatch.setattr(dispatching, "MAX_LOOK_AHEAD", 1_000_000 if looks_ahead else 0)
     listing = list_schedule(arrays, by_priority(arrays, priority), options, start, is_active=is_active)
     schedule = as_schedule(placement, arrays, start, memory)
     check_schedule(schedule)
@@ -81,11 +80,11 @@ def test_a_listing_ends_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPat
     options = np.empty((0, 8), dtype=np.int64)
     whole, cut = np.empty((2, len(dispatch.priority)), dtype=np.int64)
     list_schedule(arrays, dispatch, options, whole, is_active=True)
-    monkeypatch.setattr(module, "TASKS_A_ROUND", 1)
+    monkeypatch.setattr(dispatching, "TASKS_A_ROUND", 1)
     budget = SearchBudget(1.0)
     assert list_schedule(arrays, dispatch, options, cut, budget, is_active=True) is not None
     assert (cut == whole).all()
-    operations = module.OPERATIONS_A_TASK + arrays.num_blocks * module.OPERATIONS_A_LOOK
+    operations = dispatching.OPERATIONS_A_TASK + arrays.num_blocks * dispatching.OPERATIONS_A_LOOK
     assert budget.operations == len(whole) * operations
     assert list_schedule(arrays, dispatch, options, cut, SearchBudget(0.0), is_active=True) is None
 
