@@ -2,7 +2,7 @@
 
 A figure is made for a width: of a screen, or of a page or a column of print, where rows, text and labels are
 smaller. Its text then has the size it is printed with; nothing needs to be scaled.
-Checked in tests/tessel/picture/test_draw.py and test_figures.py.
+Checked in tests/tessel/picture/test_draw.py and test_described.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The legend below a figure: kinds of blocks, the mark of each chunk, the critical path, idle time.
 
-As many columns as fit the figure's width. Checked in tests/tessel/picture/test_figures.py.
+As many columns as fit the figure's width. Checked in tests/tessel/picture/test_draw.py.
 """
 
 from __future__ import annotations

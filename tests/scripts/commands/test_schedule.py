@@ -36,10 +36,10 @@ def test_the_summary_names_the_devices_that_peak(peaks: tuple[int, ...], expecte
 
 
 def test_the_summary_of_a_command_names_them_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("schedule vshape --devices 2 --micro-batches 2 --memory 2".split()) == 0
+    assert main(["schedule", "vshape", "--devices", "2", "--micro-batches", "2", "--memory", "2"]) == 0
     assert "peak memory   2,1 (limit 2), most on device 0\n" in capsys.readouterr().out
 
 
 def test_letters_of_the_paper_suggest_their_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("schedule nn --devices 4".split()) == 2
+    assert main(["schedule", "nn", "--devices", "4"]) == 2
     assert "did you mean 'nnshape'?" in " ".join(capsys.readouterr().err.split())
