@@ -61,7 +61,7 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
         title=title,
         step_ms=None if plan is None else plan.step_us / 1000,
         static_bytes=None if plan is None else plan.static_bytes,
-        parts=_plan_parts(plan) if isinstance(plan, Plan) else (),
+        model=_plan_model(plan) if isinstance(plan, Plan) else None,
         tables=() if plan is None else _plan_tables(plan) if isinstance(plan, Plan) else layout_tables(plan),
     )
 

@@ -5,7 +5,7 @@ from tessel.picture.draw import ArtistArgs, draw_schedule
 from tessel.picture.figures import comparison_figure, save_figure, schedule_figure
 from tessel.picture.frontier import draw_frontier, frontier_figure
 from tessel.picture.memory import draw_memory
-from tessel.picture.page import PagePart, PageTable, page_document
+from tessel.picture.page import GraphPart, PageModel, PagePart, PageTable, PageVariant, page_document
 from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
 from tessel.picture.text import text_grid
 from tessel.picture.trace import MeasuredSlice, trace_document
@@ -14,10 +14,13 @@ __all__ = [
     "ArtistArgs",
     "Bar",
     "GraphNode",
+    "GraphPart",
     "MeasuredSlice",
     "MemoryCurve",
+    "PageModel",
     "PagePart",
     "PageTable",
+    "PageVariant",
     "Phase",
     "bars_of",
     "comparison_figure",

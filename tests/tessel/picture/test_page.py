@@ -12,7 +12,7 @@ from headless_chromium import Browser, ChromiumUnusableError, open_browser
 
 from tessel.comparison import Comparison, ComparisonRow, compare_schedules
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import PagePart, page_document
+from tessel.picture import PageModel, PagePart, page_document
 from tessel.schedule import Schedule
 from tessel.shapes import vshape
 
@@ -80,7 +80,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def small(browser: Browser, tmp_path: Path) -> Browser:
     """The browser with a page of two devices and four micro-batches."""
-    page = page_document(comparison(2, 4), title="two devices", parts=PARTS)
+    page = page_document(comparison(2, 4), title="two devices", model=PageModel(parts=PARTS))
     (tmp_path / "page.html").write_bytes(page)
     browser.resize(1200, 800)
     browser.open(tmp_path / "page.html")
