@@ -27,13 +27,19 @@ function rasterMemory(panes, ratio, wide) {
     const top = Math.round((memoryTop() + device * lane) * ratio), rest = statics()[device];
     const level = (units) => Math.round(Math.max(units + rest, 0) / scale * (tall - 1));
     const bound = limits ? level(limits[device]) : Infinity;
-    const write = (x, height, color) => { words[(top + tall - 1 - height) * wide + x] = color; };
+    const base = (top + tall - 1) * wide;
     const mostIn = panes.map((schedule) => columnMaxima(schedule, device, wide));
+    let value = NaN, height = 0, second = NaN, line = 0; // curves are level over many pixels
     for (let x = 0; x < wide; x++) {
-      const height = level(mostIn[0][x]), isOver = limits !== null && mostIn[0][x] > limits[device];
-      for (let y = 0; y < tall; y++) write(x, y, y <= height && height ? (isOver && y > bound ? colors.over : colors.held) : colors.lane);
-      if (mostIn[1]) write(x, level(mostIn[1][x]), colors.ink);
-      if (bound < tall && (x / ratio | 0) % 6 < 4) write(x, bound, colors.ink);
+      if (mostIn[0][x] !== value) height = level(value = mostIn[0][x]);
+      const isOver = limits !== null && value > limits[device];
+      for (let y = 0, at = base + x; y < tall; y++, at -= wide)
+        words[at] = y <= height && height ? (isOver && y > bound ? colors.over : colors.held) : colors.lane;
+      if (mostIn.length > 1) {
+        if (mostIn[1][x] !== second) line = level(second = mostIn[1][x]);
+        words[base + x - line * wide] = colors.ink;
+      }
+      if (bound < tall && (x / ratio | 0) % 6 < 4) words[base + x - bound * wide] = colors.ink;
     }
   }
 }

@@ -149,13 +149,16 @@ function showGraph(number) {
 function frameMarks({ label, numbers }, places) {
   const inside = numbers.map((number) => places.get(number)).filter(Boolean);
   const x = Math.min(...inside.map((each) => each.x)) - 8, y = Math.min(...inside.map((each) => each.y)) - 18;
-  const right = Math.max(...inside.map((each) => each.x + each.width)) + 8, bottom = Math.max(...inside.map((each) => each.y + each.height)) + 6;
+  const right = Math.max(...inside.map((each) => each.x + each.width)) + 16, bottom = Math.max(...inside.map((each) => each.y + each.height)) + 6;
   return [svg("rect", { x, y, width: right - x, height: bottom - y, rx: 8, class: "frame" }), svg("text", { x: x + 8, y: y + 13 }, label)];
 }
 
+// Straight down to the next row; past the boxes' right side where it skips rows, which would hide it.
 function linkOf(source, target) {
-  const [x1, y1, x2, y2] = [source.x + source.width / 2, source.y + source.height, target.x + target.width / 2, target.y], bend = Math.min((y2 - y1) / 2, 60);
-  return `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
+  const [x1, y1, x2, y2] = [source.x + source.width / 2, source.y + source.height, target.x + target.width / 2, target.y];
+  if (y2 - y1 <= BOX.gapY + BOX.maxOperators * BOX.line) return `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`;
+  const aside = Math.max(source.x + source.width, target.x + target.width) + BOX.gapX / 2, half = BOX.gapY / 2;
+  return `M${x1 + 40} ${y1}C${x1 + 40} ${y1 + half} ${aside} ${y1} ${aside} ${y1 + half + 6}V${y2 - half - 6}C${aside} ${y2} ${x2 + 40} ${y2 - half} ${x2 + 40} ${y2}`;
 }
 
 function nodeBox(node, place) {

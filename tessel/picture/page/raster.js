@@ -15,6 +15,7 @@ function imageOf(wide, tall) {
   return image;
 }
 
+const SPANS = Int32Array.from(data.blocks, ({ span }) => span);
 const owed = new Float64Array(0x1000);
 
 // Write a row's bars; `top` and `tall` in pixels of the image. `flags` are blocks to be marked, or null.
@@ -40,7 +41,7 @@ function rasterRow(schedule, row, range, { top, tall, wide, flags }) {
     }
   };
   for (let k = range[0]; k < range[1]; k++) {
-    const i = row[k], block = schedule.block[i], span = data.blocks[block].span;
+    const i = row[k], block = schedule.block[i], span = SPANS[block];
     if (!span) continue;
     const left = (schedule.start[i] - view.from) * scale, right = Math.min(left + span * scale, wide), isWide = right - left >= WIDE;
     const kind = 2 * block + (isWide ? schedule.batch[i] & 1 : 0);
@@ -49,7 +50,11 @@ function rasterRow(schedule, row, range, { top, tall, wide, flags }) {
   }
   if (at < end) deposit(IDLE, end);
   paint(line, colors, { top, tall, wide, IDLE });
-  for (let k = range[0]; k < range[1]; k++) outlineBar(schedule, row[k], { top, tall, wide, scale, colors, flags });
+  const place = { top, tall, wide, scale, colors, flags };
+  for (let k = range[0]; k < range[1]; k++) {
+    const i = row[k];
+    if (SPANS[schedule.block[i]] * scale >= WIDE || (flags !== null && flags[i])) outlineBar(schedule, i, place);
+  }
 }
 
 function paint(line, colors, { top, tall, wide, IDLE }) {
@@ -68,7 +73,7 @@ function paint(line, colors, { top, tall, wide, IDLE }) {
 }
 
 function outlineBar(schedule, i, { top, tall, wide, scale, colors, flags }) {
-  const block = schedule.block[i], span = data.blocks[block].span * scale;
+  const block = schedule.block[i], span = SPANS[block] * scale;
   if (!span) return;
   const begin = (schedule.start[i] - view.from) * scale, left = Math.max(Math.round(begin), 0), right = Math.min(Math.round(begin + span), wide);
   if (right <= left) return;
