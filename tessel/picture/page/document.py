@@ -172,9 +172,7 @@ def page_document(
             *(_schedule_data(row, schedules[row.schedule], names) for row in rows),
             *(_variant_schedule(variant, names) for variant in variants),
         ],
-        "variants": [
-            _variant_data(variant, len(rows) + number) for number, variant in enumerate(variants)
-        ],
+        "variants": [_variant_data(variant, len(rows) + number) for number, variant in enumerate(variants)],
         "parts": [_part_data(part, names) for part in model.parts],
         "backend_colors": color_by_backend(part.backend for part in model.parts),
         **_graph_data(model, names),

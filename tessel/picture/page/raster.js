@@ -84,7 +84,7 @@ function outlineBar(schedule, i, { top, tall, wide, scale, colors, flags }) {
     if (begin > -1) fillWords(left, left + 1, top, tall, wide, edge);
     if (begin + span < wide + 1) fillWords(right - 1, right, top, tall, wide, edge);
   }
-  if (flags?.[i] && tall > 2 * MARK) fillWords(left, right, top + tall - MARK, MARK, wide, colors.words.ink);
+  if (flags?.[i] && tall > 2 * MARK && data.blocks[block].devices.length === 1) fillWords(left, right, top + tall - MARK, MARK, wide, colors.words.ink);
 }
 
 function fillWords(left, right, top, tall, wide, color) {
@@ -95,7 +95,7 @@ const isFaint = (schedule, i) =>
   state.match !== null && !(state.match.blocks[schedule.block[i]] && (state.match.batch === null || state.match.batch === schedule.batch[i]));
 
 // A block on several devices as one: neighbouring rows are one bar, and a bar between them joins distant ones.
-function rasterShared(schedule, range, row, device, { rowTop, tall, wide }) {
+function rasterShared(schedule, range, row, device, { rowTop, tall, wide, flags }) {
   const colors = currentTheme(), scale = wide / (view.to - view.from);
   for (let k = range[0]; k < range[1]; k++) {
     const i = row[k], { devices, span } = blockOf(schedule, i);
@@ -111,6 +111,7 @@ function rasterShared(schedule, range, row, device, { rowTop, tall, wide }) {
       for (let each = first; each < last; each++)
         fillWords(left + isWide, right - isWide, rowTop(each) + tall - 1, rowTop(each + 1) - rowTop(each) - tall + 2, wide, fill);
       if (isWide) { fillWords(left, left + 1, from, to - from, wide, edge); fillWords(right - 1, right, from, to - from, wide, edge); }
+      if (flags?.[i] && tall > 2 * MARK) fillWords(left, right, to - MARK, MARK, wide, colors.words.ink);
     }
     const middle = (left + right) >> 1;
     for (let k = 1; k < runs.length; k++) {

@@ -56,7 +56,7 @@ function drawPixels(panes, ranges, ratio, room, bottom) {
     const beside = panes[1 - pane], flags = beside && state.marking ? differences(schedule, beside) : null;
     const rowTop = (device) => Math.round((paneTop(pane) + device * size + gap) * ratio);
     schedule.rows.forEach((row, device) => rasterRow(schedule, row, ranges[pane][device], { top: rowTop(device), tall, wide, flags }));
-    if (data.shared) schedule.rows.forEach((row, device) => rasterShared(schedule, ranges[pane][device], row, device, { rowTop, tall, wide }));
+    if (data.shared) schedule.rows.forEach((row, device) => rasterShared(schedule, ranges[pane][device], row, device, { rowTop, tall, wide, flags }));
   });
   rasterMemory(panes, ratio, wide);
   context.putImageData(made, Math.round(leftEdge() * ratio), 0);
@@ -183,14 +183,16 @@ function drawAxes(panes, ink, width, bottom) {
   const unit = data.step_ms ?? 1, span = (view.to - view.from) * unit, rough = span / Math.max((width - left) / 110, 1);
   const power = 10 ** Math.floor(Math.log10(rough)), tick = [1, 2, 5, 10].map((f) => f * power).find((t) => t >= rough);
   context.strokeStyle = ink; context.lineWidth = 1; context.textAlign = "center"; context.textBaseline = "top";
+  const unitName = data.step_ms === null ? "steps" : "ms", free = context.measureText(unitName).width + 6;
   context.beginPath(); context.moveTo(left, bottom + 0.5); context.lineTo(width, bottom + 0.5); context.stroke();
   for (let at = Math.ceil(view.from * unit / tick) * tick; at <= view.to * unit; at += tick) {
     const x = toX(at / unit);
     if (x > width - 24) break;
     context.beginPath(); context.moveTo(x, bottom); context.lineTo(x, bottom + 5); context.stroke();
-    if (x >= left + (at ? 14 : 0)) context.fillText(`${+at.toPrecision(6)}`, Math.max(x, left + 5), bottom + 7);
+    const text = `${+at.toPrecision(6)}`;
+    if (x - context.measureText(text).width / 2 > free) context.fillText(text, x, bottom + 7);
   }
-  context.textAlign = "left"; context.fillText(data.step_ms === null ? "steps" : "ms", 0, bottom + 7);
+  context.textAlign = "left"; context.fillText(unitName, 0, bottom + 7);
 }
 
 // The pane, and the block there, at a point; `block` is null between blocks.
