@@ -47,9 +47,7 @@ def repeated_layers() -> tuple[GraphPart, ...]:
             GraphPart(part=1, function="stage0.forward", layers=(f"h.{layer}.act",), inputs=(last + 1, last))
         )
     nodes.append(
-        GraphPart(
-            part=0, function="stage0.forward", layers=("lm_head", "lm_head"), inputs=(len(nodes) - 1,)
-        )
+        GraphPart(part=0, function="stage0.forward", layers=("lm_head", "lm_head"), inputs=(len(nodes) - 1,))
     )
     return tuple(nodes)
 

@@ -13,7 +13,7 @@ const contrast = (a, b) => {
   const [dark, light] = [luminance(a), luminance(b)].sort((x, y) => x - y);
   return (light + 0.05) / (dark + 0.05);
 };
-const readable = (color) => contrast(color, [17, 17, 17]) >= contrast(color, [255, 255, 255]) ? "#111" : "#fff";
+const readable = (color) => contrast(color, [0, 0, 0]) >= contrast(color, [255, 255, 255]) ? "#000" : "#fff";
 
 let theme = null;
 

@@ -68,7 +68,7 @@ function groupsOf(nodes) {
   }
   for (const group of groups.values()) {
     const place = new Map(group.nodes.map((node, k) => [node.number, k]));
-    group.signature = JSON.stringify(group.nodes.map((node) => [node.part, node.inputs.map((from) => place.get(from) ?? -1).sort()]));
+    group.signature = JSON.stringify(group.nodes.map((node) => [node.part, node.inputs.filter((from) => place.has(from)).map((from) => place.get(from))]));
   }
   return [...groups.values()].sort((a, b) => a.prefix < b.prefix ? -1 : a.prefix > b.prefix ? 1 : a.index - b.index);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -61,6 +62,19 @@ def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
     assert all(figure.record_ids and figure.latency_us > 0 for figure in figures)
     assert first.hop_source == "measured"
     assert first.new_measurements > 0
+
+
+def test_the_graph_of_a_plan_is_the_chain_of_its_forward_functions(first: ModelPlan) -> None:
+    assert {node.function for node in first.graph} == {"stage0.forward", "stage1.forward"}
+    for number, node in enumerate(first.graph):
+        before = number > 0 and first.graph[number - 1].function == node.function
+        assert node.inputs == ((number - 1,) if before else ())  # each layer reads the one before
+        assert len(node.layers) == len(first.partition[node.part].operators)
+        assert all(node.layers)
+    forward = [part for part in first.partition if any(name.endswith(".forward") for name in part.functions)]
+    counted = Counter(node.part for node in first.graph)
+    assert {first.partition[number].operators for number in counted} == {part.operators for part in forward}
+    assert all(number <= first.partition[part].occurrences for part, number in counted.items())
 
 
 def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
