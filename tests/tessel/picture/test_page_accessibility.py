@@ -118,7 +118,8 @@ def test_what_is_drawn_is_also_a_table(page: Browser) -> None:
         "[...document.querySelectorAll('#block-list tbody tr')].map((row) => row.cells[0].innerText)"
     )
     drawn = page.evaluate(
-        "[...current().start.keys()].filter((i) => current().start[i] < 3).map((i) => blockOf(current(), i).name)"
+        "[...current().start.keys()].filter((i) => current().start[i] < 3)"
+        ".map((i) => blockOf(current(), i).name)"
     )
     assert rows == drawn
 

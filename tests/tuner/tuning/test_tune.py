@@ -69,7 +69,16 @@ def test_the_graph_of_a_plan_holds_what_its_forward_functions_run(first: ModelPl
     for number, node in enumerate(first.graph):
         assert all(each < number and first.graph[each].function == node.function for each in node.inputs)
         assert len(node.layers) == len(first.partition[node.part].operators)
+        assert all(node.layers)
         assert node.function in first.partition[node.part].functions
+    # The stages hold different layers, also where they are equal in structure and partitioned as one.
+    layers = [
+        {layer for node in first.graph if node.function == name for layer in node.layers}
+        for name in ("stage0.forward", "stage1.forward")
+    ]
+    assert "layers.0" in layers[0]
+    assert "head" in layers[1]
+    assert not layers[0] & layers[1]
     # Whatever is computed is used: of each function, nothing but its results is read by none.
     read = {each for node in first.graph for each in node.inputs}
     unread = [node.function for number, node in enumerate(first.graph) if number not in read]
