@@ -104,6 +104,22 @@ class PartitionPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             msgspec.structs.force_setattr(self, "runner_up", (current_name(backend), latency_us))
 
 
+class PartOccurrence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One occurrence of a sub-graph in a function's graph.
+
+    Attributes:
+        part: position of the sub-graph in the plan's partition.
+        function: the function that it belongs to, such as `stage0.forward`.
+        layers: the layer of each of its operators; empty text where the model names none.
+        inputs: positions, in the plan's graph, of the occurrences that it reads; all before it.
+    """
+
+    part: int
+    function: str
+    layers: tuple[str, ...] = ()
+    inputs: tuple[int, ...] = ()
+
+
 class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One pipeline stage: its interface, its costs and its memory.
 
@@ -198,6 +214,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         shapes: shapes that were bound when the model was loaded, by input.
         batch: batch size of one micro-batch that the model was loaded with.
         ratio_to_mix: for each single backend that raced, its latency over the mix's.
+        graph: how the sub-graphs of the stages' forward functions hang together, inputs first; empty in plans
+            of earlier versions.
         is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
     """
 
@@ -223,6 +241,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     batch: int = 1
     ratio_to_mix: dict[str, PairedRatio] = {}
     is_tie: bool = False
+    graph: tuple[PartOccurrence, ...] = ()
     import_error: float | None = None
     reference: str = ""
     notes: tuple[str, ...] = ()

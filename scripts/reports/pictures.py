@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from scripts.terminal import console
 if TYPE_CHECKING:
     from scripts.reports.planned import AnyPlan
     from tessel.comparison import Comparison
-    from tessel.picture.page import PagePart, PageTable
+    from tessel.picture.page import PageModel, PagePart, PageTable
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
@@ -126,7 +127,7 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
         title=title,
         step_ms=None if plan is None else plan.step_us / 1000,
         static_bytes=None if plan is None else plan.static_bytes,
-        parts=_plan_parts(plan) if isinstance(plan, Plan) else (),
+        model=_plan_model(plan) if isinstance(plan, Plan) else None,
         tables=() if plan is None else _plan_tables(plan) if isinstance(plan, Plan) else layout_tables(plan),
     )
 
@@ -139,6 +140,29 @@ def _report(comparison: Comparison, plan: AnyPlan | None) -> str:
     if plan is None:
         return comparison_table(comparison)
     return plan_report(plan, comparison) if isinstance(plan, Plan) else layout_report(plan, comparison)
+
+
+def _plan_model(plan: Plan) -> PageModel:
+    from tessel.picture.page import GraphPart, PageModel
+    from tessel.pipeline import block_of_function
+
+    functions = dict.fromkeys(node.function for node in plan.graph)
+    return PageModel(
+        parts=_plan_parts(plan),
+        graph=tuple(
+            GraphPart(part=node.part, function=node.function, layers=node.layers, inputs=node.inputs)
+            for node in plan.graph
+        ),
+        block_of_function={function: block_of_function(function) for function in functions},
+        layers={block.name: _layers_of(block.name, plan) for block in plan.placement.blocks},
+    )
+
+
+def _layers_of(block: str, plan: Plan) -> tuple[str, ...]:
+    """Return the layers of the stage that a block runs: `b1_input` is of stage 1."""
+    number = re.search(r"\d+", block)
+    stage = None if number is None else int(number[0])
+    return plan.stages[stage].layers if stage is not None and stage < len(plan.stages) else ()
 
 
 def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:

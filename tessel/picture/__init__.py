@@ -7,7 +7,7 @@ from tessel.picture.figures import comparison_figure, gains_figure, schedule_fig
 from tessel.picture.frontier import draw_frontier, frontier_figure
 from tessel.picture.gains import draw_gains
 from tessel.picture.memory import draw_memory
-from tessel.picture.page import PagePart, PageTable, page_document
+from tessel.picture.page import GraphPart, PageModel, PagePart, PageTable, PageVariant, page_document
 from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
 from tessel.picture.style import PictureStyle, load_style
 from tessel.picture.text import text_grid
@@ -18,10 +18,13 @@ __all__ = [
     "Bar",
     "DescribedFigure",
     "GraphNode",
+    "GraphPart",
     "MeasuredSlice",
     "MemoryCurve",
+    "PageModel",
     "PagePart",
     "PageTable",
+    "PageVariant",
     "Phase",
     "PictureStyle",
     "bars_of",

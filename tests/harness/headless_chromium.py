@@ -89,8 +89,19 @@ class Browser:
         """Give the page a size in CSS pixels, and the preference for a light or dark scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", metrics)
-        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.emulate(dark=dark)
+
+    def emulate(
+        self, *, dark: bool = False, reduced_motion: bool = False, forced_colors: bool = False
+    ) -> None:
+        """Say what the reader prefers; what is left out is not asked for."""
+        features = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "reduce" if reduced_motion else "",
+            "forced-colors": "active" if forced_colors else "none",
+        }
+        named = [{"name": name, "value": value} for name, value in features.items()]
+        self._call("Emulation.setEmulatedMedia", {"features": named})
 
     def _call(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)

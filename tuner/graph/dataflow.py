@@ -149,6 +149,11 @@ class DataflowGraph:
             dict.fromkeys(self.nodes[index].layer for index in indices if self.nodes[index].layer)
         )
 
+    def with_layers(self, layers: Sequence[str]) -> DataflowGraph:
+        """Return the graph with other paths of layers, one a node, as a function of equal structure has."""
+        nodes = (replace(node, layer=layer) for node, layer in zip(self.nodes, layers, strict=True))
+        return DataflowGraph(nodes, self._source)
+
     def is_convex(self, inside: NodeSet) -> bool:
         """Say whether no path leaves the set and comes back: it can then run as one function."""
         below = above = 0

@@ -19,6 +19,7 @@ import numpy as np
 from records.workload import describe
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
 from tuner.lowering.workload_of import workload_of
@@ -106,7 +107,7 @@ def measure_stages(
     else:
         positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
-    partitioned = _partition_stages(session, stages, penalty_us)
+    partitioned = _partition_stages(session, stages, penalty_us, model.layers_by_variable())
     figures = {name: price_stage(session, function) for name, function in partitioned.items()}
     return MeasuredStages(
         stages=tuple(_stage_plan(stage, figures) for stage in stages),
@@ -221,9 +222,13 @@ def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunctio
 
 
 def _partition_stages(
-    session: Session, stages: Sequence[Stage], penalty_us: float
+    session: Session, stages: Sequence[Stage], penalty_us: float, layers: Mapping[str, str]
 ) -> dict[str, PartitionedFunction]:
-    """Partition every function of every stage; stages of equal structure are searched once."""
+    """Partition every function of every stage; stages of equal structure are searched once.
+
+    Each function's operators belong to its own layers (`layers`, by name of a variable), which the search
+    does not look at.
+    """
     known: dict[Structure, PartitionedFunction] = {}
     partitioned = {}
     for stage in stages:
@@ -232,7 +237,9 @@ def _partition_stages(
             if structure not in known:
                 known[structure] = _partition(session, function, name, penalty_us)
             found = known[structure]
-            partitioned[name] = replace(found, priced=replace(found.priced, name=name))
+            own = DataflowGraph.from_function(function.module, layers=layers)
+            graph = found.priced.graph.with_layers([node.layer for node in own.nodes])
+            partitioned[name] = replace(found, priced=replace(found.priced, name=name, graph=graph))
     return partitioned
 
 

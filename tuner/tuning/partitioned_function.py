@@ -234,6 +234,21 @@ def binding(priced: PricedFunction) -> str:
     return "" if num_inputs_of(priced.graph.source.function) is None else ";bound"
 
 
+PartKey = tuple[str, str]
+"""What makes two sub-graphs one row of a plan: their workload's fingerprint, and who runs them."""
+
+
+def part_keys(function: PartitionedFunction) -> tuple[PartKey | None, ...]:
+    """Return the key of each chosen part, in the partition's order; None for those that cost nothing."""
+    graph = function.priced.graph
+    return tuple(
+        None
+        if part.backend == FREE
+        else (workload_of(extract_function(graph, part.sub_graph, part.backend)).fingerprint, part.backend)
+        for part in function.partition.chosen
+    )
+
+
 def partition_plans(functions: Iterable[PartitionedFunction]) -> tuple[PartitionPlan, ...]:
     """List the distinct sub-graphs that the functions run, most total time first."""
     plans: dict[tuple[str, str], PartitionPlan] = {}

@@ -15,6 +15,7 @@ from tuner.measuring.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
 from tuner.tuning.measure_stages import measure_stages
+from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import partition_model
 from tuner.tuning.partitioned_function import partition_plans
 from tuner.tuning.session import Session, TuningProgress
@@ -70,6 +71,7 @@ def tune_model(
     hops, hop_source = _hop_latencies(session, measured.stages, settings.hop_us)
     measurer = session.measurer
     environment = measurer.environment(session.backends[0].name)
+    partition = partition_plans(measured.functions)
     return ModelPlan(
         model=model.name,
         model_fingerprint=whole.fingerprint,
@@ -77,7 +79,11 @@ def tune_model(
         target=session.target.text,
         device_model=environment.device_model,
         num_threads=environment.num_threads,
-        partition=partition_plans(measured.functions),
+        partition=partition,
+        graph=partition_graph(
+            [function for function in measured.functions if function.priced.name.endswith(".forward")],
+            {(part.workload_fingerprint, part.backend): number for number, part in enumerate(partition)},
+        ),
         end_to_end=whole.end_to_end,
         sum_of_parts=whole.sum_of_parts,
         launch_penalty_us=whole.launch_penalty_us,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tessel.placement import Placement
 
 _PICTURES = (".svg", ".png", ".pdf")
-"""What a frontier is saved as."""
+"""What a frontier is saved as; one of whole schedules also as a page."""
 
 
 @takes_options
@@ -45,8 +45,11 @@ def schedule(
     `tessel schedule my_placement.json --micro-batches 8 --save schedule.json`
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
+
+    `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.html`
     """
-    check_folder("--save", options.save, suffixes=_PICTURES if options.frontier else ())
+    pages = () if options.micro_batches is None else (".html",)
+    check_folder("--save", options.save, suffixes=(*_PICTURES, *pages) if options.frontier else ())
     options.check()
     placement = find_placement(shape, blocks)
     limits = None if options.memory is None else parse_limits(options.memory, placement.devices)

@@ -10,6 +10,8 @@ from scripts.searching import search_thread
 from scripts.terminal import console, interrupts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scripts.commands.schedule.options import ScheduleOptions
     from scripts.documents.searches import PrintedOpenRange
     from tessel.placement import Placement
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
 
     AnyFrontier = Frontier[FrontierPoint] | Frontier[MakespanPoint]
+
+_SMALLER_SHARE = 0.15
+"""Of the budget left, for each smaller number of micro-batches that a page offers."""
 
 
 def find_period_frontier(placement: Placement, options: ScheduleOptions) -> None:
@@ -42,15 +47,26 @@ def find_makespan_frontier(placement: Placement, micro_batches: int, options: Sc
     from tessel import search
 
     budget = options.make_budget()
-    points = search_thread.run_search(
-        lambda: search.find_makespan_frontier(
+    is_page = options.save is not None and options.save.suffix == ".html"
+    sizes = _smaller_sizes(micro_batches) if is_page else ()
+    smaller: list[Frontier[MakespanPoint]] = []
+
+    def search_all() -> Frontier[MakespanPoint]:
+        for size in sizes:
+            part = budget.part(_SMALLER_SHARE)
+            smaller.append(
+                search.find_makespan_frontier(placement, micro_batches=size, budget=part, seed=options.seed)
+            )
+        return search.find_makespan_frontier(
             placement, micro_batches=micro_batches, budget=budget, seed=options.seed
-        ),
-        budget,
-        description="searching a schedule for each limit",
-    )
+        )
+
+    points = search_thread.run_search(search_all, budget, description="searching a schedule for each limit")
     with interrupts.deferred():
-        _draw_frontier(points, options.save)
+        if is_page and options.save is not None:
+            _write_page((*smaller, points), options.save)
+        else:
+            _draw_frontier(points, options.save)
         if options.json:
             _print_makespans(points, micro_batches)
         else:
@@ -175,6 +191,35 @@ def _limits_text(each: OpenRange) -> str:
     if each.last is None:
         return f"{each.first} and more"
     return str(each.first) if each.first == each.last else f"{each.first} to {each.last}"
+
+
+def _smaller_sizes(micro_batches: int) -> tuple[int, ...]:
+    """Return a quarter and half of the micro-batches, which a page offers, too."""
+    return tuple(sorted({micro_batches // 4, micro_batches // 2} - {0, micro_batches}))
+
+
+def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> None:
+    """Write a page on which limit and number of micro-batches choose among the schedules found."""
+    from tessel.comparison import compare_schedules
+    from tessel.documents import save_document
+    from tessel.picture import PageVariant, page_document
+
+    if not frontiers[-1]:
+        console.print_note(f"no schedule was found, so {page} is not written")
+        return
+    variants = [
+        PageVariant(
+            memory=max(point.memory),
+            schedule=point.schedule,
+            lower_bound=point.lower_bound,
+            optimal=point.optimal,
+        )
+        for points in frontiers
+        for point in points
+    ]
+    comparison = compare_schedules(frontiers[-1][-1].schedule)
+    save_document(page, page_document(comparison, title=page.stem, variants=variants))
+    console.print_note(f"page written to {page}")
 
 
 def _draw_frontier(points: AnyFrontier, picture: Path | None) -> None:

@@ -3,84 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headless_chromium import Browser, ChromiumUnusableError, open_browser
+from example_pages import PARTS, comparison, large_comparison
+from headless_chromium import Browser
 
-from tessel.comparison import Comparison, ComparisonRow, compare_schedules
-from tessel.handwritten import HANDWRITTEN
-from tessel.picture import PagePart, page_document
-from tessel.schedule import Schedule
-from tessel.shapes import vshape
-
-PARTS = (
-    PagePart(
-        operators=("matmul", "add"),
-        backend="blas",
-        latency_us=1500.0,
-        source="measured",
-        occurrences=2,
-        runner_up=("tvm", 2000.0),
-        blocks=("f0", "f1"),
-    ),
-    PagePart(
-        operators=("nn.relu",),
-        backend="tvm",
-        latency_us=1000.0,
-        source="predicted",
-        occurrences=1,
-        blocks=("b1",),
-    ),
-)
-
-
-def comparison(devices: int, micro_batches: int) -> Comparison:
-    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
-    return compare_schedules(rule.build(vshape(devices), micro_batches=micro_batches, memory=None))
-
-
-def large_comparison(devices: int, micro_batches: int) -> Comparison:
-    """All forwards first and then all backwards, three times, ever later: written down, not searched."""
-    placement = vshape(devices, backward_span=1)
-    schedules = []
-    for number, name in enumerate(("searched", "1f1b", "gpipe")):
-        starts = {}
-        for index, block in enumerate(placement.blocks):
-            (device,) = block.devices
-            forward = block.name.startswith("f")
-            first = device if forward else micro_batches + 2 * devices + number - device
-            starts.update({(index, m): first + m for m in range(micro_batches)})
-        schedules.append((name, Schedule.of(placement, starts, micro_batches=micro_batches)))
-    rows = tuple(
-        ComparisonRow(
-            schedule=name,
-            makespan=schedule.makespan,
-            bubble_ratio=schedule.bubble_ratio,
-            peak_memory=schedule.peak_memory,
-            fits=True,
-        )
-        for name, schedule in schedules
-    )
-    return Comparison(rows=rows, schedules=tuple(schedules), not_applicable=())
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        try:
-            with open_browser(Path(profile)) as opened:
-                yield opened
-        except ChromiumUnusableError as error:
-            pytest.skip(f"this machine's chromium: {error}")
+from tessel.picture import PageModel, page_document
 
 
 @pytest.fixture
 def small(browser: Browser, tmp_path: Path) -> Browser:
     """The browser with a page of two devices and four micro-batches."""
-    page = page_document(comparison(2, 4), title="two devices", parts=PARTS)
+    page = page_document(comparison(2, 4), title="two devices", model=PageModel(parts=PARTS))
     (tmp_path / "page.html").write_bytes(page)
     browser.resize(1200, 800)
     browser.open(tmp_path / "page.html")
@@ -88,7 +23,7 @@ def small(browser: Browser, tmp_path: Path) -> Browser:
 
 
 def kept(browser: Browser) -> str | None:
-    name: str | None = browser.evaluate("state.kept === null ? null : nameOf(current(), state.kept)")
+    name: str | None = browser.evaluate("state.kept === null ? null : nameOf(state.kept)")
     return name
 
 
@@ -118,11 +53,14 @@ def test_the_page_is_painted_and_asks_for_nothing_else(small: Browser) -> None:
 
 def test_the_pointer_shows_facts_and_a_click_follows_dependencies(small: Browser) -> None:
     small.mouse("mouseMoved", *middle_of(small, "f1", 0))
-    tooltip = small.evaluate("document.getElementById('tooltip').textContent")
-    assert tooltip.startswith("f1[0]: forward of micro-batch 0")
-    assert "device 1, 1 step to 2 steps, takes 1 step" in tooltip
-    assert "runs sub-graphs of blas (1)" in tooltip
-    assert "waits for f0[0]; then b1[0]" in tooltip
+    readout = small.evaluate("document.getElementById('readout').textContent")
+    assert readout.startswith("f1[0]: forward of micro-batch 0")
+    assert (
+        "device 1, 1 step to 2 steps in searched (by 1f1b), 1 step to 2 steps in 1f1b, takes 1 step"
+        in readout
+    )
+    assert "runs sub-graphs of blas (1)" in readout
+    assert "waits for f0[0]; then b1[0]" in readout
 
     small.click(*middle_of(small, "f1", 0))
     assert kept(small) == "f1[0]"
@@ -159,7 +97,7 @@ def test_every_key_does_what_the_page_says(small: Browser) -> None:
     small.press("0")
     assert small.evaluate("[view.from, view.to - view.from]") == [0, whole]
 
-    small.press("Enter")
+    small.press("Home", "Enter")
     assert kept(small) == "f0[0]"
     small.press("n")
     assert kept(small) == "f1[0]"
@@ -187,19 +125,19 @@ def test_every_key_does_what_the_page_says(small: Browser) -> None:
 def test_the_cursor_steps_from_moment_to_moment_and_memory_follows(small: Browser) -> None:
     def held() -> list[str]:
         found: list[str] = small.evaluate(
-            "[...document.querySelectorAll('#memory-bars .value')].map((e) => e.textContent)"
+            "[...document.querySelectorAll('#memory-table .value')].map((e) => e.textContent)"
         )
         return found
 
     small.press("Home")
-    assert held() == ["1, peak 2", "0, peak 1"]
+    assert held() == ["1", "0"]
     small.press(".")
     assert small.evaluate("state.cursor") == 1
-    assert held() == ["2, peak 2", "1, peak 1"]
+    assert held() == ["2", "1"]
     small.press("End", ",")
     assert 1 < small.evaluate("state.cursor") < small.evaluate("current().makespan")
     small.press("End")
-    assert held() == ["0, peak 2", "0, peak 1"]
+    assert held() == ["0", "0"]
     small.press("Home", " ")
     small.evaluate("new Promise((done) => setTimeout(done, 100))")
     assert small.evaluate("state.playing && state.cursor > 0")
@@ -251,27 +189,31 @@ def test_a_hundred_thousand_blocks_are_seen_within_three_seconds_and_stay_fluid(
     browser: Browser, tmp_path: Path
 ) -> None:
     """Marked slow because it looks at times, which an idle machine keeps and a busy one need not."""
-    schedules = large_comparison(64, 264)
-    assert sum(len(schedule.starts) for _, schedule in schedules.schedules) > 100_000
+    schedules = large_comparison(64, 782)
     page = page_document(schedules, title="large")
     assert len(page) < 5_000_000
     (tmp_path / "page.html").write_bytes(page)
     browser.resize(1400, 900)
     browser.open(tmp_path / "page.html")
 
-    assert browser.evaluate("current().count") == 2 * 64 * 264
-    ready_ms, frame_ms = browser.evaluate(
+    assert browser.evaluate("current().count") == 2 * 64 * 782 > 100_000
+    browser.evaluate("compareWith(null); 1")
+    ready_ms, *frames_ms = browser.evaluate(
         """(async () => {
-          const ready = performance.getEntriesByName("ready")[0].startTime, frames = [];
-          const frame = () => new Promise((done) => requestAnimationFrame(done));
-          zoom(0.8); await frame();
-          for (let i = 0; i < 30; i++) {
-            const before = performance.now();
-            setView(view.from + 2, view.to + 2); await frame(); frames.push(performance.now() - before);
+          const ready = performance.getEntriesByName("ready")[0].startTime, found = [ready];
+          for (const share of [1, 0.3, 0.1, 0.02]) {
+            showAll(); zoom(share);
+            const frames = [];
+            for (let i = 0; i < 60; i++) {
+              await new Promise((done) => requestAnimationFrame(done));
+              const before = performance.now();
+              view.from += 2; view.to += 2; draw(); frames.push(performance.now() - before);
+            }
+            found.push(frames.sort((a, b) => a - b)[57]);
           }
-          return [ready, frames.sort((a, b) => a - b)[15]];
+          return found;
         })()"""
     )
-    print(f"{len(page)} bytes, ready after {ready_ms:.0f} ms, median frame {frame_ms:.1f} ms")
+    print(f"{len(page)} bytes, ready after {ready_ms:.0f} ms, 95 % of frames within {frames_ms} ms")
     assert ready_ms < 3000
-    assert frame_ms < 100
+    assert max(frames_ms) < 20

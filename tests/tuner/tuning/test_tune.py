@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -61,6 +62,32 @@ def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
     assert all(figure.record_ids and figure.latency_us > 0 for figure in figures)
     assert first.hop_source == "measured"
     assert first.new_measurements > 0
+
+
+def test_the_graph_of_a_plan_holds_what_its_forward_functions_run(first: ModelPlan) -> None:
+    assert {node.function for node in first.graph} == {"stage0.forward", "stage1.forward"}
+    for number, node in enumerate(first.graph):
+        assert all(each < number and first.graph[each].function == node.function for each in node.inputs)
+        assert len(node.layers) == len(first.partition[node.part].operators)
+        assert all(node.layers)
+        assert node.function in first.partition[node.part].functions
+    # The stages hold different layers, also where they are equal in structure and partitioned as one.
+    layers = [
+        {layer for node in first.graph if node.function == name for layer in node.layers}
+        for name in ("stage0.forward", "stage1.forward")
+    ]
+    assert "layers.0" in layers[0]
+    assert "head" in layers[1]
+    assert not layers[0] & layers[1]
+    # Whatever is computed is used: of each function, nothing but its results is read by none.
+    read = {each for node in first.graph for each in node.inputs}
+    unread = [node.function for number, node in enumerate(first.graph) if number not in read]
+    assert set(unread) == {"stage0.forward", "stage1.forward"}
+    counted = Counter(node.part for node in first.graph)
+    for number, part in enumerate(first.partition):
+        is_forward = [name.endswith(".forward") for name in part.functions]
+        assert bool(counted[number]) == any(is_forward)
+        assert counted[number] == part.occurrences or not all(is_forward)
 
 
 def test_results_and_gradients_were_checked(first: ModelPlan) -> None:

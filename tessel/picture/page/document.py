@@ -1,16 +1,17 @@
 """A page of schedules: one self-contained HTML file that opens from disk and needs no network.
 
-The page shows several schedules of one placement on one time axis, with zoom, hover, dependencies, memory at
-a cursor and tables. Blocks travel as compressed 32-bit integers, about three bytes per block, so that a
-schedule of 100 000 blocks stays well under a megabyte. The drawing code is in `page.js`; this module only
-gathers the data.
+The page shows one or two schedules of one placement on one time axis, with zoom, search, dependencies, memory
+under its limit, sums over an area, and tables; schedules searched beforehand are chosen by memory limit and
+number of micro-batches. Blocks travel as compressed 32-bit integers, about three bytes per block, so that a
+schedule of 100 000 blocks stays well under a megabyte. What the page does is in the scripts beside this
+module, which only gathers the data. Checked in tests/tessel/picture/test_page.py.
 """
 
 from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import msgspec
@@ -24,6 +25,22 @@ from tessel.schedule import Schedule
 _MAX_LISTED = 8
 """Devices whose peaks are listed one by one in a table."""
 
+
+_SCRIPTS = (
+    "state.js",
+    "text.js",
+    "colors.js",
+    "schedules.js",
+    "raster.js",
+    "timeline.js",
+    "memory.js",
+    "facts.js",
+    "search.js",
+    "explore.js",
+    "parts.js",
+    "main.js",
+)
+"""The page's one script, in order."""
 
 _MAX_STEPS = 2**31 - 1
 """Last step that a page can show: it counts in 32-bit integers."""
@@ -63,14 +80,63 @@ class PageTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
 
 
+class GraphPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One occurrence of a sub-graph in a function's graph.
+
+    Attributes:
+        part: position of the sub-graph among the page's parts.
+        function: the function that it belongs to, such as `stage0.forward`.
+        layers: of each of its operators; empty text where the model names none.
+        inputs: positions of the occurrences that it reads, in the whole sequence; all before it.
+    """
+
+    part: int
+    function: str
+    layers: tuple[str, ...] = ()
+    inputs: tuple[int, ...] = ()
+
+
+class PageModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page knows of the model behind the blocks.
+
+    Attributes:
+        parts: sub-graphs and their backends; the page shows those of a chosen block.
+        graph: how they hang together, inputs first.
+        block_of_function: name of the block that runs a function, for those that one block runs.
+        layers: of each block by its name, where the model names them.
+    """
+
+    parts: tuple[PagePart, ...] = ()
+    graph: tuple[GraphPart, ...] = ()
+    block_of_function: Mapping[str, str] = {}
+    layers: Mapping[str, tuple[str, ...]] = {}
+
+
+class PageVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that was searched beforehand, to be chosen by limit and number of micro-batches.
+
+    Attributes:
+        memory: limit of a device under which it was found, in units or bytes.
+        schedule: on the placement of the page's other schedules.
+        lower_bound: no schedule under this limit is shorter.
+        optimal: whether it is proven least under this limit.
+    """
+
+    memory: int
+    schedule: Schedule
+    lower_bound: int
+    optimal: bool
+
+
 def page_document(
     comparison: Comparison,
     *,
     title: str,
     step_ms: float | None = None,
     static_bytes: Sequence[int] | None = None,
-    parts: Sequence[PagePart] = (),
+    model: PageModel | None = None,
     tables: Sequence[PageTable] = (),
+    variants: Sequence[PageVariant] = (),
 ) -> bytes:
     """Return the page as HTML.
 
@@ -79,9 +145,11 @@ def page_document(
         title: heading of the page.
         step_ms: milliseconds of a step, or None to count steps.
         static_bytes: bytes each device holds throughout, where memory counts bytes.
-        parts: sub-graphs and their backends; the page shows those of a chosen block.
+        model: sub-graphs, their backends and layers, where they are known.
         tables: further tables, below the comparison.
+        variants: schedules of the same placement that were searched beforehand.
     """
+    model = PageModel() if model is None else model
     schedules = dict(comparison.schedules)
     placement = schedules["searched"].placement
     styles = block_styles(placement)
@@ -93,48 +161,107 @@ def page_document(
         "devices": placement.devices,
         "memory_in_bytes": static_bytes is not None,
         "static_memory": static_bytes,
-        "limit": schedules["searched"].memory,
+        "shared": any(len(block.devices) > 1 for block in placement.blocks),
         "blocks": placement.blocks,
         "edges": [[names[edge.source], names[edge.target], edge.lag] for edge in placement.edges],
         "styles": [styles[block.name]._asdict() for block in placement.blocks],
         "chunks": chunk_whites(styles.values()),
         "chunk_color": CHUNK_COLOR,
-        "schedules": [_schedule_data(row, schedules[row.schedule], names) for row in rows],
-        "parts": [_part_data(part, names) for part in parts],
-        "backend_colors": color_by_backend(part.backend for part in parts),
+        "layers": [model.layers.get(block.name, ()) for block in placement.blocks],
+        "schedules": [
+            *(_schedule_data(row, schedules[row.schedule], names) for row in rows),
+            *(_variant_schedule(variant, names) for variant in variants),
+        ],
+        "variants": [_variant_data(variant, len(rows) + number) for number, variant in enumerate(variants)],
+        "parts": [_part_data(part, names) for part in model.parts],
+        "backend_colors": color_by_backend(part.backend for part in model.parts),
+        **_graph_data(model, names),
         "tables": [_comparison_table(comparison.rows, step_ms), *tables],
     }
     # "</" would end the script element that holds the data, and "<!--<script>" hide its end. Within a text,
     # which is the only place for it, JSON may write "<" by its number.
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     page = _resource("page.html")
-    for mark, text in (("STYLE", _resource("page.css")), ("SCRIPT", _resource("page.js")), ("DATA", data)):
+    script = "\n".join(map(_resource, _SCRIPTS))
+    for mark, text in (("STYLE", _resource("style.css")), ("SCRIPT", script), ("DATA", data)):
         page = page.replace(f"/*{mark}*/", text)
     return page.encode()
 
 
 def _resource(name: str) -> str:
-    return (resources.files("tessel.picture") / name).read_text()
+    return (resources.files("tessel.picture.page") / name).read_text()
 
 
 def _part_data(part: PagePart, names: dict[str, int]) -> dict[str, object]:
     return {**msgspec.structs.asdict(part), "blocks": [names[name] for name in part.blocks if name in names]}
 
 
-def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]) -> dict[str, object]:
-    own = {block.name: index for index, block in enumerate(schedule.placement.blocks)}
-    unknown = own.keys() - names.keys()
-    assert not unknown, f"schedules of one comparison share their placement; {unknown} are not in it"
+def _graph_data(model: PageModel, names: dict[str, int]) -> dict[str, object]:
+    """Return the occurrences, and the functions that they belong to in the order in which they come."""
+    functions = list(dict.fromkeys(node.function for node in model.graph))
     return {
+        "graph": [
+            {
+                "part": node.part,
+                "function": functions.index(node.function),
+                "layers": node.layers,
+                "inputs": node.inputs,
+            }
+            for node in model.graph
+        ],
+        "functions": [
+            {"name": name, "block": names.get(model.block_of_function.get(name, ""), -1)}
+            for name in functions
+        ],
+    }
+
+
+def _variant_schedule(variant: PageVariant, names: dict[str, int]) -> dict[str, object]:
+    """Return the schedule as that of a row without a tab of its own."""
+    schedule = variant.schedule
+    return {
+        **_drawn_data(schedule, names),
+        "name": None,
+        "title": f"limit {variant.memory}, {schedule.micro_batches} micro-batches",
+        "lower_bound": variant.lower_bound,
+        "optimal": variant.optimal,
+        "limit": (variant.memory,) * schedule.placement.devices,
+        "fits": max(schedule.peak_memory) <= variant.memory,
+    }
+
+
+def _variant_data(variant: PageVariant, number: int) -> dict[str, object]:
+    return {
+        "memory": variant.memory,
+        "micro_batches": variant.schedule.micro_batches,
+        "makespan": variant.schedule.makespan,
+        "lower_bound": variant.lower_bound,
+        "optimal": variant.optimal,
+        "schedule": number,
+    }
+
+
+def _schedule_data(row: ComparisonRow, schedule: Schedule, names: dict[str, int]) -> dict[str, object]:
+    return {
+        **_drawn_data(schedule, names),
         "name": row.schedule,
         "title": row.title,
-        "makespan": schedule.makespan,
         "lower_bound": schedule.lower_bound,
         "optimal": schedule.optimal,
+        "limit": schedule.memory,
+        "fits": row.fits,
+    }
+
+
+def _drawn_data(schedule: Schedule, names: dict[str, int]) -> dict[str, object]:
+    own = {block.name: index for index, block in enumerate(schedule.placement.blocks)}
+    unknown = own.keys() - names.keys()
+    assert not unknown, f"schedules of one page share their placement; {unknown} are not in it"
+    return {
+        "makespan": schedule.makespan,
         "bubble_ratio": schedule.bubble_ratio,
         "peak_memory": schedule.peak_memory,
         "micro_batches": schedule.micro_batches,
-        "fits": row.fits,
         "repetend": schedule.repetend,
         "packed": _packed(schedule, names),
     }

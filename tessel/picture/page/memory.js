@@ -1,0 +1,84 @@
+// ---- Memory -------------------------------------------------------------------------------------------------------
+// A lane a device: the area is what the first schedule holds, the line what the second does, the dashed line the
+// limit. What is above the limit has a colour of its own.
+
+const LIMIT_IN_VIEW = 3; // a limit more often the peak than this would flatten every curve, and is written instead
+const statics = () => data.static_memory ?? new Array(data.devices).fill(0);
+
+function memoryScale() {
+  const peak = Math.max(1, ...shown().flatMap((schedule) => schedule.peak_memory.map((units, device) => units + statics()[device])));
+  const limits = current().limit, limit = limits ? Math.max(...limits.map((units, device) => units + statics()[device])) : 0;
+  return { peak, limit, top: 1.04 * (limit > LIMIT_IN_VIEW * peak ? peak : Math.max(peak, limit)) };
+}
+
+function drawMemoryHeading(ink) {
+  const { peak, limit, top } = memoryScale(), beside = other();
+  const where = !limit ? "no limit" : limit <= top ? `limit ${formatMemory(limit)} (dashed)` : `limit ${formatMemory(limit)}, ${(limit / peak).toFixed(1)} times the peak`;
+  const curves = beside ? ` · area ${current().title}, line ${beside.title}` : "";
+  context.fillStyle = ink; context.textAlign = "left"; context.textBaseline = "middle"; context.font = `600 12px ${FAMILY}`;
+  const x = isNarrow() ? 0 : leftEdge() + 2, full = `Memory, peak ${formatMemory(peak)}, ${where}${curves}`, short = `Memory, ${where}`;
+  context.fillText(context.measureText(full).width < canvas.clientWidth - x ? full : short, x, memoryTop() - HEADING / 2);
+}
+
+function rasterMemory(panes, ratio, wide) {
+  const colors = currentTheme().words, scale = memoryScale().top, lane = laneHeight(), tall = Math.max(Math.round((lane - 1) * ratio), 2);
+  const limits = current().limit;
+  for (let device = 0; device < data.devices; device++) {
+    const top = Math.round((memoryTop() + device * lane) * ratio), rest = statics()[device];
+    const level = (units) => Math.round(Math.max(units + rest, 0) / scale * (tall - 1));
+    const bound = limits ? level(limits[device]) : Infinity;
+    const base = (top + tall - 1) * wide;
+    const mostIn = panes.map((schedule) => columnMaxima(schedule, device, wide));
+    let value = NaN, height = 0, second = NaN, line = 0; // curves are level over many pixels
+    for (let x = 0; x < wide; x++) {
+      if (mostIn[0][x] !== value) height = level(value = mostIn[0][x]);
+      const isOver = limits !== null && value > limits[device];
+      for (let y = 0, at = base + x; y < tall; y++, at -= wide)
+        words[at] = y <= height && height ? (isOver && y > bound ? colors.over : colors.held) : colors.lane;
+      if (mostIn.length > 1) {
+        if (mostIn[1][x] !== second) line = level(second = mostIn[1][x]);
+        words[base + x - line * wide] = colors.ink;
+      }
+      if (bound < tall && (x / ratio | 0) % 6 < 4) words[base + x - bound * wide] = colors.ink;
+    }
+  }
+}
+
+// The most that a device holds within each column of pixels.
+function columnMaxima(schedule, device, wide) {
+  const { steps, held } = schedule.memory[device], perPixel = (view.to - view.from) / wide, most = new Float64Array(wide);
+  let k = Math.max(firstWhere(steps.length, (n) => steps[n] > view.from) - 1, 0);
+  for (let x = 0; x < wide; x++) {
+    const end = view.from + (x + 1) * perPixel;
+    let value = held[k];
+    while (k + 1 < steps.length && steps[k + 1] < end) { k++; if (held[k] > value) value = held[k]; }
+    most[x] = value;
+  }
+  return most;
+}
+
+const heldAt = ({ steps, held }, time) => {
+  const after = firstWhere(steps.length, (k) => steps[k] > time);
+  return after ? held[after - 1] : 0;
+};
+
+let memoryCells = [];
+
+function buildMemory() {
+  const schedule = current(), limits = schedule.limit, rows = [];
+  memoryCells = schedule.memory.map((_, device) => {
+    const value = element("span", { className: "value" }), limit = limits ? formatMemory(limits[device] + statics()[device]) : "none";
+    rows.push([`device ${device}`, value, formatMemory(schedule.peak_memory[device] + statics()[device]), limit]);
+    return value;
+  });
+  byId("memory-table").replaceChildren(makeTable({ title: `Memory of ${schedule.title}`, columns: ["device", "at the cursor", "peak", "limit"], rows }));
+  showMemory();
+}
+
+function showMemory() {
+  byId("cursor-time").textContent = formatTime(state.cursor);
+  byId("cursor").setAttribute("aria-valuetext", formatTime(state.cursor));
+  current().memory.forEach((curve, device) => {
+    memoryCells[device].textContent = formatMemory(heldAt(curve, state.cursor) + statics()[device]);
+  });
+}
