@@ -2,11 +2,11 @@
 
     python -m benchmarks.tight_memory --seconds 10
 
-A stage takes F : B : W = 1 : 1.3 : 1, its joint backward 2.2; the one with the embedding takes 12 % more, the
-one with the output head 60 % more, and a hop takes 5 % of a forward. A forward holds two units, of which B and
-W free one each. Memory is a part of what 1F1B holds on its first device. The rules stand at equal memory, each
-with the best of its free parameters (`tessel.handwritten.strongest`); V-half and V-min beside it as published,
-with the memory that they need. The limit is one on processor seconds.
+A stage takes F : B : W = 1 : 1.3 : 1, its joint backward 2.2; the one with the embedding takes 12 % more,
+the one with the output head 60 % more, and a hop takes 5 % of a forward. A forward holds two units, of which
+B and W free one each. Memory is a part of what 1F1B holds on its first device. The rules stand at equal
+memory, each with the best of its free parameters (`tessel.handwritten.strongest`); V-half and V-min beside it
+as published, with the memory that they need. The limit is one on processor seconds.
 """
 
 from __future__ import annotations
