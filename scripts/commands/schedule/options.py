@@ -126,6 +126,15 @@ class ScheduleOptions:
         str | None, typer.Option(help=search_options.TIME_HELP, rich_help_panel=_SEARCH, show_default=False)
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=_SEARCH)] = 0
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Search in four ways, so many at a time, each in a process of its own with the whole work; "
+            "the answer is the same for any number.  [default: one way, in this process]",
+            rich_help_panel=_SEARCH,
+            show_default=False,
+        ),
+    ] = None
     save: Annotated[
         Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=_OUTPUT)
     ] = None
@@ -134,11 +143,13 @@ class ScheduleOptions:
     ] = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches that is none.
+        """Refuse a number of micro-batches or of processes that is none.
 
         Raises:
             typer.BadParameter: it is less than 1.
         """
+        if self.jobs is not None and self.jobs < 1:
+            raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
         if self.micro_batches is not None and self.micro_batches < 1:
             raise typer.BadParameter(
                 f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"

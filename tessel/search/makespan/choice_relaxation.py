@@ -21,7 +21,7 @@ from tessel.placement import Block, Edge, Placement
 
 
 def without_choices(placement: Placement) -> Placement | None:
-    """Return the relaxation; the placement itself where there are no choices, None where one has another form.
+    """Return the relaxation, the placement itself without choices, None where one has another form.
 
     Its block names are those that the placement has outside choices, and those of the split options.
     """

@@ -20,7 +20,7 @@ lifetimes over the period say what is held; here they are limits of a list sched
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,17 +83,8 @@ def offer_limits_in_flight(best: Incumbent, options: IntArray) -> None:
         return
     setting, least = Setting(), NEVER
     tried: set[Setting] = set()
-    for field, values in (
-        ("factor", FACTORS),
-        ("spare", SPARE),
-        ("rhythm", RHYTHMS),
-        ("last_shift", LAST_SHIFTS),
-        ("is_active", (True, False)),
-        ("factor", FACTORS),
-    ):
-        around = setting
-        for value in values:
-            candidate = replace(around, **{field: value})
+    for alternatives in _ALTERNATIVES:
+        for candidate in alternatives(setting):
             if candidate in tried:
                 continue
             if best.is_over:
@@ -102,6 +93,17 @@ def offer_limits_in_flight(best: Incumbent, options: IntArray) -> None:
             makespan = _offer(best, lifetimes, candidate, options)
             if makespan < least:
                 setting, least = candidate, makespan
+
+
+_ALTERNATIVES: tuple[Callable[[Setting], list[Setting]], ...] = (
+    lambda around: [replace(around, factor=value) for value in FACTORS],
+    lambda around: [replace(around, spare=value) for value in SPARE],
+    lambda around: [replace(around, rhythm=value) for value in RHYTHMS],
+    lambda around: [replace(around, last_shift=value) for value in LAST_SHIFTS],
+    lambda around: [replace(around, is_active=value) for value in (True, False)],
+    lambda around: [replace(around, factor=value) for value in FACTORS],
+)
+"""By step of the search, what is tried around the best setting so far."""
 
 
 def lifetimes_of(instance: Instance, options: IntArray) -> Lifetimes:
@@ -153,7 +155,7 @@ def _offer(best: Incumbent, lifetimes: Lifetimes, setting: Setting, options: Int
     listing = list_schedule(arrays, dispatch, options.copy(), start, best.budget, is_active=setting.is_active)
     if listing is None:
         return NEVER
-    best.offer(start, "list scheduling")
+    best.offer(start, "list scheduling with limits in flight")
     return makespan_of(arrays, start)
 
 
