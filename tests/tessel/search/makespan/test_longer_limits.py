@@ -109,7 +109,7 @@ def test_a_longer_limit_is_never_worse_with_seven_choices() -> None:
     assert len(placement.blocks) == 28
     for is_time in (False, True):
         found = [
-            find_schedule(placement, micro_batches=3, memory=6, budget=budget_of(limit, is_time=is_time))
+            find_schedule(placement, micro_batches=9, memory=8, budget=budget_of(limit, is_time=is_time))
             for limit in LIMITS
         ]
         check_that_none_is_worse(found)
