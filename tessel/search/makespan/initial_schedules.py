@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tessel.handwritten import HANDWRITTEN, Rule, StreamRule
 from tessel.handwritten.strongest import MAX_TASKS
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.limits_in_flight import offer_limits_in_flight
+from tessel.search.makespan.limits_in_flight import Setting, offer_limits_in_flight
 from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
 from tessel.search.makespan.option_flips import start_in_sequence
 from tessel.search.makespan.params import Phase
@@ -75,11 +75,12 @@ def offer_held_back(best: Incumbent) -> None:
     instance = best.instance
     if instance.memory is None or Phase.LIMITS_IN_FLIGHT in best.params.left_out:
         return
+    setting: Setting | None = None
     for options in _option_presets(instance.arrays):
         if best.is_over:
             return
         if not (options < 0).any():
-            offer_limits_in_flight(best, options)
+            setting = offer_limits_in_flight(best, options, setting)
 
 
 def _is_linear(rule: Rule) -> bool:

@@ -9,8 +9,8 @@ of b are in flight: no more than that, times a factor and with a few to spare, m
                f . f . f . b . f . b . f .        l(f) / T at most: the same memory, a steady rhythm
 
 The factor, what is to spare, the rhythm and the urgency of blocks that nothing waits for are looked for one
-after the other, each where the others are best so far: 20 to 30 list schedules with each way to fix the
-options. What it leaves out: other limits for single blocks. Checked in
+after the other, each where the others are best so far: some twenty list schedules with the first way to fix
+the options, and one with each other way. What it leaves out: other limits for single blocks. Checked in
 tests/tessel/search/makespan/test_limits_in_flight.py.
 
 Source: the building blocks of Qi et al., "Pipeline Parallelism with Controllable Memory" (2024), where
@@ -71,16 +71,22 @@ class Lifetimes:
     closing: Mapping[int, int]
 
 
-def offer_limits_in_flight(best: Incumbent, options: IntArray) -> None:
-    """Offer list schedules with limits in flight, for as long as the budget lasts.
+def offer_limits_in_flight(
+    best: Incumbent, options: IntArray, known: Setting | None = None
+) -> Setting | None:
+    """Offer list schedules with limits in flight, for as long as the budget lasts; return the best setting.
 
     Args:
         best: where to offer; its instance has memory limits.
         options: option by choice and micro-batch, the same for all micro-batches, none open.
+        known: the only setting tried, best with other options; all are looked through if None.
     """
     lifetimes = lifetimes_of(best.instance, options)
     if not lifetimes.lifetime:
-        return
+        return known
+    if known is not None:
+        _offer(best, lifetimes, known, options)
+        return known
     setting, least = Setting(), NEVER
     tried: set[Setting] = set()
     for alternatives in _ALTERNATIVES:
@@ -88,11 +94,12 @@ def offer_limits_in_flight(best: Incumbent, options: IntArray) -> None:
             if candidate in tried:
                 continue
             if best.is_over:
-                return
+                return setting
             tried.add(candidate)
             makespan = _offer(best, lifetimes, candidate, options)
             if makespan < least:
                 setting, least = candidate, makespan
+    return setting
 
 
 _ALTERNATIVES: tuple[Callable[[Setting], list[Setting]], ...] = (
