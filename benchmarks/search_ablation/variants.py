@@ -46,6 +46,10 @@ VARIANTS = (
         makespan=_without(Phase.LIST_SCHEDULING),
     ),
     Variant(
+        Phase.LIMITS_IN_FLIGHT, "makespan.limits_in_flight", "Qi et al., Controllable Memory, 2024",
+        makespan=_without(Phase.LIMITS_IN_FLIGHT),
+    ),
+    Variant(
         Phase.REPETENDS, "makespan.warmup_cooldown", "Lin et al., HPCA 2024",
         makespan=_without(Phase.REPETENDS),
     ),

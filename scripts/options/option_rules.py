@@ -244,6 +244,13 @@ _SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--seed": (_NOTHING_RANDOM,),
+    "--jobs": (
+        Rule(
+            excludes=_given("--period-only", "--frontier"),
+            why="only one whole schedule is searched in several ways",
+            remedy="leave --period-only and --frontier out",
+        ),
+    ),
     "--save": (
         Rule(
             excludes=_given("--period-only"),

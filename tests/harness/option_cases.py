@@ -137,6 +137,7 @@ CHEAP: dict[str, Case] = {
             "--work": "2",
             "--time-limit": "3s",
             "--seed": "5",
+            "--jobs": "2",
             "--save": "{folder}/out/saved.svg",
             "--json": "",
         },
@@ -148,6 +149,7 @@ CHEAP: dict[str, Case] = {
         },
         spies={
             "tessel.search.find_schedule": "{schedule}",
+            "tessel.search.find_schedule_side_by_side": "{schedule}",
             "tessel.search.find_repetend": "{repetend}",
             "tessel.search.find_frontier": Frontier(),
             "tessel.search.find_makespan_frontier": Frontier(),

@@ -127,17 +127,28 @@ class ScheduleOptions:
     work: Annotated[float | None, work_option("10, unless --time-limit is given")] = None
     time_limit: TimeLimitOption = None
     seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=SEARCH_PANEL)] = 0
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Search in four ways, so many at a time, each in a process of its own with the whole work; "
+            "the answer is the same for any number.  [default: one way, in this process]",
+            rich_help_panel=SEARCH_PANEL,
+            show_default=False,
+        ),
+    ] = None
     save: Annotated[
         Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=OUTPUT_PANEL)
     ] = None
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches that is none.
+        """Refuse a number of micro-batches or of processes that is none.
 
         Raises:
             typer.BadParameter: it is less than 1.
         """
+        if self.jobs is not None and self.jobs < 1:
+            raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
         if self.micro_batches is not None and self.micro_batches < 1:
             raise typer.BadParameter(
                 f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"

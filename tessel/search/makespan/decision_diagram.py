@@ -11,8 +11,9 @@ which only lets more happen: a relaxed decision diagram.
                                                the second f waits for the i of the first micro-batch
 
 The last state's least end is a bound on the makespan. States from which no end before a known makespan can be
-reached are dropped; if none is left, that makespan is least. Where there are choices, or blocks without a
-span hold memory on these devices, nothing is said. Checked in
+reached are dropped; if none is left, that makespan is least. Choices are relaxed before
+(`tessel.search.makespan.choice_relaxation`); where blocks without a span hold memory on these devices,
+nothing is said. Checked in
 tests/tessel/search/makespan/test_decision_diagram.py against exhaustive search and CP-SAT.
 
 Source: Andersen, Hadzic, Hooker and Tiedemann (CP 2007) and Bergman, Cire, van Hoeve and Hooker, "Decision

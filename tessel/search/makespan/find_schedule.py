@@ -25,7 +25,12 @@ from tessel.search.budget import SearchBudget
 from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.initial_schedules import offer_list_schedules, offer_rules, offer_serial
+from tessel.search.makespan.initial_schedules import (
+    offer_held_back,
+    offer_list_schedules,
+    offer_rules,
+    offer_serial,
+)
 from tessel.search.makespan.iterated_local_search import NearbySearch
 from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams, Phase
@@ -98,6 +103,7 @@ def find_schedule(
         offer_serial(best)
         offer_rules(best)
         offer_list_schedules(best)
+        offer_held_back(best)
         _improve(best, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:

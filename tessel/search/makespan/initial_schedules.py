@@ -6,7 +6,8 @@ the tasks, and the answer is never to be longer than one of them that fits.
 An urgency is the priority α·m·T - tail(b): the longest way to the end first, with the micro-batches T steps
 of the busiest device apart. α = 0 runs all forwards first, α = 1 keeps a steady rhythm, and a large α
 finishes what was begun. Each is tried idle-free and with idling, and with every choice fixed to each of its
-options. Checked in tests/tessel/search/makespan/test_initial_schedules.py.
+options. Under memory limits `tessel.search.makespan.limits_in_flight` follows. Checked in
+tests/tessel/search/makespan/test_initial_schedules.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from tessel.handwritten import HANDWRITTEN, Rule, StreamRule
 from tessel.handwritten.strongest import MAX_TASKS
 from tessel.search.makespan.incumbent import Incumbent
+from tessel.search.makespan.limits_in_flight import Setting, offer_limits_in_flight
 from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
 from tessel.search.makespan.option_flips import start_in_sequence
 from tessel.search.makespan.params import Phase
@@ -66,6 +68,19 @@ def offer_list_schedules(best: Incumbent) -> None:
                 if best.is_over or Phase.LIST_SCHEDULING in best.params.left_out:
                     return
                 _offer_urgency(best, options, stride=round(rhythm * stride), is_active=is_active)
+
+
+def offer_held_back(best: Incumbent) -> None:
+    """Offer list schedules with limits in flight, where memory is limited, as far as the budget allows."""
+    instance = best.instance
+    if instance.memory is None or Phase.LIMITS_IN_FLIGHT in best.params.left_out:
+        return
+    setting: Setting | None = None
+    for options in _option_presets(instance.arrays):
+        if best.is_over:
+            return
+        if not (options < 0).any():
+            setting = offer_limits_in_flight(best, options, setting)
 
 
 def _is_linear(rule: Rule) -> bool:

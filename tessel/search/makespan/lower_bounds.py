@@ -6,6 +6,7 @@
 - Memory: a device's limit times the time in which it holds anything is at least what its activations take up,
   units times steps, over all micro-batches. Each unit lives at least as long as the longest way from the
   block that adds it to one that frees it, and to the end of that one: nothing else runs there meanwhile.
+- Ramps: at either end a device can do only as much as its memory holds (`tessel.search.makespan.ramp_bound`).
 
       head   |  N x work of these blocks  |   tail       <= makespan
 
@@ -16,11 +17,13 @@ Checked in tests/tessel/search/makespan/test_lower_bounds.py against exhaustive 
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessel.search.model.instance import Instance
+from tessel.search.makespan.ramp_bound import DeviceBlocks, ramp_bound
+from tessel.search.model.instance import Instance, IntArray
 from tessel.search.model.precedence import UNREACHABLE, least_distances_from
 
 MAX_COMBINATIONS = 256
@@ -40,11 +43,16 @@ def makespan_lower_bound(instance: Instance) -> int:
         num_options=instance.precedence.num_options.tolist(),
     )
     bounds = [_path_bound(blocks)]
+    distances_from = functools.cache(functools.partial(least_distances_from, instance.precedence))
     for device in range(arrays.num_devices):
         here = arrays.on[arrays.on_start[device] : arrays.on_start[device + 1]].tolist()
         bounds.append(_work_bound(blocks, here, instance.micro_batches))
         if instance.memory is not None:
-            bounds.append(_memory_bound(instance, blocks, here, instance.memory[device]))
+            limit = instance.memory[device]
+            bounds.append(_memory_bound(instance, blocks, here, limit, distances_from))
+            bounds.append(
+                ramp_bound(DeviceBlocks(arrays, here, limit, _least_work(blocks, here), distances_from))
+            )
     return max(bounds)
 
 
@@ -106,7 +114,13 @@ def _least_work(blocks: _Blocks, inside: Sequence[int]) -> int:
     )
 
 
-def _memory_bound(instance: Instance, blocks: _Blocks, on_device: Sequence[int], limit: int) -> int:
+def _memory_bound(
+    instance: Instance,
+    blocks: _Blocks,
+    on_device: Sequence[int],
+    limit: int,
+    distances_from: Callable[[int], IntArray],
+) -> int:
     """Unit-steps of all micro-batches over the limit, and the time before the first and after the last."""
     here = [block for block in on_device if blocks.memory[block]]
     choices = blocks.by_option(here).values()
@@ -116,11 +130,10 @@ def _memory_bound(instance: Instance, blocks: _Blocks, on_device: Sequence[int],
     # where an adding block takes no time, it may start when a freeing one does
     is_lived_out = all(blocks.span[block] > 0 for block in here if blocks.memory[block] > 0)
     least = None
-    distance: dict[int, Sequence[int]] = {}
     for chosen in combinations:
         kept = set(itertools.chain.from_iterable(chosen))
         run = [block for block in here if blocks.choice[block] < 0 or block in kept]
-        lived = _least_unit_steps(instance, blocks, run, distance)
+        lived = _least_unit_steps(blocks, run, distances_from)
         if lived and is_lived_out:
             frees = (block for block in run if blocks.memory[block] < 0)
             lived += sum(-blocks.memory[block] * blocks.span[block] for block in frees)
@@ -134,9 +147,7 @@ def _memory_bound(instance: Instance, blocks: _Blocks, on_device: Sequence[int],
     return before + -(-instance.micro_batches * least // limit) + after
 
 
-def _least_unit_steps(
-    instance: Instance, blocks: _Blocks, run: Sequence[int], distance: dict[int, Sequence[int]]
-) -> int:
+def _least_unit_steps(blocks: _Blocks, run: Sequence[int], distances_from: Callable[[int], IntArray]) -> int:
     """Return what one micro-batch's memory takes up at least, or 0 where that cannot be said.
 
     The unit-steps are the starts of the frees minus the starts of the adds, weighted by their units. Any way
@@ -146,9 +157,7 @@ def _least_unit_steps(
     frees = {block: -blocks.memory[block] for block in run if blocks.memory[block] < 0}
     if sum(adds.values()) != sum(frees.values()):
         return 0
-    for source in adds:
-        if source not in distance:
-            distance[source] = least_distances_from(instance.precedence, source).tolist()
+    distance = {source: distances_from(source).tolist() for source in adds}
     pairs = sorted(
         (-distance[source][target], source, target)
         for source in adds

@@ -18,6 +18,7 @@ class Phase(StrEnum):
 
     HANDWRITTEN = "hand-written rules"
     LIST_SCHEDULING = "list scheduling"
+    LIMITS_IN_FLIGHT = "limits in flight"
     REPETENDS = "repetends with ramps"
     TABU_SEARCH = "tabu search"
     KICKS = "random moves"

@@ -2,7 +2,8 @@
 
 The diagrams of `tessel.search.makespan.decision_diagram` are built for each device, then for the most telling
 device with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so
-that all begin again, the most telling first, whenever the best schedule has got shorter.
+that all begin again, the most telling first, whenever the best schedule has got shorter. Choices between a
+joint block and two are relaxed first (`tessel.search.makespan.choice_relaxation`).
 Checked in tests/tessel/search/makespan/test_decision_diagram.py.
 """
 
@@ -11,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tessel.search.budget import OPERATIONS_A_UNIT
+from tessel.search.makespan.choice_relaxation import without_choices
 from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
-from tessel.search.model.problem import Problem
+from tessel.search.model.problem import Problem, make_problem
 
 OPERATIONS_A_DIAGRAM = 1_000_000
 """Charged for the first layer's arrays."""
@@ -28,7 +30,7 @@ class Prover:
     """The diagrams of one search.
 
     Attributes:
-        problem: the blocks and limits; None where there are choices.
+        problem: the blocks and limits, choices relaxed; None where nothing is to be proven so.
         best: the incumbent, whose bound is raised.
         allowed: operations that may be used ahead of the share.
         bounds: what each set of devices has proven, 0 where it was given up.
@@ -51,8 +53,10 @@ class Prover:
     def of(cls, best: Incumbent) -> Prover:
         """Return a prover that has not begun."""
         instance = best.instance
-        has_choices = bool(instance.placement.choices) or Phase.DECISION_DIAGRAMS in best.params.left_out
-        problem = None if has_choices else instance.problem()
+        relaxed = without_choices(instance.placement)
+        problem = None
+        if relaxed is not None and Phase.DECISION_DIAGRAMS not in best.params.left_out:
+            problem = make_problem(relaxed, memory=instance.memory)
         return cls(problem, best, best.params.first_bound_work * OPERATIONS_A_UNIT)
 
     def run(self) -> None:

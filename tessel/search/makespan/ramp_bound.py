@@ -1,0 +1,187 @@
+"""How long a device must idle at either end of a schedule, because its memory is full before it can free.
+
+Before the first micro-batch has come back, a device can run only what has a short head, and of that only as
+much as its memory holds; behind the last one it can run only what has a short tail.
+
+    f f f f . . . b f b f …        memory 4: b cannot start before step 7, so that three steps are lost
+
+At step h a micro-batch has started some set of the device's blocks whose heads are below h, with whatever
+must come before them; of all N micro-batches these sets hold no more than the limit together. The most work
+that they can have done is a point on the upper concave envelope of (memory, work) over such sets, at limit /
+N. What is missing to h is idle. At the other end the same holds with frees for adds and tails for heads.
+
+It leaves out what happens in between (`tessel.search.makespan.lower_bounds` has that). Checked in
+tests/tessel/search/makespan/test_ramp_bound.py against exhaustive search.
+
+Source: Johnson's and Lawler's relaxations of one machine with heads and tails, here with a knapsack of
+memory; the envelope is Dantzig's solution of its linear relaxation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tessel.search.model.instance import InstanceArrays, IntArray
+from tessel.search.model.precedence import UNREACHABLE
+
+MAX_SETS = 256
+"""Sets of started blocks of one device that are looked at; a ramp with more of them proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBlocks:
+    """What one device runs in each micro-batch.
+
+    Attributes:
+        arrays: of the instance.
+        here: its blocks.
+        limit: units it may hold.
+        least_work: steps that a micro-batch keeps it busy at least.
+        distances_from: of `tessel.search.model.precedence.least_distances_from`, by source.
+    """
+
+    arrays: InstanceArrays
+    here: Sequence[int]
+    limit: int
+    least_work: int
+    distances_from: Callable[[int], IntArray]
+
+    def memory(self, block: int) -> int:
+        """Return the units that a block adds."""
+        return int(self.arrays.memory[block])
+
+    def span(self, block: int) -> int:
+        """Return the steps that a block takes."""
+        return int(self.arrays.span[block])
+
+
+def ramp_bound(blocks: DeviceBlocks) -> int:
+    """Return a makespan that no schedule can beat, from the idle steps at both ends of one device, or 0.
+
+    O(heads on the device x sets squared); nothing is proven where blocks of span 0 hold memory.
+    """
+    arrays = blocks.arrays
+    if any(blocks.span(block) == 0 and blocks.memory(block) != 0 for block in blocks.here):
+        return 0
+    comes_before = _order_of_adds(blocks)
+    head = {block: int(arrays.head[block]) for block in blocks.here}
+    after = {block: int(arrays.tail[block]) - blocks.span(block) for block in blocks.here}
+    work = arrays.micro_batches * blocks.least_work
+    starts = list(_idle_steps(blocks, head, comes_before, is_end=False))
+    ends = list(_idle_steps(blocks, after, comes_before, is_end=True))
+    best = max((lost for _, lost in (*starts, *ends)), default=0)
+    for length, lost in starts:
+        for other, lost_there in ends:
+            # a schedule is at least as long as its work, so that the two ends do not overlap
+            if length + other <= work:
+                best = max(best, lost + lost_there)
+    return work + best
+
+
+def _order_of_adds(blocks: DeviceBlocks) -> frozenset[tuple[int, int]]:
+    """Pairs of an adding block outside choices and a block that comes after it if it is run."""
+    adds = (block for block in blocks.here if blocks.memory(block) > 0 and blocks.arrays.choice[block] < 0)
+    return frozenset(
+        (source, target)
+        for source in adds
+        for distance in (blocks.distances_from(source),)
+        for target in blocks.here
+        if target != source and distance[target] > UNREACHABLE
+    )
+
+
+def _idle_steps(
+    blocks: DeviceBlocks, length: dict[int, int], comes_before: frozenset[tuple[int, int]], *, is_end: bool
+) -> Iterable[tuple[int, int]]:
+    """Yield lengths of a ramp and the steps in it for which the device must idle.
+
+    Args:
+        blocks: of the device.
+        length: by block, steps of the ramp in which it cannot run.
+        comes_before: of `_order_of_adds`.
+        is_end: whether it is the ramp at the end.
+    """
+    sign = -1 if is_end else 1
+    pairs = frozenset((target, source) for source, target in comes_before) if is_end else comes_before
+    room = blocks.limit
+    if is_end:  # what is freed at the end was held before, beside what is never freed
+        room -= blocks.arrays.micro_batches * _least_left(blocks)
+    for ramp in sorted(set(length.values())):
+        members = [block for block in blocks.here if length[block] < ramp]
+        sets = _started_sets(blocks, members, pairs, is_end=is_end)
+        if sets is None:
+            return
+        points = {(sign * sum(map(blocks.memory, each)), sum(map(blocks.span, each))) for each in sets}
+        most = _most_work(points, blocks.arrays.micro_batches, room)
+        if most is not None and most < ramp:
+            yield ramp, ramp - most
+
+
+def _least_left(blocks: DeviceBlocks) -> int:
+    """The least units that a micro-batch leaves behind on the device, each choice at its least."""
+    arrays = blocks.arrays
+    left = sum(blocks.memory(block) for block in blocks.here if arrays.choice[block] < 0)
+    by_choice: dict[int, dict[int, int]] = {}
+    for block in blocks.here:
+        if arrays.choice[block] >= 0:
+            # an option without a block here leaves nothing
+            options = by_choice.setdefault(
+                int(arrays.choice[block]), dict.fromkeys(_options_of(arrays, block), 0)
+            )
+            options[int(arrays.option[block])] += blocks.memory(block)
+    return left + sum(min(options.values()) for options in by_choice.values())
+
+
+def _options_of(arrays: InstanceArrays, block: int) -> list[int]:
+    choice = int(arrays.choice[block])
+    members = arrays.member[arrays.member_start[choice] : arrays.member_start[choice + 1]]
+    return [int(arrays.option[member]) for member in members]
+
+
+def _started_sets(
+    blocks: DeviceBlocks, members: Sequence[int], pairs: frozenset[tuple[int, int]], *, is_end: bool
+) -> list[frozenset[int]] | None:
+    """Return all sets of these blocks that one micro-batch can have started; None if there are too many.
+
+    A set holds one option of each choice at most. At the start it holds, with a block, the adding blocks
+    before it; at the end, with an adding block, what comes after that and is always run.
+    """
+    choice, option = blocks.arrays.choice, blocks.arrays.option
+    sets = [frozenset[int]()]
+    for block in members:
+        sets += [
+            each | {block}
+            for each in sets
+            if all(choice[other] != choice[block] or option[other] == option[block] for other in each)
+            or choice[block] < 0
+        ]
+        if len(sets) > MAX_SETS:
+            return None
+    inside = set(members)
+    needed = [
+        (target, source)
+        for source, target in pairs
+        if target in inside and not (is_end and choice[source] >= 0)
+    ]
+    return [each for each in sets if all(source in each or target not in each for target, source in needed)]
+
+
+def _most_work(points: set[tuple[int, int]], micro_batches: int, room: int) -> int | None:
+    """Return the most work of so many micro-batches, each at one point, whose memory fits; None if none fits.
+
+    An average of points lies below their concave envelope, whose value between two points is that of the line
+    through them.
+    """
+    most = None
+    for memory, work in points:
+        left = room - micro_batches * memory
+        if left < 0:
+            continue
+        best = micro_batches * work
+        for other_memory, other_work in points:
+            if other_memory > memory and other_work > work and micro_batches * other_memory > room:
+                gained = (other_work - work) * left // (other_memory - memory)
+                best = max(best, micro_batches * work + gained)
+        most = best if most is None else max(most, best)
+    return most

@@ -1,0 +1,1 @@
+"""Several searches of one problem, side by side in processes."""

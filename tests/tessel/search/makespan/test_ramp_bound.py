@@ -1,0 +1,65 @@
+"""Idle steps at both ends of a device: never above exhaustive search, and by hand."""
+
+from __future__ import annotations
+
+import functools
+
+from hypothesis import given, reject, settings
+
+from tessel.errors import InfeasibleError
+from tessel.placement import Placement
+from tessel.search.makespan.ramp_bound import DeviceBlocks, ramp_bound
+from tessel.search.model.instance import build_instance
+from tessel.search.model.precedence import least_distances_from
+from tessel.shapes import vshape
+from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
+
+
+def bounds_of(placement: Placement, micro_batches: int, memory: tuple[int, ...]) -> list[int]:
+    """Return the bound of each device."""
+    try:
+        instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    except InfeasibleError:
+        reject()
+    arrays, least = instance.arrays, instance.least_work()
+    distances_from = functools.partial(least_distances_from, instance.precedence)
+    return [
+        ramp_bound(
+            DeviceBlocks(
+                arrays,
+                arrays.on[arrays.on_start[device] : arrays.on_start[device + 1]].tolist(),
+                memory[device],
+                int(least[device]),
+                distances_from,
+            )
+        )
+        for device in range(arrays.num_devices)
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=tiny_cases())
+def test_no_schedule_is_shorter(case: Case) -> None:
+    placement, micro_batches, memory = case
+    if memory is None:
+        reject()
+    truth = least_makespan(placement, micro_batches, memory)
+    if truth is not None:
+        assert max(bounds_of(placement, micro_batches, memory)) <= truth
+
+
+def test_a_full_device_waits_for_what_comes_back() -> None:
+    # Device 0 starts two forwards, a step each, and no third; its first backward cannot start before step 4 +
+    # 3 x 3 = 13, so that eleven steps are lost. Behind its last forward 15 steps follow, in which it has two
+    # backwards, of three steps each: nine more.
+    assert bounds_of(vshape(4), 8, (2, 4, 4, 4))[0] == 8 * 4 + (13 - 2) + (15 - 6)
+
+
+def test_the_last_device_never_waits_for_its_own_memory() -> None:
+    # Three steps until its first forward, and nine behind its last backward.
+    assert bounds_of(vshape(4), 8, (4, 4, 4, 1))[3] == 3 + 8 * 4 + 9
+
+
+def test_memory_that_holds_all_is_no_limit_at_the_start() -> None:
+    assert bounds_of(vshape(4), 8, (13, 4, 4, 4))[0] == 8 * 4 + 13 - 8
+    assert bounds_of(vshape(2), 8, (8, 8))[0] == 8 * 4
