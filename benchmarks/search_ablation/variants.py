@@ -73,7 +73,8 @@ VARIANTS = (
         Phase.OPTION_FLIPS, "makespan.option_flips", "–", makespan=_without(Phase.OPTION_FLIPS),
     ),
     Variant(
-        Phase.DECISION_DIAGRAMS, "makespan.decision_diagram", "Andersen et al., CP 2007; Bergman et al. 2016",
+        Phase.DECISION_DIAGRAMS, "makespan.bounds.decision_diagram",
+        "Andersen et al., CP 2007; Bergman et al. 2016",
         makespan=_without(Phase.DECISION_DIAGRAMS),
     ),
     Variant(

@@ -19,7 +19,7 @@ from tessel.dag import Dag, Task
 from tessel.errors import InfeasibleError
 from tessel.orders import DeadlockError
 from tessel.schedule import Schedule
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
 
 MAX_ADVICE = 3

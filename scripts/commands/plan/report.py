@@ -75,7 +75,7 @@ def _interval_us(
     planned: PlannedStep, profile: Profile, options: PlanCommandOptions
 ) -> tuple[float, float] | None:
     """Return the interval of a step whose layers are predicted; None where they were measured."""
-    from tessel.planning.costs.step_interval import step_interval_us
+    from tessel.planning.step_interval import step_interval_us
 
     chosen = options.plan_options()
     return step_interval_us(planned, profile, options.cluster(), chosen.optimizer, chosen.runtime)

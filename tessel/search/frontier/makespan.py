@@ -23,8 +23,8 @@ from tessel.schedule.schedule import Schedule
 from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.frontier.bisection import MemoryBisection
 from tessel.search.frontier.open_ranges import Frontier
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.find_schedule import find_schedule
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams
 from tessel.search.model.instance import build_instance
 

@@ -22,6 +22,8 @@ import numpy as np
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.incumbent import Incumbent
@@ -32,9 +34,7 @@ from tessel.search.makespan.initial_schedules import (
     offer_serial,
 )
 from tessel.search.makespan.iterated_local_search import NearbySearch
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams, Phase
-from tessel.search.makespan.prover import Prover
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.makespan.warmup_cooldown import RepetendSearch
 from tessel.search.model.instance import Instance, IntArray, build_instance

@@ -22,9 +22,9 @@ import numpy as np
 from tessel.errors import ScheduleError
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.device_orders import Orders, earliest_starts, keeps_limits, orders_of
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.model.instance import Instance, IntArray, build_instance

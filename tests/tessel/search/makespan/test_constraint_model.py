@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from tessel.errors import InfeasibleError
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan import constraint_model
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_serial
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.model.instance import build_instance

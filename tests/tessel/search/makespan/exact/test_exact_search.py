@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.search.budget import SearchBudget
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_serial
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.model.instance import build_instance

@@ -2,7 +2,7 @@
 
 The plan stays as it is, layout and order of blocks; all layers take the low ends of their intervals, then all
 the high ends, for a prediction errs alike on one device. Hops and collectives, which the user gives, stay.
-Checked in tests/tessel/planning/costs/test_step_interval.py.
+Checked in tests/tessel/planning/test_step_interval.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tessel.placement import Block, Choice, Edge, Placement
-from tessel.search.makespan.choice_relaxation import without_choices
+from tessel.search.makespan.bounds.choice_relaxation import without_choices
 from tessel.shapes import vshape
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 from tests.samples.schedule_samples import Case

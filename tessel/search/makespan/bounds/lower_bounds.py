@@ -6,13 +6,15 @@
 - Memory: a device's limit times the time in which it holds anything is at least what its activations take up,
   units times steps, over all micro-batches. Each unit lives at least as long as the longest way from the
   block that adds it to one that frees it, and to the end of that one: nothing else runs there meanwhile.
-- Ramps: at either end a device can do only as much as its memory holds (`tessel.search.makespan.ramp_bound`).
+- Ramps: at either end a device can do only as much as its memory holds
+  (`tessel.search.makespan.bounds.ramp_bound`).
 
       head   |  N x work of these blocks  |   tail       <= makespan
 
 Each number is a proof by itself; the largest counts. They take milliseconds;
-`tessel.search.makespan.decision_diagram` proves more. Choices take the option that makes the number smallest.
-Checked in tests/tessel/search/makespan/test_lower_bounds.py against exhaustive search.
+`tessel.search.makespan.bounds.decision_diagram` proves more. Choices take the option that makes the number
+smallest.
+Checked in tests/tessel/search/makespan/bounds/test_lower_bounds.py against exhaustive search.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessel.search.makespan.ramp_bound import DeviceBlocks, ramp_bound
+from tessel.search.makespan.bounds.ramp_bound import DeviceBlocks, ramp_bound
 from tessel.search.model.instance import Instance, IntArray
 from tessel.search.model.precedence import UNREACHABLE, least_distances_from
 

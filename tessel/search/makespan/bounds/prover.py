@@ -1,10 +1,10 @@
 """Raise the lower bound of a whole schedule while it is searched, with a fixed share of the work.
 
-The diagrams of `tessel.search.makespan.decision_diagram` are built for each device, then for the most telling
-device with each other one, then for all devices together. A shorter makespan lets a diagram drop more, so
-that all begin again, the most telling first, whenever the best schedule has got shorter. Choices between a
-joint block and two are relaxed first (`tessel.search.makespan.choice_relaxation`).
-Checked in tests/tessel/search/makespan/test_decision_diagram.py.
+The diagrams of `tessel.search.makespan.bounds.decision_diagram` are built for each device, then for the most
+telling device with each other one, then for all devices together. A shorter makespan lets a diagram drop
+more, so that all begin again, the most telling first, whenever the best schedule has got shorter. Choices
+between a joint block and two are relaxed first (`tessel.search.makespan.bounds.choice_relaxation`).
+Checked in tests/tessel/search/makespan/bounds/test_decision_diagram.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tessel.search.budget import OPERATIONS_A_UNIT
-from tessel.search.makespan.choice_relaxation import without_choices
-from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
+from tessel.search.makespan.bounds.choice_relaxation import without_choices
+from tessel.search.makespan.bounds.decision_diagram import DeviceDiagram, device_diagram
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
 from tessel.search.model.problem import Problem, make_problem

@@ -8,7 +8,7 @@ from hypothesis import given, reject, settings
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Placement
-from tessel.search.makespan.ramp_bound import DeviceBlocks, ramp_bound
+from tessel.search.makespan.bounds.ramp_bound import DeviceBlocks, ramp_bound
 from tessel.search.model.instance import build_instance
 from tessel.search.model.precedence import least_distances_from
 from tessel.shapes import vshape

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Placement
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
 from tessel.shapes import vshape
 from tests.samples.schedule_samples import Case, least_makespan, tiny_cases

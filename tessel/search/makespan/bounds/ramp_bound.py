@@ -10,8 +10,8 @@ must come before them; of all N micro-batches these sets hold no more than the l
 that they can have done is a point on the upper concave envelope of (memory, work) over such sets, at limit /
 N. What is missing to h is idle. At the other end the same holds with frees for adds and tails for heads.
 
-It leaves out what happens in between (`tessel.search.makespan.lower_bounds` has that). Checked in
-tests/tessel/search/makespan/test_ramp_bound.py against exhaustive search.
+It leaves out what happens in between (`tessel.search.makespan.bounds.lower_bounds` has that). Checked in
+tests/tessel/search/makespan/bounds/test_ramp_bound.py against exhaustive search.
 
 Source: Johnson's and Lawler's relaxations of one machine with heads and tails, here with a knapsack of
 memory; the envelope is Dantzig's solution of its linear relaxation.

@@ -5,9 +5,9 @@ import pytest
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
-from tessel.planning.costs.step_interval import step_interval_us
 from tessel.planning.find_plan import find_plan
 from tessel.planning.options import PlanOptions
+from tessel.planning.step_interval import step_interval_us
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search.budget import SearchBudget
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tessel.placement import Block, Placement
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.makespan.decision_diagram import DeviceDiagram, device_diagram
-from tessel.search.makespan.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.bounds.decision_diagram import DeviceDiagram, device_diagram
+from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
 from tessel.search.model.problem import make_problem
 from tessel.shapes import make_shape, vshape

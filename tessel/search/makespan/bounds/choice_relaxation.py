@@ -8,7 +8,7 @@ long, hold at least as much and let others start no earlier than a pair that tak
 
 A schedule of the placement, with i' where b or i starts and w' behind i' or where w starts, is one of the
 relaxation, so that each bound on the latter holds for the former. Choices of another form are not relaxed.
-Checked in tests/tessel/search/makespan/test_choice_relaxation.py against CP-SAT.
+Checked in tests/tessel/search/makespan/bounds/test_choice_relaxation.py against CP-SAT.
 """
 
 from __future__ import annotations
