@@ -199,6 +199,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         batch: batch size of one micro-batch that the model was loaded with.
         ratio_to_mix: for each single backend that raced, its latency over the mix's.
         is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
+        torch_calls: operators of the model's own program, by name, that stay calls of torch because they were
+            imported wrongly.
     """
 
     model: str
@@ -226,6 +228,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     import_error: float | None = None
     reference: str = ""
     notes: tuple[str, ...] = ()
+    torch_calls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):
