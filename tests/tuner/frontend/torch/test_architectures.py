@@ -23,7 +23,7 @@ QUICK = (
 )
 """Those that run by default: of each kind of fault that once stood in a way, one."""
 
-WHOLE = ("graph-network", "gru")
+WHOLE = ("graph-network",)
 """Those that are partitioned and trained by default."""
 
 
