@@ -17,6 +17,20 @@ class UnsupportedOperatorError(TunerError):
     """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
 
 
+class WrongImportError(TunerError):
+    """Say that an imported model gives other values than its own program, and which operator is the first.
+
+    Attributes:
+        operator: its name in the program that was imported; empty where none differs alone.
+        place: what it is and where it stands in the user's source, for messages; empty likewise.
+    """
+
+    def __init__(self, message: str, *, operator: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.operator = operator
+        self.place = place
+
+
 class NotComparableError(TunerError):
     """Say why an imported model is not compared with its file, as the end of a sentence."""
 

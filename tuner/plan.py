@@ -217,6 +217,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         graph: how the sub-graphs of the stages' forward functions hang together, inputs first; empty in plans
             of earlier versions.
         is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
+        torch_calls: operators of the model's own program, by name, that stay calls of torch because they were
+            imported wrongly.
     """
 
     model: str
@@ -245,6 +247,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     import_error: float | None = None
     reference: str = ""
     notes: tuple[str, ...] = ()
+    torch_calls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):

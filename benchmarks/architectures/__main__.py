@@ -1,107 +1,87 @@
-"""Import public architectures and compare them with torch.
+"""Import public architectures, partition, train and run them, and compare each with torch.
 
-    python -m benchmarks.architectures                      all of them: some ten minutes
-    python -m benchmarks.architectures gpt2 swin detr       some
-    python -m benchmarks.architectures --partition          partitioned too, each backend preferred once
-    python -m benchmarks.architectures --table architectures.md
+    python -m benchmarks.architectures                        import all of them: some ten minutes
+    python -m benchmarks.architectures gpt2 swin --partition  some, partitioned too
+    python -m benchmarks.architectures --train --run          trained in two stages; run on gloo ranks too
+    python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
+    python -m benchmarks.architectures --results FILE.json --table docs/models.md
 
-Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported,
-lowered by TVM's default pipeline, and run beside torch on the same inputs; equal is within 1e-5 of the
-largest output. With `--partition` each is also partitioned, by prices that favour one backend after another
-instead of measured ones, and compared with torch within the tolerance of its data type. Status 1 where one
-is refused or differs.
+Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported, lowered
+by TVM's default pipeline, and run beside torch on the same inputs; equal is within 1e-5 of the largest
+output. Further steps are compared within the tolerance of the data type, with given prices in place of
+measured ones: `--partition` lowers a partition with parts of every backend; `--train` cuts the model in two
+stages and compares the loss and every gradient with torch's, by the joint and the split backward; `--run`
+runs those stages on two ranks. `--table` writes the table between the marks of a page. Status 1 where one is
+refused or differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 import transformers
-import tvm
 
-from benchmarks.architectures.check import Outcome, check
+from benchmarks.architectures.check import STEPS
 from benchmarks.architectures.models import ARCHITECTURES
+from benchmarks.architectures.results import Row, check_all, load_results, save_results
+from benchmarks.architectures.table import as_table, cell, with_table
 
-LIMIT = 1e-5
-
-_INTRODUCTION = """# Architectures
-
-Public architectures in tiny configurations with random weights, imported and compared with torch, by
-`python -m benchmarks.architectures --table FILE`. The error is the largest difference over
-the largest output. {equal} of {all} are equal to torch.
-torch {torch}, transformers {transformers}, TVM {tvm}, {date}.
-
-| architecture | parameters | operators | error |
-|---|--:|--:|---|
-"""
+_LIMIT_S = 400.0
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="of architectures; all by default")
-    parser.add_argument("--table", type=Path, help="file that the table is written to")
-    parser.add_argument("--partition", action="store_true", help="lower a partition too, and compare it")
+    parser.add_argument("--partition", action="store_true", help="lower a partition too")
+    parser.add_argument("--train", action="store_true", help="train in two stages too")
+    parser.add_argument("--run", action="store_true", help="run the stages on two ranks too")
+    parser.add_argument("--results", type=Path, help="file of results, which are not found again")
+    parser.add_argument("--table", type=Path, help="page whose table is written")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, help="seconds of a step")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.names) - set(ARCHITECTURES))
     if unknown:
         print(f"there is no architecture {unknown[0]!r}; choose {', '.join(ARCHITECTURES)}", file=sys.stderr)
         return 2
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
-    outcomes = []
-    for name in given.names or ARCHITECTURES:
-        outcome = check(name, ARCHITECTURES[name], partitions=given.partition)
-        outcomes.append(outcome)
+    rows = load_results(given.results) if given.results else {}
+    names = given.names or list(ARCHITECTURES)
+    steps = [step for step in STEPS if step == "import" or getattr(given, step)]
+    for name, row in check_all(names, steps, rows, limit_s=given.limit):
+        rows[name] = row
+        if given.results:
+            save_results(given.results, rows)
         print(
-            f"{name:20} {outcome.operators:5} operators  {outcome.import_cpu_s:5.1f} s  {_result(outcome)}"
-            f"{_partition(outcome)}",
+            f"{name:20} {row.operators:5} operators  {row.import_cpu_s:5.1f} s  {_line(row, steps)}",
             flush=True,
         )
-    equal = sum(map(is_equal, outcomes))
-    print(f"{equal} of {len(outcomes)} equal torch")
+    right = sum(_is_right(rows[name], steps) for name in names)
+    print(f"{right} of {len(names)} equal torch")
     if given.table:
-        given.table.write_text(as_table(outcomes))
-    return 0 if equal == len(outcomes) else 1
+        given.table.write_text(with_table(given.table.read_text(), as_table(rows)))
+    return 0 if right == len(names) else 1
 
 
-def is_equal(outcome: Outcome) -> bool:
-    """Say whether an architecture gives what torch gives, partitioned as well where that was asked for."""
-    return outcome.error is not None and outcome.error <= LIMIT and not outcome.partition
-
-
-def as_table(outcomes: Sequence[Outcome]) -> str:
-    """Return the page of the documentation."""
-    head = _INTRODUCTION.format(
-        equal=sum(map(is_equal, outcomes)),
-        all=len(outcomes),
-        torch=torch.__version__.partition("+")[0],
-        transformers=transformers.__version__,
-        tvm=tvm.__version__,
-        date=time.strftime("%Y-%m-%d"),
+def _is_right(row: Row, steps: Sequence[str]) -> bool:
+    """Say whether every step that applies is equal to torch."""
+    return all(
+        step in row.findings and row.findings[step].outcome in ("equal", "inapplicable") for step in steps
     )
-    rows = [
-        f"| {each.name} | {each.parameters:,} | {each.operators or ''} | {_result(each)} |\n"
-        for each in outcomes
-    ]
-    return head + "".join(rows)
 
 
-def _result(outcome: Outcome) -> str:
-    return outcome.reason.replace("|", "/") if outcome.error is None else f"{outcome.error:.0e}"
-
-
-def _partition(outcome: Outcome) -> str:
-    """Return the last column: nothing where no partition was asked for."""
-    if outcome.partition is None:
-        return ""
-    faults = "; ".join(f"{backend}: {fault}" for backend, fault in outcome.partition.items())
-    return f"  {faults or 'partitions are equal'}"
+def _line(row: Row, steps: Sequence[str]) -> str:
+    return "  ".join(
+        f"{step} {cell(row.findings[step])} {row.findings[step].reason}".rstrip()
+        for step in steps
+        if step in row.findings
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Compare the import of an architecture with torch, by a lowering that shares nothing with this project's."""
+"""Compare an architecture with torch: its import, its partition, its stages in training, and a pipeline.
+
+The import is compared by TVM's default pipeline, which shares nothing with this project's lowering.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,46 +15,55 @@ import tvm
 from torch.utils import _pytree as pytree
 from tvm import relax
 
+from benchmarks.architectures.finding import Finding, compared
 from benchmarks.architectures.language import Built
-from benchmarks.architectures.partition import partition_faults
+from benchmarks.architectures.partition import check_partitions
+from benchmarks.architectures.ranks import check_run
+from benchmarks.architectures.training import check_training
+from tuner.backends.torch.operators import provide_torch_calls
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
-from tuner.numerical_error import compare_tensor, worst
+from tuner.graph.torch_call import torch_calls_in
+from tuner.numerical_error import tolerance_of
+
+STEPS = ("import", "partition", "train", "run")
+"""What is compared, in order; all but the first need it."""
+
+LIMIT = 1e-5
+"""Largest error of an import in float32: it is compared more strictly than what tunes."""
+
+MODULE = "benchmarks.architectures.models"
+"""Where ranks find the architectures by their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of an architecture.
+class Size:
+    """How large an architecture is, and what its import takes.
 
     Attributes:
-        name: of the architecture.
         parameters: number of its weights.
-        operators: number of operators of the imported program; 0 where it is refused.
+        operators: of the imported program; 0 where it is refused.
+        torch_calls: distinct operators that stay calls of torch.
         import_cpu_s: processor time of the import, with the export.
-        error: largest error over largest output against torch; None where there is none.
-        reason: why it is refused or wrong; empty where it is equal.
-        partition: faults of the model partitioned, by backend that was preferred; None where that was not
-            asked for.
     """
 
-    name: str
-    parameters: int = 0
+    parameters: int
     operators: int = 0
+    torch_calls: tuple[str, ...] = ()
     import_cpu_s: float = 0.0
-    error: float | None = None
-    reason: str = ""
-    partition: Mapping[str, str] | None = None
 
 
-def check(name: str, build: Callable[[], Built], *, partitions: bool = False) -> Outcome:
-    """Build an architecture with weights of seed 0, import it, and compare what it gives for its inputs.
+def check(
+    name: str, build: Callable[[], Built], steps: Sequence[str] = ("import",)
+) -> Iterator[tuple[str, Size, Finding]]:
+    """Build an architecture with weights of seed 0 and yield what became of each step as it ends.
 
     Args:
         name: of the architecture.
         build: makes it, with example inputs.
-        partitions: whether it is partitioned too, and what that gives is compared.
+        steps: some of `STEPS`; the import is compared in any case.
     """
     torch.manual_seed(0)
     module, inputs = build()
@@ -59,32 +71,40 @@ def check(name: str, build: Callable[[], Built], *, partitions: bool = False) ->
     parameters = sum(each.numel() for each in module.parameters())
     started = time.process_time()
     try:
-        model = import_module(module, inputs, name)
+        model = import_module(module, inputs, f"{MODULE}:{name.replace('-', '_')}")
     except TunerError as error:
-        return Outcome(name=name, parameters=parameters, reason=str(error))
-    spent = time.process_time() - started
-    with torch.no_grad():
-        expected = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, torch.Tensor)]
-    arrays = [as_array(each) for each in inputs]
-    found = run(model, arrays)
-    deviations = [
-        compare_tensor(f"output {index}", mine, as_array(true), infinity_agrees=True, same_types=True)
-        for index, (mine, true) in enumerate(zip(found, expected, strict=True))
-    ]
-    deviation = worst(deviations)
-    return Outcome(
-        name=name,
+        yield "import", Size(parameters=parameters), Finding.of_error(error)
+        return
+    size = Size(
         parameters=parameters,
         operators=sum(len(block.bindings) for block in model.module["main"].body.blocks),
-        import_cpu_s=spent,
-        error=None if deviation is None else deviation.relative_error,
-        reason="" if deviation is None else deviation.fault,
-        partition=partition_faults(model, arrays, expected) if partitions else None,
+        torch_calls=tuple(sorted({call.name for call in torch_calls_in(model.module["main"])})),
+        import_cpu_s=time.process_time() - started,
     )
+    with torch.no_grad():
+        results = pytree.tree_leaves(module(*inputs))
+    expected = [as_array(leaf) for leaf in results if isinstance(leaf, torch.Tensor)]
+    arrays = [as_array(each) for each in inputs]
+    yield "import", size, _check_import(model, arrays, expected)
+    if "partition" in steps:
+        yield "partition", size, check_partitions(model, arrays, expected)
+    if "train" in steps:
+        yield "train", size, check_training(model)
+    if "run" in steps:
+        yield "run", size, check_run(model)
 
 
-def run(model: Model, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def _check_import(model: Model, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> Finding:
+    limit = tolerance_of(str(each.dtype) for each in model.parameters.values())
+    try:
+        return compared(run(model, inputs), expected, limit if limit > tolerance_of(["float32"]) else LIMIT)
+    except Exception as error:  # foreign code; whatever it raises is the result
+        return Finding.of_error(error)
+
+
+def run(model: Model, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return what a model gives, by TVM's default pipeline without optimisation."""
+    provide_torch_calls(model.module)
     arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())

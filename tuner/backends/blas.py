@@ -116,12 +116,15 @@ def _multiply_both_transposed(left: Any, right: Any, result: Any) -> None:
 
 
 class _BoundMatrix:
-    """A constant matrix in the memory layout that is fastest for products with this many rows."""
+    """A constant matrix in the memory layout that is fastest for products with this many rows.
+
+    It is a copy: what it is made from may lie in memory that the program that binds it uses again.
+    """
 
     def __init__(self, matrix: np.ndarray, num_rows: int) -> None:
         rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
         result = np.empty((num_rows, matrix.shape[1]), matrix.dtype)
-        ways = (np.ascontiguousarray(matrix), np.ascontiguousarray(matrix.T).T)
+        ways = (np.array(matrix, order="C"), np.array(matrix, order="F"))
         self.matrix = min(ways, key=lambda way: _least_s(lambda: np.matmul(rows, way, out=result)))
 
 

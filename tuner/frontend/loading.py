@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +71,22 @@ def for_training(model: Model) -> Model:
         return trained
     reference, notes = model.reference.prepare_training()
     return replace(trained, reference=reference, notes=(*trained.notes, *notes))
+
+
+def with_torch_calls(model: Model, operators: Sequence[str]) -> Model:
+    """Return the model imported again with these operators of its own program as calls of torch.
+
+    Args:
+        model: as it was loaded, for training or not.
+        operators: their names in the program.
+
+    Raises:
+        UnsupportedOperatorError: one of them cannot be a call.
+    """
+    if model.reference is None or not operators:
+        return model
+    imported = model.reference.with_calls(model, operators)
+    return for_training(imported) if model.training else imported
 
 
 MODEL_FILES = (".onnx", ".pt2")

@@ -53,6 +53,7 @@ def with_loss(model: Model) -> Model:
         reference=model.reference,
         before_loss=model,
         notes=model.notes,
+        called=model.called,
     )
 
 

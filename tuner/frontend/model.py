@@ -96,8 +96,26 @@ class Reference(Protocol):
         """
         ...
 
-    def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
-        """Name the first operator whose result differs by more than the limit; empty if none is found."""
+    def find_wrong(
+        self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float
+    ) -> tuple[str, str] | None:
+        """Return the first operator whose result differs by more than the limit; None if none does.
+
+        Returns:
+            Its name in the program, and what it is, where, and by how much it differs.
+        """
+        ...
+
+    def with_calls(self, model: Model, operators: Sequence[str]) -> Model:
+        """Return the model, without a loss, with these operators of the program as calls of torch.
+
+        Args:
+            model: as it was imported, or with a loss on top.
+            operators: their names in the program.
+
+        Raises:
+            UnsupportedOperatorError: one of them cannot be a call.
+        """
         ...
 
 
@@ -166,6 +184,8 @@ class Model:
         source: the file that it was imported from, where a runtime of others runs that; None elsewhere.
         before_loss: the model before a loss was put on top; None where it has its own, or none.
         notes: a sentence on each thing in which the model that is tuned is not the user's own.
+        called: operators of the reference's program, by name, that are calls of torch because what their
+            converter made of them gave other values.
     """
 
     name: str
@@ -182,6 +202,7 @@ class Model:
     source: Source | None = field(default=None, compare=False, repr=False)
     before_loss: Model | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
 
     def layers_by_variable(self) -> dict[str, str]:
         """Return the path of its layer by the name of each variable that `main` binds."""

@@ -22,6 +22,7 @@ from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
+from tuner.frontend.loading import with_torch_calls
 from tuner.frontend.model import Model, Reference
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
@@ -120,9 +121,10 @@ def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
     """
     plan = spec.plan
     require_trust(plan.model, trusted=spec.trust_model)
-    model = load_model(
+    loaded = load_model(
         plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
     )
+    model = with_torch_calls(loaded, plan.torch_calls)
     found = workload_of(model.module["main"], "model", module=model.module).fingerprint
     if found != plan.model_fingerprint:
         raise TunerError(

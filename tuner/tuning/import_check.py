@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from records import Workload
 from records.workload import describe
-from tuner.errors import NotComparableError, TunerError
+from tuner.errors import NotComparableError, UnsupportedOperatorError, WrongImportError
+from tuner.frontend.loading import with_torch_calls
 from tuner.frontend.loss import with_logits
 from tuner.frontend.model import IRModule, Model, Reference, Source
 from tuner.lowering.workload_of import workload_of
@@ -24,6 +26,29 @@ from tuner.numerical_error import COMPARISON, Deviation, compare_outputs, tolera
 from tuner.tuning.session import Session, TuningProgress, checked_error
 
 logger = logging.getLogger(__name__)
+
+
+def admit_import(model: Model, session: Session) -> tuple[Model, float | None]:
+    """Return a model whose values are its own program's, and its largest error; see `check_import`.
+
+    Where one operator is imported wrongly it becomes a call of torch, and the model is compared again.
+
+    Raises:
+        TunerError: the import is wrong, and no operator can be found that a call of torch would mend.
+    """
+    while True:
+        try:
+            return model, check_import(model, session)
+        except WrongImportError as error:
+            if not error.operator or error.operator in model.called:
+                raise
+            try:
+                model = with_torch_calls(model, (*model.called, error.operator))
+            except UnsupportedOperatorError:
+                raise error from None
+            note = f"{error.place} differs from torch when it is converted: it stays a call of torch"
+            logger.warning("%s", note)
+            model = replace(model, notes=(*model.notes, note))
 
 
 def check_import(model: Model, session: Session) -> float | None:
@@ -37,7 +62,7 @@ def check_import(model: Model, session: Session) -> float | None:
         runtime runs, which a warning tells.
 
     Raises:
-        TunerError: the import is wrong; names the first operator that is, or else the output.
+        WrongImportError: the import is wrong; names the first operator that is, or else the output.
     """
     if model.reference is None and model.before_loss is not None:
         model = model.before_loss
@@ -73,7 +98,7 @@ def _check(model: Model, reference: Reference | Source, workload: Workload, sess
         check=lambda: _compare(model, reference, session),
     )
     if not found.is_within(tolerance):
-        raise TunerError(_refusal(model, reference, session, found, tolerance))
+        raise _refusal(model, reference, session, found, tolerance)
     return found.relative_error
 
 
@@ -147,13 +172,14 @@ def _output_names(number: int, *, has_loss: bool) -> list[str]:
 
 def _refusal(
     model: Model, reference: Reference | Source, session: Session, found: Deviation, tolerance: float
-) -> str:
+) -> WrongImportError:
     """Say what is wrong with an import, and where it begins."""
     session.on_progress(TuningProgress(text="looking for the operator that is imported wrongly"))
-    place = ""
+    operator, place = "", ""
     try:
         for inputs, _ in _cases(model, reference, session):
-            place = place or reference.locate(model, inputs, session.measurer.run, tolerance)
+            if not place:
+                operator, place = _first_wrong(model, reference, session, inputs, tolerance)
     except Exception:  # foreign code is run; what is wrong stands without its place
         logger.debug("the operator was not found", exc_info=True)
     first = f"; {place} is the first that differs" if place else ""
@@ -162,7 +188,26 @@ def _refusal(
         if place
         else "no operator differs as much alone: use a wider type"
     )
-    return (
+    return WrongImportError(
         f"{model.name} is imported wrongly: {found.tensor} {found.describe(tolerance)}, against the "
-        f"model's own program{first}; {remedy}"
+        f"model's own program{first}; {remedy}",
+        operator=operator,
+        place=place.partition(", which ")[0],
     )
+
+
+def _first_wrong(
+    model: Model,
+    reference: Reference | Source,
+    session: Session,
+    inputs: Mapping[str, np.ndarray],
+    tolerance: float,
+) -> tuple[str, str]:
+    """Return the name and the place of the first wrong operator; a node of a file has a place alone."""
+    run = session.measurer.run
+    if model.reference is None and model.source is not None:
+        return "", model.source.locate(model, inputs, run, tolerance)
+    found = None
+    if model.reference is not None:
+        found = model.reference.find_wrong(model, inputs, run, tolerance)
+    return found or ("", "")

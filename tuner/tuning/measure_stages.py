@@ -38,7 +38,7 @@ from tuner.stages import (
     layers_of,
     tied_groups,
 )
-from tuner.tuning.import_check import check_import, reference_settings
+from tuner.tuning.import_check import admit_import, reference_settings
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_pricing import predict_stage, price_stage
@@ -93,7 +93,7 @@ def measure_stages(
             gradients are wrong.
         UnknownNameError: a cut names no module.
     """
-    import_error = check_import(model, session)
+    model, import_error = admit_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if cuts is None and model.cuts:
         cuts = model.cuts

@@ -14,6 +14,7 @@ from tuner.frontend.model import Model
 from tuner.measuring.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
+from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import partition_model
@@ -60,6 +61,7 @@ def tune_model(
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
+    model, _ = admit_import(model, session)
     whole = partition_model(model, session, graph_level_search=settings.graph_level_search)
     measured = measure_stages(
         model,
@@ -102,6 +104,7 @@ def tune_model(
         import_error=whole.import_error,
         reference="" if model.reference is None else model.reference.mode,
         notes=model.notes,
+        torch_calls=model.called,
     )
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 
 torch = pytest.importorskip("torch")
@@ -18,11 +19,11 @@ from records import Environment, open_store  # noqa: E402
 from tuner.backends.torch.operators import provide_torch_calls  # noqa: E402
 from tuner.errors import TunerError, UnsupportedOperatorError  # noqa: E402
 from tuner.frontend.converters import CONVERTERS  # noqa: E402
-from tuner.frontend.loading import for_training  # noqa: E402
+from tuner.frontend.loading import for_training, with_torch_calls  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
 from tuner.graph.torch_call import torch_calls_in  # noqa: E402
 from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
-from tuner.tuning.import_check import check_import  # noqa: E402
+from tuner.tuning.import_check import admit_import, check_import  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -200,6 +201,44 @@ def test_an_operator_that_is_imported_wrongly_is_named(operator: str, session, m
         match=f"last_token is imported wrongly.*{message}.* is the first that differs; write that line",
     ):
         check_import(built("last_token"), session)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("operator", sorted(OPERATOR_FAULTS))
+def test_an_operator_that_is_imported_wrongly_becomes_a_call_of_torch(
+    operator: str, training: bool, session, monkeypatch
+) -> None:
+    monkeypatch.setitem(CONVERTERS, operator, OPERATOR_FAULTS[operator][0])
+    wrong = built("last_token", training=training)
+    assert not list(torch_calls_in(wrong.module["main"]))
+    model, error = admit_import(wrong, session)
+    assert error is not None
+    assert error < 1e-5
+    calls = {call.name for call in torch_calls_in(model.module["main"])}
+    assert calls == {f"torch call aten.{operator.removesuffix('.default')}"}
+    assert [each.partition("_")[0] for each in model.called] == [operator.partition(".")[0]]
+    assert model.training is training
+    assert [spec.name for spec in model.inputs] == [spec.name for spec in wrong.inputs]
+    assert f"operator {operator}" in model.notes[-1]
+    assert "stays a call of torch" in model.notes[-1]
+
+
+def test_several_wrong_operators_become_calls_one_after_the_other(session, monkeypatch) -> None:
+    for operator, (converter, _) in OPERATOR_FAULTS.items():
+        monkeypatch.setitem(CONVERTERS, operator, converter)
+    model, error = admit_import(built("last_token"), session)
+    assert error is not None
+    assert error < 1e-5
+    assert len(model.called) == len(OPERATOR_FAULTS)
+    again = with_torch_calls(built("last_token"), model.called)  # as the ranks of a plan load it
+    assert tvm_ffi.structural_equal(again.module, model.module)
+
+
+def test_what_no_operator_explains_is_refused(several, session) -> None:
+    weight = several.parameters["l.weight"]
+    stale = replace(several, parameters={**several.parameters, "l.weight": weight * 0.99})
+    with pytest.raises(TunerError, match="output 1 is off by"):
+        admit_import(stale, session)
 
 
 def test_the_users_own_inputs_are_compared_as_well(session, monkeypatch) -> None:

@@ -64,20 +64,24 @@ class _Place:
 
 
 class _Session:
-    """A loaded graph; it keeps the weights that it was made with."""
+    """A loaded graph with copies of the weights that it was made with.
+
+    A program that binds weights may use the memory again in which it made them.
+    """
 
     def __init__(self, call: GraphCall, weights: Sequence[Any]) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = call.num_threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(np.from_dlpack(weight)) for weight in weights]
+        copies = [np.array(np.from_dlpack(weight)) for weight in weights]
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(copy) for copy in copies]
         if values:
             options.add_external_initializers([input_name(position) for position in call.weights], values)
         self.session = onnxruntime.InferenceSession(call.model, options, providers=["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
         self.call = call
-        self.kept = (*weights, *values)
+        self.kept = (*copies, *values)  # onnxruntime refers to both
         self.places: tuple[_Place, ...] = ()
 
     def run(self, tensors: Sequence[Any]) -> None:

@@ -86,11 +86,14 @@ class PackedCall:
 
 @tvm.register_global_func("tessel.torch.pack", override=True)
 def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
-    """Return a call with its weights bound, for data of a shape."""
+    """Return a call with its weights bound, for data of a shape.
+
+    It keeps copies: the weights may lie in memory that the program that binds them uses again.
+    """
     call = _decoded(str(text))
     if not isinstance(call, Linear | Convolution):
         raise TypeError(f"{type(call).__name__} has no weights to pack")
-    tensors = [torch.utils.dlpack.from_dlpack(weight) for weight in weights]
+    tensors = [torch.utils.dlpack.from_dlpack(weight).clone() for weight in weights]
     return PackedCall(call, [int(extent) for extent in shape], tensors)
 
 

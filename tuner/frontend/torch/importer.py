@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -65,14 +65,21 @@ _NUMPY_TYPES = (
 """Types of tensors that arrays have too."""
 
 
-def import_program(program: torch.export.ExportedProgram, name: str) -> Model:
+def import_program(
+    program: torch.export.ExportedProgram, name: str, *, called: Set[str] = frozenset()
+) -> Model:
     """Return the model of a program that `decompose` returned.
+
+    Args:
+        program: what is imported.
+        name: of the model.
+        called: names of nodes that stay calls of torch though they have a converter.
 
     Raises:
         UnsupportedOperatorError: an operator has no converter, or is converted wrongly; names the first.
     """
     _require_numpy_types(program, name)
-    importer = _Importer(program, name)
+    importer = _Importer(program, name, called)
     module = importer.translate()
     model = finish_imported(
         name,
@@ -85,12 +92,15 @@ def import_program(program: torch.export.ExportedProgram, name: str) -> Model:
     return replace(model, untrained=frozenset(model.parameter_names) - importer.trained)
 
 
-def translate_nodes(program: torch.export.ExportedProgram) -> tuple[tuple[torch.fx.Node, ...], IRModule]:
+def translate_nodes(
+    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset()
+) -> tuple[tuple[torch.fx.Node, ...], IRModule]:
     """Return the nodes of a program that were converted, and a module that returns what each became.
 
-    The module takes the inputs and then every tensor of the program, under its own name.
+    The module takes the inputs and then every tensor of the program, under its own name. `called` is that of
+    `import_program`.
     """
-    importer = _Importer(program, "the program")
+    importer = _Importer(program, "the program", called)
     module = importer.translate(returns_nodes=True)
     return tuple(importer.tensor_nodes()), module
 
@@ -113,9 +123,10 @@ class _Values(dict[torch.fx.Node, Any]):
 class _Importer:
     """Converts a program, and satisfies `ImporterView` for its converters."""
 
-    def __init__(self, program: torch.export.ExportedProgram, name: str) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, name: str, called: Set[str]) -> None:
         self.program = program
         self.name = name
+        self.called = called
         self.builder = PathBuilder()
         self.computed: dict[torch.fx.Node, Any] = {}
         self.env = _Values(self.computed, self.builder)
@@ -258,8 +269,10 @@ class _Importer:
         """Return what a converter makes of a call.
 
         Raises:
-            ValueError: there is none, or it gives another type or shape than torch.
+            ValueError: there is none, or it gives another type, shape or value than torch.
         """
+        if node.name in self.called:
+            raise ValueError("its converter gives other values than torch")
         if not has_converter(node.target):
             raise ValueError(
                 "it draws random numbers; give what is drawn as an input"

@@ -10,6 +10,7 @@ tests/tuner/frontend/torch/test_reference.py.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch.utils import _pytree as pytree
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch.arrays import as_array, as_tensor
-from tuner.frontend.torch.importer import translate_nodes
+from tuner.frontend.torch.importer import import_program, translate_nodes
 from tuner.frontend.torch.source import place_of
 from tuner.frontend.torch.training import in_mode, observe_training
 from tuner.graph.structure import Structure
@@ -197,9 +198,22 @@ class TorchReference:
             "loss and gradients are compared, as in eval mode",
         )
 
-    def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
-        """Name the first operator that the import has wrong, with its layer; empty if each is right."""
-        nodes, module = translate_nodes(self.program)
+    def with_calls(self, model: Model, operators: Sequence[str]) -> Model:
+        """Import the program again, with some operators as calls of torch."""
+        imported = import_program(self.program, model.name, called=frozenset(operators))
+        return replace(
+            imported,
+            inputs=self.with_ranges(imported.inputs),
+            cuts=model.cuts,
+            reference=self,
+            called=tuple(operators),
+        )
+
+    def find_wrong(
+        self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float
+    ) -> tuple[str, str] | None:
+        """Return the first operator that the import has wrong, with its layer; None if each is right."""
+        nodes, module = translate_nodes(self.program, called=frozenset(model.called))
         parameters = [self._state()[name] for name in _parameter_names(module, len(self._input_names()))]
         found = run(module, [*(inputs[name] for name in self._input_names()), *parameters])
         recorder = _Recorder(self.program, nodes)
@@ -208,8 +222,8 @@ class TorchReference:
         for node, array in zip(nodes, found, strict=True):
             found_here = compare_tensor(place_of(node), array, recorder.values[node], infinity_agrees=True)
             if not found_here.is_within(limit):
-                return f"{found_here.tensor}, which {found_here.describe(limit)},"
-        return ""
+                return _maker(node).name, f"{found_here.tensor}, which {found_here.describe(limit)},"
+        return None
 
     def _call(self) -> Any:
         return in_mode(self.module, training=None if self.mode == "export" else self.mode == "train")
@@ -260,6 +274,13 @@ class TorchReference:
         codes = (getattr(type(each).forward, "__code__", None) for each in self.module.modules())
         found = {Path(code.co_filename) for code in codes if code is not None}
         return sorted(path for path in found if torchs not in path.parents and path.is_file())
+
+
+def _maker(node: torch.fx.Node) -> torch.fx.Node:
+    """Return the call that makes a node's value: a tensor that is picked from several is made by another."""
+    while node.target is operator.getitem:
+        (node,) = node.all_input_nodes
+    return node
 
 
 class _Recorder(torch.fx.Interpreter):

@@ -50,6 +50,31 @@ def _take(result: Var, call: Any, gradient: Expr) -> Parts:
     return op.grad.take_backward(flat, value, op.reshape(indices, (num_taken,)), axis), None
 
 
+def _gather_elements(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Add up the gradients of what was gathered from one place."""
+    value, indices = call.args
+    zeros = op.zeros(shape_of(value), value.ty.dtype.dtype)
+    axis = int(call.attrs.axis)
+    return op.scatter_elements(zeros, indices, gradient, axis=axis, reduction="add"), None
+
+
+def _scatter_elements(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Give each update the gradient of its place, and what is kept the rest.
+
+    Where several updates replace one place, each gets its gradient, as in torch. Products, minima and maxima
+    are not covered.
+    """
+    _, indices, updates = call.args
+    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
+    if reduction not in ("add", "update"):
+        return None
+    kept = gradient
+    if reduction == "update":
+        zeros = op.zeros(shape_of(updates), updates.ty.dtype.dtype)
+        kept = op.scatter_elements(gradient, indices, zeros, axis=axis)
+    return kept, None, op.gather_elements(gradient, indices, axis=axis)
+
+
 def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
     tensors = call.args[0].fields
     axis = int(call.attrs.axis) if call.attrs.axis is not None else 0
@@ -116,12 +141,14 @@ def _axes(axis: Any, value: Expr) -> list[int]:
 
 MOVEMENT: Mapping[str, Gradient] = {
     "flatten": _reshaped,
+    "gather_elements": _gather_elements,
     "max": _extremum,
     "min": _extremum,
     "nn.adaptive_avg_pool2d": _adaptive_average_pool,
     "nn.batch_flatten": _reshaped,
     "nn.pad": _pad,
     "repeat": _repeat,
+    "scatter_elements": _scatter_elements,
     "squeeze": _reshaped,
     "stack": _stack,
     "strided_slice": _strided_slice,

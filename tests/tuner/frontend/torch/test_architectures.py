@@ -1,34 +1,100 @@
-"""Public architectures with random weights: what is imported gives what torch gives."""
+"""Public architectures with random weights: imported, partitioned and trained, they give what torch gives."""
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.architectures.__main__ import LIMIT, as_table, is_equal
-from benchmarks.architectures.check import Outcome, check
+from pathlib import Path
+
+from benchmarks.architectures.check import STEPS, Size, check
+from benchmarks.architectures.finding import Finding
 from benchmarks.architectures.models import ARCHITECTURES
+from benchmarks.architectures.results import Row, check_all, load_results, save_results
+from benchmarks.architectures.table import BEGIN, END, as_table, with_table
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
-QUICK = ("gpt2", "qwen3", "bert-mask", "olmoe", "unet", "graph-network")
+PAGE = Path(__file__).parents[4] / "docs" / "models.md"
+
+QUICK = (
+    *("gpt2", "llama-3", "qwen3", "opt", "bert-mask", "olmoe"),
+    *("unet", "graph-network", "lstm", "gru", "roberta-mask", "starcoder2"),
+)
 """Those that run by default: of each kind of fault that once stood in a way, one."""
+
+WHOLE = ("graph-network",)
+"""Those that are partitioned and trained by default."""
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES]
 )
 def test_an_architecture_is_torchs(name: str) -> None:
-    outcome = check(name, ARCHITECTURES[name])
-    assert is_equal(outcome), f"{name}: {outcome.reason or outcome.error}"
+    ((_, _, finding),) = check(name, ARCHITECTURES[name])
+    assert finding.outcome == "equal", f"{name}: {finding.reason}"
 
 
-def test_the_table_tells_errors_and_refusals() -> None:
-    outcomes = [
-        Outcome(name="one", parameters=1234, operators=56, error=LIMIT / 10),
-        Outcome(name="other", parameters=7, reason="operator nonzero.default | is refused"),
-    ]
-    table = as_table(outcomes)
-    assert "1 of 2 are equal" in table
-    assert "| one | 1,234 | 56 | 1e-06 |" in table
-    assert "| other | 7 |  | operator nonzero.default / is refused |" in table
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS[1:])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_architecture_does_what_the_page_says(name: str, step: str) -> None:
+    row = next((line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |")), None)
+    if row is None:
+        pytest.skip("the page has no such row yet")
+    told = row.split("|")[6 + STEPS.index(step) - 1].strip()
+    if not told:
+        pytest.skip("the page says nothing of this step")
+    (*_, (_, _, finding)) = check(name, ARCHITECTURES[name], [step])
+    is_number = told[:1].isdigit()
+    assert (finding.outcome == "equal") == is_number, f"{name} {step}: {finding.reason}"
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_architecture_is_partitioned_and_trained_as_torchs(name: str) -> None:
+    found = {step: finding for step, _, finding in check(name, ARCHITECTURES[name], ("partition", "train"))}
+    assert list(found) == ["import", "partition", "train"]
+    assert {step: each.outcome for step, each in found.items()} == dict.fromkeys(found, "equal"), found
+
+
+def test_the_table_tells_errors_and_refusals(tmp_path: Path) -> None:
+    rows = {
+        "gpt2": Row(
+            parameters=1234,
+            operators=56,
+            findings={
+                "import": Finding(outcome="equal", error=1e-6, date="2026-01-01"),
+                "train": Finding(outcome="inapplicable", reason="it has no loss", date="2026-01-02"),
+            },
+        ),
+        "opt": Row(
+            parameters=7, findings={"import": Finding(outcome="refused", reason="a | b", date="2026-01-01")}
+        ),
+    }
+    save_results(tmp_path / "results.json", rows)
+    assert load_results(tmp_path / "results.json") == rows
+    table = as_table(rows)
+    assert "import equal to torch 1, partition equal to torch 0" in table
+    assert "| gpt2 | 1,234 | 56 |  | 1e-06 |  | – |  | 2026-01-02 |" in table
+    assert "- opt, import: a / b" in table
+    page = with_table(f"before\n{BEGIN}old\n{END}after\n", table)
+    assert page == f"before\n{BEGIN}{table}{END}after\n"
+
+
+def test_what_is_known_is_not_found_again() -> None:
+    row = Row(findings={"import": Finding(outcome="equal", error=0.0)})
+    ((name, found),) = check_all(["gpt2"], ["import"], {"gpt2": row}, limit_s=1.0)
+    assert (name, found) == ("gpt2", row)
+
+
+def test_a_step_that_takes_too_long_is_refused(monkeypatch) -> None:
+    def endless(name, build, steps):
+        yield "import", Size(parameters=1), Finding(outcome="equal", error=0.0)
+        while True:
+            pass
+
+    monkeypatch.setattr("benchmarks.architectures.results.check", endless)
+    *_, (_, row) = check_all(["gpt2"], ["import", "train"], {}, limit_s=1.0)
+    assert row.parameters == 1
+    assert row.findings["import"].outcome == "equal"
+    assert row.findings["train"].reason == "it takes too long"

@@ -9,7 +9,9 @@ from tuner.frontend.torch.callable_operators import callable_operator  # noqa: E
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("name", ["histc.default", "cummax.default", "_fft_r2c.default", "hypot.default"])
+@pytest.mark.parametrize(
+    "name", ["histc.default", "cummax.default", "_fft_r2c.default", "hypot.default", "select.int"]
+)
 def test_what_computes_is_allowed(name: str) -> None:
     assert str(callable_operator(name)) == f"aten.{name}"
 
@@ -19,7 +21,7 @@ def test_what_computes_is_allowed(name: str) -> None:
     [
         ("relu_.default", "it writes what it is given"),
         ("add.out", "it writes what it is given"),
-        ("as_strided.default", "it gives a view"),
+        ("as_strided.default", "it addresses memory by strides"),
         ("bernoulli.default", "it draws random numbers"),
         ("from_file.default", "it touches files"),
         ("ones.default", "it takes no tensor"),

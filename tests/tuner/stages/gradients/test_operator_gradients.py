@@ -117,6 +117,20 @@ CASES = {
         [(2, 3, 2)],
     ),
     "take of one index": (lambda x: op.take(x, relax.const(1, "int64"), axis=1), [(2, 3, 2)]),
+    "gather_elements": (
+        lambda x: op.gather_elements(x, relax.const([[2, 0], [1, 1]], "int64"), axis=1),
+        [(2, 3)],
+    ),
+    "scatter_elements that adds": (
+        lambda x, y: op.scatter_elements(
+            x, relax.const([[0, 1, 0], [0, 2, 1]], "int64"), y, axis=0, reduction="add"
+        ),
+        [(3, 3), (2, 3)],
+    ),
+    "scatter_elements that replaces": (
+        lambda x, y: op.scatter_elements(x, relax.const([[2, 0], [1, 2]], "int64"), y, axis=1),
+        [(2, 3), (2, 2)],
+    ),
     "full_like within where": (
         lambda x: op.where(relax.const([True, False]), op.full_like(x, const(-2.0)), x),
         [(3, 2)],
@@ -206,6 +220,10 @@ def test_an_operator_without_gradient_is_named(make_model):
     [
         ("strided_slice", lambda x: op.strided_slice(x, [0], [0], [4], strides=[2])),
         ("nn.pad", lambda x: op.nn.pad(x, [1, 1], "reflect")),
+        (
+            "scatter_elements",
+            lambda x: op.scatter_elements(x, relax.const([0], "int64"), zeros(1), 0, "mul"),
+        ),
     ],
 )
 def test_a_use_of_an_operator_that_has_no_gradient_is_named(name, function, make_model):
