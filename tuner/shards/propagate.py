@@ -42,11 +42,12 @@ def shard_function(
         function: the whole function.
         layouts: how inputs lie, by name; whole on every shard where nothing is said.
         num_shards: at least 2.
-        wanted: how outputs must lie, by name; as they come where nothing is said, and never as terms.
+        wanted: how outputs must lie, by name; as they come where nothing is said, and never as terms. What
+            must be whole and comes split is gathered.
 
     Raises:
-        UnsupportedOperatorError: no rule shards an operator that reads a split tensor; or an output does not
-            come as it is wanted.
+        UnsupportedOperatorError: no rule shards an operator that reads a split tensor; or an output comes
+            split in another way than it is wanted.
     """
     writer = ShardWriter(num_shards)
     inputs = _inputs(function, layouts, num_shards)
@@ -121,6 +122,8 @@ def _wanted(writer: ShardWriter, value: Sharded, name: str, layout: Layout | Non
         )
     if layout is None:
         return value
+    if isinstance(layout, Replicated):
+        return writer.gathered(value)
     try:
         return writer.laid_out(value, layout)
     except UnsupportedOperatorError as error:

@@ -125,6 +125,22 @@ class ShardWriter:
             return self.emit(lambda rank: _sliced(value.parts[rank], layout, rank), layout, value.shape)
         raise UnsupportedOperatorError(f"a tensor {value.layout} would have to be exchanged to be {layout}")
 
+    def gathered(self, value: Sharded) -> Sharded:
+        """Return the whole of a tensor on every shard.
+
+        A split one is summed, with each shard's part among zeros: parts of unequal extents need no collective
+        of their own, for twice the bytes of a ring's all-gather.
+        """
+        split = value.split
+        if split is None:
+            return self.reduced(value)
+        terms = self.emit(
+            lambda rank: _among_zeros(value.parts[rank], split, value.shape, rank),
+            Partial("sum"),
+            value.shape,
+        )
+        return self.reduced(terms)
+
     def offset(self, layout: Split, dtype: str) -> Sharded:
         """Return the index at which each shard's part of an axis begins, without axes.
 
@@ -195,3 +211,17 @@ def _sliced(part: Expr, layout: Split, rank: int) -> Expr:
         for first, length in layout.pieces[rank]
     ]
     return runs[0] if len(runs) == 1 else relax.op.concat(runs, axis=layout.axis)
+
+
+def _among_zeros(part: Expr, layout: Split, shape: Sequence[int], rank: int) -> Expr:
+    """Put a shard's part where it stands in the whole, and zeros elsewhere."""
+    axis, dtype = layout.axis, str(part.ty.dtype)
+    runs: list[Expr] = []
+    done = held = 0
+    for first, length in (*layout.pieces[rank], (layout.extent, 0)):
+        if first > done:
+            runs.append(relax.op.zeros((*shape[:axis], first - done, *shape[axis + 1 :]), dtype))
+        if length:
+            runs.append(relax.op.strided_slice(part, [axis], [held], [held + length]))
+        done, held = first + length, held + length
+    return relax.op.concat(runs, axis=axis)

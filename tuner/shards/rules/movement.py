@@ -1,4 +1,4 @@
-"""Operators that move axes or repeat elements along them."""
+"""Operators that move axes, or repeat, pad and cut along them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,19 @@ def _strided_slice(operation: Operation) -> Value:
     tensor, split = operation.tensor(0), only_split(operation, 0)
     if operation.shape[split.axis] != tensor.shape[split.axis]:
         raise UnsupportedOperatorError(f"it slices axis {split.axis}, which is split")
-    axes = [int(axis) % len(tensor.shape) for axis in operation.call.args[1]]
-    if split.axis in axes:
-        raise UnsupportedOperatorError(f"it slices axis {split.axis}, which is split")
+    axes, *bounds = ([int(value) for value in argument] for argument in operation.call.args[1:])
+    kept = [at for at, axis in enumerate(axes) if axis % len(tensor.shape) != split.axis]
+    cut = [[values[at] for at in kept] for values in (axes, *bounds)]
+    return operation.writer.emit(
+        lambda rank: op.strided_slice(tensor.parts[rank], *cut), split, operation.shape
+    )
+
+
+def _pad(operation: Operation) -> Value:
+    """Pad along axes that no shard shares."""
+    tensor, split = operation.tensor(0), only_split(operation, 0)
+    if operation.shape[split.axis] != tensor.shape[split.axis]:
+        raise UnsupportedOperatorError(f"it pads axis {split.axis}, which is split")
     return operation.writer.emit(
         lambda rank: operation.again(rank, [tensor.parts[rank], *operation.call.args[1:]]),
         split,
@@ -54,5 +64,6 @@ def _strided_slice(operation: Operation) -> Value:
 MOVEMENT: Mapping[str, Rule] = {
     "permute_dims": _permute_dims,
     "broadcast_to": _broadcast_to,
+    "nn.pad": _pad,
     "strided_slice": _strided_slice,
 }
