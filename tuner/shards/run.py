@@ -12,7 +12,7 @@ import numpy as np
 from tuner.errors import TunerError
 from tuner.frontend.model import Run
 from tuner.shards.interface import Collective, ShardedFunction
-from tuner.shards.layouts import reduce_terms
+from tuner.shards.layouts import join_shards, reduce_terms, take_shard
 from tuner.stages.interface import StageFunction
 
 
@@ -40,6 +40,26 @@ def run_shards(
         for collective in collectives:
             _reduce(collective, known)
     return [{name: each[source] for name, source in function.sources.items()} for each in known]
+
+
+def run_as_whole(function: ShardedFunction, inputs: Sequence[np.ndarray], run: Run) -> list[np.ndarray]:
+    """Return what the whole function returns, by its shards: inputs are divided, outputs joined.
+
+    Args:
+        function: what is run.
+        inputs: whole, in the function's order.
+        run: executes a module of a segment.
+    """
+    given = {info.name: array for info, array in zip(function.inputs, inputs, strict=True)}
+    parts = [
+        {name: take_shard(array, function.layouts[name], rank) for name, array in given.items()}
+        for rank in range(function.num_shards)
+    ]
+    made = run_shards(function, parts, run)
+    return [
+        join_shards([part[info.name] for part in made], function.layouts[info.name])
+        for info in function.outputs
+    ]
 
 
 def _run(function: StageFunction, known: Mapping[str, np.ndarray], run: Run) -> dict[str, np.ndarray]:
