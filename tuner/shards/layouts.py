@@ -97,7 +97,7 @@ Layout: TypeAlias = Replicated | Split | Partial
 
 
 def split_axis(axis: int, extent: int, num_shards: int, *, unit: int = 1, sections: int = 1) -> Split:
-    """Divide an axis as evenly as whole units allow, larger parts first.
+    """Divide an axis as evenly as whole units allow: parts differ by at most a unit in each section.
 
     Args:
         axis: counted from the front.

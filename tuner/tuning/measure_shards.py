@@ -9,16 +9,17 @@ both. Checked in tests/tuner/tuning/test_measure_shards.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
-from tuner.plan import Figure
-from tuner.shards import ShardedFunction, run_as_whole
+from tuner.plan import Figure, ShardsPlan, StagePlan
+from tuner.shards import ShardedFunction, ShardedStage, Split, run_as_whole
 from tuner.stages import StageFunction
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session
@@ -69,6 +70,41 @@ class ShardedFigures:
     total: Figure
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredShards:
+    """A sharded stage with its costs.
+
+    Attributes:
+        stage: over the shards.
+        figures: of each function, by `forward`, `backward` and the like.
+    """
+
+    stage: ShardedStage
+    figures: Mapping[str, ShardedFigures]
+
+    def plan(self, whole: StagePlan) -> StagePlan:
+        """Return the plan of the whole stage, which has the figures already, with what each shard holds."""
+        shards = ShardsPlan(
+            num_shards=self.stage.forward.num_shards,
+            axes={
+                name: layout.axis
+                for name in whole.parameters
+                if isinstance(layout := self.stage.layouts.get(name), Split)
+            },
+            collective_us={
+                name: sum(figure.latency_us for figure in figures.collectives)
+                for name, figures in self.figures.items()
+            },
+        )
+        return msgspec.structs.replace(
+            whole,
+            weight_bytes=max(self.stage.weight_bytes),
+            saved_bytes=max(self.stage.saved_bytes),
+            saved_for_weight_bytes=max(self.stage.saved_for_weight_bytes),
+            shards=shards,
+        )
+
+
 @dataclass(slots=True)
 class ShardMeasurer:
     """Partitions and prices segments, each distinct one once.
@@ -101,11 +137,8 @@ class ShardMeasurer:
             TunerError: a segment cannot be partitioned, built or measured.
         """
         segments = []
-        for index, shards in enumerate(function.segments):
-            figures = [
-                self._price_segment(part, f"{name}.segment{index}.shard{rank}")
-                for rank, part in enumerate(shards)
-            ]
+        for shards in function.segments:
+            figures = [self._price_segment(part, name) for part in shards]
             segments.append(max(figures, key=lambda figure: figure.latency_us))
         collectives = tuple(
             Figure(
@@ -119,6 +152,24 @@ class ShardMeasurer:
         total_us = sum(figure.latency_us for figure in (*segments, *collectives))
         return ShardedFigures(
             segments=tuple(segments), collectives=collectives, total=_summed(segments, total_us)
+        )
+
+    def price_stage(self, stage: ShardedStage, name: str) -> MeasuredShards:
+        """Return what each function of a sharded stage costs; halves of a backward only where both are.
+
+        Raises:
+            TunerError: see `price`.
+        """
+        functions = {"forward": stage.forward, "backward": stage.backward}
+        if stage.backward_input is not None:
+            functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
+        return MeasuredShards(
+            stage=stage,
+            figures={
+                kind: self.price(function, f"{name}.{kind}")
+                for kind, function in functions.items()
+                if function is not None
+            },
         )
 
     def run_as_whole(self, function: ShardedFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -150,5 +201,5 @@ class ShardMeasurer:
 def _summed(segments: Sequence[Figure], total_us: float) -> Figure:
     """Return the sum of all, which names the measurements that it rests on."""
     records = tuple(dict.fromkeys(record for figure in segments for record in figure.record_ids))
-    source = "predicted" if any(figure.source == "predicted" for figure in segments) else "derived"
-    return Figure(latency_us=total_us, source=source, record_ids=records)
+    is_predicted = any(figure.source == "predicted" for figure in segments)
+    return Figure(latency_us=total_us, source="predicted" if is_predicted else "derived", record_ids=records)
