@@ -1,6 +1,7 @@
 """Build a pipeline from measured stages: placement in steps and bytes, searched schedule, plan.
 
-Stage `i` runs on device `i` (a V: forward down, backward up). Real latencies become whole steps, rounded up,
+Stages run on devices in order (a V: forward down, backward up), and one that is divided into shards on all of
+them at once, such as embedding and head of an m shape. Real latencies become whole steps, rounded up,
 so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's backward
 is a choice, joint or split into input and weight halves, since splitting costs what it was measured to cost.
 Weights, gradients and optimizer state are static; what a forward saves is held until the backward half that
@@ -56,11 +57,11 @@ def build_plan(
     """
     step_us = step_us or choose_step_us(tuned.stages)
     placement = place_stages(tuned, step_us=step_us)
-    static_bytes = tuple(_static_bytes(stage, tuned.training, optimizer) for stage in tuned.stages)
+    static_bytes = _static_bytes_by_device(tuned, optimizer)
     schedule = find_schedule(
         placement,
         micro_batches=micro_batches,
-        memory=_activation_limits(tuned.stages, static_bytes, memory_limit_bytes),
+        memory=_activation_limits(tuned, static_bytes, memory_limit_bytes),
         budget=budget,
         time_limit_s=time_limit_s,
         seed=seed,
@@ -87,11 +88,14 @@ def choose_step_us(stages: Sequence[StagePlan]) -> float:
 
 
 def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
-    """Return the V placement of the stages.
+    """Return the V placement of the stages; those with shards hold every device.
 
     ```
     device 0   f0 . . b0            with choices, `b0` may instead run as `b0_input` and `b0_weight`
     device 1   . f1 b1 .
+
+    device 0   f0 f1 . f3 b3 . b1 b0        stages 0 and 3 have shards
+    device 1   f0 . f2 f3 b3 b2 . b0
     ```
 
     Args:
@@ -99,24 +103,43 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
         step_us: microseconds of a step; spans and lags are rounded up to whole steps.
     """
     lags = [math.ceil(latency / step_us) for latency in tuned.hop_latency_us]
+    devices = devices_of_stages(tuned.stages)
     blocks: list[Block] = []
     choices: list[Choice] = []
     for index, stage in enumerate(tuned.stages):
         blocks.append(
-            _block(f"f{index}", BlockKind.FORWARD, index, stage.forward, step_us, stage.saved_bytes)
+            _block(f"f{index}", BlockKind.FORWARD, devices[index], stage.forward, step_us, stage.saved_bytes)
         )
         if not tuned.training:
             blocks[-1] = msgspec.structs.replace(blocks[-1], memory=0)
             continue
-        backward, choice = _backward_blocks(index, stage, step_us)
+        backward, choice = _backward_blocks(index, devices[index], stage, step_us)
         blocks += backward
         choices += choice
     return Placement(
-        devices=len(tuned.stages),
+        devices=1 + max(max(each) for each in devices),
         blocks=tuple(blocks),
         edges=tuple(_edges(len(tuned.stages), {block.name for block in blocks}, lags)),
         choices=tuple(choices),
     )
+
+
+def devices_of_stages(stages: Sequence[StagePlan]) -> tuple[tuple[int, ...], ...]:
+    """Return the devices of each stage: the next one by itself, or all of them for a stage with shards.
+
+    Raises:
+        ValueError: a stage has more or fewer shards than there are other stages, one for each device.
+    """
+    alone = [stage for stage in stages if stage.shards is None]
+    every = tuple(range(len(alone)))
+    for stage in stages:
+        if stage.shards is not None and stage.shards.num_shards != len(every):
+            raise ValueError(
+                f"{stage.name} has {stage.shards.num_shards} shards, and the stages without fill "
+                f"{len(every)} devices; tune the model again"
+            )
+    following = iter(every)
+    return tuple((next(following),) if stage.shards is None else every for stage in stages)
 
 
 def block_of_function(function: str) -> str:
@@ -133,28 +156,32 @@ def _figures(stage: StagePlan) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _block(name: str, kind: BlockKind, device: int, figure: Figure, step_us: float, memory: int) -> Block:
+def _block(
+    name: str, kind: BlockKind, devices: tuple[int, ...], figure: Figure, step_us: float, memory: int
+) -> Block:
     span = math.ceil(figure.latency_us / step_us)
-    return Block(name=name, kind=kind, devices=(device,), span=span, memory=memory)
+    return Block(name=name, kind=kind, devices=devices, span=span, memory=memory)
 
 
-def _backward_blocks(index: int, stage: StagePlan, step_us: float) -> tuple[list[Block], list[Choice]]:
+def _backward_blocks(
+    index: int, devices: tuple[int, ...], stage: StagePlan, step_us: float
+) -> tuple[list[Block], list[Choice]]:
     blocks, choices = [], []
     if stage.backward is not None:
         blocks.append(
-            _block(f"b{index}", BlockKind.BACKWARD, index, stage.backward, step_us, -stage.saved_bytes)
+            _block(f"b{index}", BlockKind.BACKWARD, devices, stage.backward, step_us, -stage.saved_bytes)
         )
     if stage.backward_input is not None and stage.backward_weight is not None:
         released = stage.saved_for_weight_bytes - stage.saved_bytes
         halves = (f"b{index}_input", f"b{index}_weight")
         blocks.append(
-            _block(halves[0], BlockKind.BACKWARD_INPUT, index, stage.backward_input, step_us, released)
+            _block(halves[0], BlockKind.BACKWARD_INPUT, devices, stage.backward_input, step_us, released)
         )
         blocks.append(
             _block(
                 halves[1],
                 BlockKind.BACKWARD_WEIGHT,
-                index,
+                devices,
                 stage.backward_weight,
                 step_us,
                 -stage.saved_for_weight_bytes,
@@ -178,22 +205,32 @@ def _edges(num_stages: int, names: set[str], lags: Sequence[int]) -> list[Edge]:
     return edges
 
 
-def _static_bytes(stage: StagePlan, training: bool, optimizer: str) -> int:
-    if not training:
-        return stage.weight_bytes
-    return stage.weight_bytes * (2 + OPTIMIZER_STATES[optimizer])
+def _static_bytes_by_device(tuned: ModelPlan, optimizer: str) -> tuple[int, ...]:
+    """Sum what each device holds throughout, of all its stages; a tied tensor counts in each."""
+    copies = 2 + OPTIMIZER_STATES[optimizer] if tuned.training else 1
+    devices = devices_of_stages(tuned.stages)
+    held = [0] * (1 + max(max(each) for each in devices))
+    for stage, own in zip(tuned.stages, devices, strict=True):
+        for device in own:
+            held[device] += copies * stage.weight_bytes
+    return tuple(held)
 
 
 def _activation_limits(
-    stages: Sequence[StagePlan], static_bytes: Sequence[int], memory_limit_bytes: int | None
+    tuned: ModelPlan, static_bytes: Sequence[int], memory_limit_bytes: int | None
 ) -> tuple[int, ...] | None:
     if memory_limit_bytes is None:
         return None
-    for index, (stage, static) in enumerate(zip(stages, static_bytes, strict=True)):
-        needed = static + stage.saved_bytes
+    by_device: dict[int, list[StagePlan]] = {}
+    for stage, own in zip(tuned.stages, devices_of_stages(tuned.stages), strict=True):
+        for device in own:
+            by_device.setdefault(device, []).append(stage)
+    for device, stages in sorted(by_device.items()):
+        needed = static_bytes[device] + sum(stage.saved_bytes for stage in stages)
         if needed > memory_limit_bytes:
+            names = " + ".join(stage.name for stage in stages)
             raise InfeasibleError(
-                f"device {index} needs {needed / 2**30:.2f} GiB for {stage.name} and one micro-batch in "
+                f"device {device} needs {needed / 2**30:.2f} GiB for {names} and one micro-batch in "
                 f"flight, the limit is {memory_limit_bytes / 2**30:.2f} GiB; add devices or raise --memory"
             )
     return tuple(memory_limit_bytes - static for static in static_bytes)

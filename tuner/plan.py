@@ -120,6 +120,20 @@ class PartOccurrence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     inputs: tuple[int, ...] = ()
 
 
+class ShardsPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a stage lies over all devices, each of which runs a shard of it at the same time.
+
+    Attributes:
+        num_shards: devices that hold it.
+        axes: of each weight that is divided, the axis; the others are whole on every device.
+        collective_us: of each function, the time in collectives, which its figure contains.
+    """
+
+    num_shards: int
+    axes: dict[str, int]
+    collective_us: dict[str, float]
+
+
 class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One pipeline stage: its interface, its costs and its memory.
 
@@ -138,6 +152,8 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         saved_bytes: bytes kept from its forward to its joint backward, weights excluded, each micro-batch.
         saved_for_weight_bytes: bytes kept from the input half to the weight half of a split backward.
         boundary_bytes: bytes sent to the next stage each micro-batch (the gradient coming back is as large).
+        shards: where the stage is divided over all devices; costs are then the slowest shard's with all
+            collectives, and weights and saved bytes those of the largest shard. None on a device of its own.
     """
 
     name: str
@@ -154,6 +170,7 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     saved_bytes: int
     saved_for_weight_bytes: int
     boundary_bytes: int
+    shards: ShardsPlan | None = None
 
 
 class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

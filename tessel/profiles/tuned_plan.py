@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessel.errors import ScheduleError
+from tessel.errors import DocumentError, ScheduleError
 from tessel.names import name_of_path
 from tessel.plan import load_plan
 from tessel.profiles.figures import MAX_HALVES_RATIO, decode_json, make_cost, refusal
@@ -109,8 +109,14 @@ def profile_of_stages(
         path: where they come from, for messages.
 
     Raises:
-        DocumentError: a figure is beyond what a layer can have.
+        DocumentError: a figure is beyond what a layer can have, or a stage is divided over devices.
     """
+    for stage in stages:
+        if stage.shards is not None:
+            raise DocumentError(
+                f"{path} has {stage.name} on {stage.shards.num_shards} devices, and a profile says "
+                "what whole layers cost on one; take the plan of a chain"
+            )
     figures = [
         {
             "forward_us": stage.forward.latency_us,

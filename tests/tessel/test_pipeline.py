@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import InfeasibleError
-from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
+from tessel.pipeline import block_of_function, build_plan, choose_step_us, devices_of_stages, place_stages
 from tessel.plan import load_plan, save_plan
 from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
+from tuner.plan import ModelPlan, ShardsPlan
 
 LATENCIES = st.floats(10.0, 1e6)
 
@@ -78,3 +79,37 @@ def test_inference_has_forwards_alone() -> None:
     tuned = msgspec.structs.replace(tuned_model([(10.0, 1.0, 1.0, 1.0)] * 2), stages=stages, training=False)
     plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, budget=SearchBudget(0.2))
     assert plan.schedule.makespan * plan.step_us == pytest.approx(5 * 10.0 + plan.hop_latency_us[0], rel=0.02)
+
+
+def m_shape(num_devices: int) -> ModelPlan:
+    """Return a chain between two stages that are divided over all its devices."""
+    tuned = tuned_model([(10.0, 20.0, 12.0, 11.0)] * (num_devices + 2))
+    shards = ShardsPlan(num_shards=num_devices, axes={}, collective_us={})
+    first, *chain, last = tuned.stages
+    ends = [msgspec.structs.replace(stage, shards=shards) for stage in (first, last)]
+    return msgspec.structs.replace(tuned, stages=(ends[0], *chain, ends[1]))
+
+
+def test_stages_with_shards_hold_every_device() -> None:
+    tuned = m_shape(2)
+    assert devices_of_stages(tuned.stages) == ((0, 1), (0,), (1,), (0, 1))
+    placement = place_stages(tuned, step_us=1.0)
+    assert placement.devices == 2
+    assert {block.devices for block in placement.blocks if block.name.startswith(("f3", "b3"))} == {(0, 1)}
+    assert placement.block("b1_weight").devices == (0,)
+
+
+def test_a_device_holds_its_own_stage_and_its_shards() -> None:
+    plan = build_plan(m_shape(2), micro_batches=2, memory_limit_bytes=None, time_limit_s=0.5)
+    assert plan.static_bytes == (3 * 2 * 4000,) * 2
+    check_schedule(plan.schedule)
+    # Two micro-batches: each device works on its own stage and both ends, and nothing is faster than that.
+    assert plan.schedule.makespan * plan.step_us >= 2 * 3 * 30.0
+    with pytest.raises(InfeasibleError, match=r"device 0 needs .* for stage0 \+ stage1 \+ stage3"):
+        build_plan(m_shape(2), micro_batches=2, memory_limit_bytes=25_000)
+
+
+def test_shards_that_fill_other_devices_are_refused() -> None:
+    tuned = m_shape(3)
+    with pytest.raises(ValueError, match="stage0 has 3 shards, and the stages without fill 2 devices"):
+        devices_of_stages((*tuned.stages[:2], *tuned.stages[3:]))

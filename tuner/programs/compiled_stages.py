@@ -94,6 +94,12 @@ def check_spec(spec: ProgramSpec) -> None:
             code that the user did not name.
     """
     _target_of(spec.plan)
+    for stage in spec.plan.stages:
+        if stage.shards is not None:
+            raise TunerError(
+                f"{stage.name} is divided over {stage.shards.num_shards} devices, and ranks run whole "
+                "stages; tune a chain to run it"
+            )
     require_trust(spec.plan.model, trusted=spec.trust_model)
     if Path(spec.plan.model).suffix in MODEL_FILES:
         load_planned_model(spec)

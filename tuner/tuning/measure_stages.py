@@ -27,7 +27,9 @@ from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.plan import Figure, StagePlan, TiedParameter
 from tuner.pricing.protocol import is_spent
+from tuner.shards import ShardedFunction, shard_stage, vocabulary_layouts
 from tuner.stages import (
+    Layer,
     Stage,
     StageFunction,
     build_stages,
@@ -39,6 +41,7 @@ from tuner.stages import (
     tied_groups,
 )
 from tuner.tuning.import_check import admit_import, reference_settings
+from tuner.tuning.measure_shards import Link, MeasuredShards, ShardMeasurer
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_pricing import predict_stage, price_stage
@@ -77,8 +80,12 @@ def measure_stages(
     num_stages: int | None = None,
     cuts: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
+    link: Link | None = None,
 ) -> MeasuredStages:
     """Cut the model, and measure each stage's forward, joint backward and split backward.
+
+    With a link, the first and the last layer are stages of their own, divided by words over `num_stages`
+    devices, and the layers between are cut into `num_stages` stages, one for each device (an m shape).
 
     Args:
         model: what is cut.
@@ -87,52 +94,121 @@ def measure_stages(
         cuts: names of modules after which a stage ends, else those that the model marks; where there are
             any they decide alone.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
+        link: what the collectives of shards run over; None where no stage is divided.
 
     Raises:
-        TunerError: the model was imported wrongly or cannot be cut so, a function cannot be measured, or
-            gradients are wrong.
+        TunerError: the model was imported wrongly or cannot be cut or divided so, a function cannot be
+            measured, or gradients are wrong.
         UnknownNameError: a cut names no module.
     """
     model, import_error = admit_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    if cuts is None and model.cuts:
-        cuts = model.cuts
-    if cuts is not None:
-        positions = cut_after(model, cuts)
-        if num_stages is not None and len(positions) + 1 != num_stages:
-            raise TunerError(
-                f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
-                "asked for; give one cut less than devices, or leave out cuts and marks"
-            )
+    if link is not None:
+        positions = _cut_m_shape(model, session, num_stages or 1, cuts, memory_limit_bytes, penalty_us)
     else:
-        positions = _find_cuts(model, session, num_stages or 1, memory_limit_bytes, penalty_us)
+        positions = _cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
-    partitioned = _partition_stages(session, stages, penalty_us, model.layers_by_variable())
+    ends = None if link is None else _measure_ends(session, stages, link, penalty_us)
+    divided = {} if ends is None else ends.stages
+    whole = [each for each in stages if each.name not in divided]
+    partitioned = _partition_stages(session, whole, penalty_us, model.layers_by_variable())
     figures = {name: price_stage(session, function) for name, function in partitioned.items()}
+    for name, shards in divided.items():
+        figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
+    plans = [_stage_plan(stage, figures) for stage in stages]
     return MeasuredStages(
-        stages=tuple(_stage_plan(stage, figures) for stage in stages),
+        stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
         tied=tied_groups(model, stages),
-        functions=tuple(partitioned.values()),
-        max_error=_check(model, session, stages, partitioned),
+        functions=(*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())),
+        max_error=_check(model, session, stages, partitioned, ends),
         import_error=import_error,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The stages that are divided over all devices, by name, and what measured them."""
+
+    measurer: ShardMeasurer
+    stages: Mapping[str, MeasuredShards]
+
+
+def _measure_ends(session: Session, stages: Sequence[Stage], link: Link, penalty_us: float) -> _Ends:
+    """Divide the first and the last stage over as many devices as there are stages between, and measure."""
+    ends = (stages[0], stages[-1])
+    num_shards = len(stages) - len(ends)
+    layouts = vocabulary_layouts(ends, num_shards)
+    measurer = ShardMeasurer(session, penalty_us, link)
+    return _Ends(
+        measurer,
+        {
+            stage.name: measurer.price_stage(shard_stage(stage, layouts, num_shards), stage.name)
+            for stage in ends
+        },
+    )
+
+
+def _cut_chain(
+    model: Model,
+    session: Session,
+    num_stages: int | None,
+    cuts: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+    penalty_us: float,
+) -> tuple[int, ...]:
+    """Cut where it is asked for, or so that the slowest stage is as fast as can be."""
+    if cuts is None and model.cuts:
+        cuts = model.cuts
+    if cuts is None:
+        return _find_cuts(model, session, layers_of(model), num_stages or 1, memory_limit_bytes, penalty_us)
+    positions = cut_after(model, cuts)
+    if num_stages is not None and len(positions) + 1 != num_stages:
+        raise TunerError(
+            f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
+            "asked for; give one cut less than devices, or leave out cuts and marks"
+        )
+    return positions
+
+
+def _cut_m_shape(
+    model: Model,
+    session: Session,
+    num_devices: int,
+    cuts: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+    penalty_us: float,
+) -> tuple[int, ...]:
+    """Cut after the first and before the last layer, and the layers between into a stage a device."""
+    layers = layers_of(model)
+    if cuts is not None or model.cuts:
+        raise TunerError(
+            "an m shape divides the first and the last layer, and finds the cuts between; leave out cuts "
+            "and marks"
+        )
+    if num_devices < 2 or len(layers) - 2 < num_devices:
+        raise TunerError(
+            f"an m shape on {num_devices} devices needs at least 2, and a layer for each between the first "
+            f"and the last; {model.name} has {max(0, len(layers) - 2)} there"
+        )
+    inner = _find_cuts(model, session, layers[1:-1], num_devices, memory_limit_bytes, penalty_us)
+    return (layers[1].start, *inner, layers[-1].start)
 
 
 def _find_cuts(
     model: Model,
     session: Session,
+    layers: Sequence[Layer],
     num_stages: int,
     memory_limit_bytes: int | None,
     penalty_us: float,
 ) -> tuple[int, ...]:
-    """Cut between layers so that the slowest stage is as fast as can be, by costs of layers.
+    """Cut between neighbouring layers so that the slowest stage is as fast as can be, by costs of layers.
 
     Where prices are active, layers are predicted from their parts, and measured only while cuts may change.
     """
-    layers = layers_of(model)
     if num_stages == 1:
         return ()
-    alone = build_stages(model, cut_between(layers, range(1, len(layers))))
+    alone = _alone(model, layers)
     keys, functions_of_layer = [], {}
     for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
         functions = _functions_of(stage, split=False)
@@ -158,6 +234,14 @@ def _find_cuts(
         )
 
     return cut_between(layers, _settle_cuts(session, keys, functions_of_layer, cut))
+
+
+def _alone(model: Model, layers: Sequence[Layer]) -> Sequence[Stage]:
+    """Make a stage of each of these layers, of a model whose other layers are stages too."""
+    every = layers_of(model)
+    stages = build_stages(model, cut_between(every, range(1, len(every))))
+    first = next(index for index, layer in enumerate(every) if layer.start == layers[0].start)
+    return stages[first : first + len(layers)]
 
 
 def _settle_cuts(
@@ -274,11 +358,14 @@ def _check(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
+    ends: _Ends | None,
 ) -> float | None:
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     if session.pricing.mode == "model":
         return None
-    settings = f"stages={len(stages)};" + ",".join(function.fingerprint for function in partitioned.values())
+    functions = [*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())]
+    kinds = f"stages={len(stages)};" if ends is None else f"m shape={len(stages)};"
+    settings = kinds + ",".join(function.fingerprint for function in functions)
     session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
     workload = workload_of(model.module["main"], "model", module=model.module)
     tolerance = tolerance_of(tensor.dtype for tensor in workload.values)
@@ -289,7 +376,7 @@ def _check(
         describe("model", workload.inputs, workload.operators, workload.results, facts),
         tolerance=tolerance,
         settings=settings if model.reference is None else f"{reference_settings(model, session)};{settings}",
-        check=lambda: _stages_error(model, session, stages, partitioned),
+        check=lambda: _stages_error(model, session, stages, partitioned, ends),
     )
     if not found.is_within(tolerance):
         raise TunerError(
@@ -317,19 +404,35 @@ def _stages_error(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
+    ends: _Ends | None,
 ) -> Deviation:
     partitioned_by_module = {
         id(function.module): partitioned[name].module
         for stage in stages
         for name, function in _functions_of(stage).items()
+        if name in partitioned
     }
+    sharded_by_module = {} if ends is None else _sharded_by_module(stages, ends)
 
     def run(module: IRModule, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         # The uncut model runs without any partition: TVM's own fusion and kernels, and NumPy's products. What
         # is checked is the cutting; kernels are checked one by one, and in the whole model.
+        if ends is not None and id(module) in sharded_by_module:
+            return ends.measurer.run_as_whole(sharded_by_module[id(module)], inputs)
         partitioned_module = partitioned_by_module.get(id(module))
         if partitioned_module is None:
             return session.measurer.run(module, inputs, calls_blas=True)
         return session.measurer.run(partitioned_module, inputs)
 
     return check_gradients(model, stages, seed=session.seed, run=run)
+
+
+def _sharded_by_module(stages: Sequence[Stage], ends: _Ends) -> dict[int, ShardedFunction]:
+    """Return the sharded function of each whole function of a stage that is divided."""
+    found = {}
+    for stage in stages:
+        for name, function in _functions_of(stage).items():
+            if stage.name in ends.stages:
+                sharded = getattr(ends.stages[stage.name].stage, name.removeprefix(f"{stage.name}."))
+                found[id(function.module)] = sharded
+    return found

@@ -15,6 +15,7 @@ from tuner.measuring.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
 from tuner.tuning.import_check import admit_import
+from tuner.tuning.measure_shards import Link
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import partition_model
@@ -32,6 +33,8 @@ class TuningSettings:
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices; measured if None.
         graph_level_search: whole programs that the graph-level search may measure.
+        link: what joins the devices, where the first and the last layer are to be divided by words over all
+            of them (an m shape); None for a chain.
     """
 
     num_stages: int
@@ -39,6 +42,7 @@ class TuningSettings:
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
     graph_level_search: int = 0
+    link: Link | None = None
 
 
 def tune_model(
@@ -69,6 +73,7 @@ def tune_model(
         num_stages=settings.num_stages,
         cuts=settings.cuts,
         memory_limit_bytes=settings.memory_limit_bytes,
+        link=settings.link,
     )
     hops, hop_source = _hop_latencies(session, measured.stages, settings.hop_us)
     measurer = session.measurer

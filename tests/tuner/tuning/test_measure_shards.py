@@ -1,0 +1,145 @@
+"""Shards of GPT-2 tiny's head on this machine: measured once each, and equal to the uncut head in torch."""
+
+import numpy as np
+import pytest
+from relax_in_torch import run_in_torch
+from tvm import relax
+
+from tessel.pipeline import devices_of_stages
+from tuner.errors import TunerError
+from tuner.frontend import load_model
+from tuner.frontend.model import InputSpec, Model
+from tuner.shards import shard_stage, vocabulary_layouts
+from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
+from tuner.tuning.measure_shards import Link, ShardMeasurer
+from tuner.tuning.measure_stages import measure_stages
+from tuner.tuning.session import SessionSettings, start_session
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    url = f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
+    settings = SessionSettings(backend_names=("tvm",), num_threads=1)
+    with start_session("cpu", settings, records_url=url) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("gpt2:tiny", training=True)
+
+
+@pytest.fixture(scope="module")
+def head(model):
+    layers = layers_of(model)
+    stages = build_stages(model, cut_between(layers, (1, len(layers) - 1)))
+    return stages[-1], shard_stage(stages[-1], vocabulary_layouts((stages[0], stages[-1]), 2), 2)
+
+
+def test_a_ring_all_reduce_takes_two_rounds_of_a_share_each():
+    link = Link(bytes_per_us=1000.0, latency_us=5.0)
+    assert link.all_reduce_us(4000, 4) == pytest.approx(6 * (5 + 1))
+    with pytest.raises(ValueError, match="give a bandwidth"):
+        Link(bytes_per_us=0.0, latency_us=1.0)
+
+
+def test_distinct_segments_are_measured_once_and_equal_the_uncut_head(session, model, head):
+    stage, sharded = head
+    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_us=1000.0, latency_us=10.0))
+    figures = measurer.price(sharded.forward, "head.forward")
+    assert len(figures.segments) == len(sharded.forward.segments)
+    # 512 words are even over 2 shards, so both run the same programs.
+    assert len(measurer.partitioned) == len(sharded.forward.segments)
+    assert {figure.source for figure in figures.segments} == {"measured"}
+    assert {figure.source for figure in figures.collectives} == {"given"}
+    assert figures.total.source == "derived"
+    parts = (*figures.segments, *figures.collectives)
+    assert figures.total.latency_us == pytest.approx(sum(figure.latency_us for figure in parts))
+    made = session.measurer.new_measurements
+    again = measurer.price(sharded.forward, "head.forward")
+    assert again == figures
+    assert session.measurer.new_measurements == made
+    rng = np.random.default_rng(0)
+    tensors = draw_tensors(model, rng=rng)
+    inputs = [
+        tensors[info.name] if info.name in tensors else rng.standard_normal(info.shape).astype(info.dtype)
+        for info in stage.forward.inputs
+    ]
+    expected = run_in_torch(stage.forward.module, inputs)
+    found = measurer.run_as_whole(sharded.forward, inputs)
+    for info, value, reference in zip(stage.forward.outputs, found, expected, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5, err_msg=info.name)
+
+
+def test_what_was_not_priced_is_not_run(session, head):
+    _, sharded = head
+    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_us=1.0, latency_us=0.0))
+    arrays = [np.zeros(info.shape, info.dtype) for info in sharded.forward.inputs]
+    with pytest.raises(TunerError, match="was not priced"):
+        measurer.run_as_whole(sharded.forward, arrays)
+
+
+WORDS, WIDTH, ROWS = 36, 8, 6
+
+
+def small_language_model():
+    """Write an embedding with a layer, two layers, and a head tied to the embedding: four layers."""
+    types = [relax.TensorType((ROWS,), "int64")] * 2
+    types += [relax.TensorType((WORDS, WIDTH), "float32")] + [relax.TensorType((WIDTH, WIDTH), "float32")] * 3
+    names = ("tokens", "labels", "table", "w0", "w1", "w2")
+    tokens, labels, table, *weights = map(relax.Var, names, types)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [tokens, labels, table, *weights]):
+        with builder.dataflow():
+            x = builder.emit(relax.op.take(table, tokens, axis=0, mode="clip"))
+            for weight in weights:
+                x = builder.emit(relax.op.tanh(builder.emit(relax.op.matmul(x, weight))))
+            logits = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(table, [1, 0]))))
+            values = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))
+            loss = builder.emit_output(relax.op.nn.nll_loss(values, labels, reduction="mean"))
+        builder.emit_func_output(loss)
+    module = builder.get()
+    return Model(
+        name="small language model",
+        module=module,
+        inputs=tuple(
+            InputSpec(name=name, shape=(ROWS,), dtype="int64", high=WORDS) for name in ("tokens", "labels")
+        ),
+        parameter_names=names[2:],
+        module_paths=("",) * len(module["main"].body.blocks[0].bindings),
+        training=True,
+    )
+
+
+def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones(session):
+    link = Link(bytes_per_us=1000.0, latency_us=10.0)
+    measured = measure_stages(small_language_model(), session, num_stages=2, link=link)
+    embedding, *chain, head = measured.stages
+    assert [stage.shards for stage in chain] == [None, None]
+    for stage in (embedding, head):
+        assert stage.shards.num_shards == 2
+        assert stage.shards.axes == {"table": 0}
+        assert {stage.forward.source, stage.backward.source} == {"derived"}
+    # 36 words are 18 on each device; the layer beside the table is whole on each.
+    assert embedding.weight_bytes == 4 * WIDTH * (18 + WIDTH)
+    # Forward: the rows of the table. Backward: nothing, since each shard adds to its own rows.
+    assert embedding.shards.collective_us == {
+        "forward": link.all_reduce_us(4 * ROWS * WIDTH, 2),
+        "backward": 0,
+    }
+    assert set(head.shards.collective_us) == {"forward", "backward", "backward_input", "backward_weight"}
+    assert {stage.forward.source for stage in chain} == {"measured"}
+    # The loss and every gradient, the tied table's included, through the partitions that were chosen.
+    assert measured.max_error is not None
+    assert measured.max_error < 1e-4
+    assert devices_of_stages(measured.stages) == ((0, 1), (0,), (1,), (0, 1))
+
+
+def test_a_model_too_short_for_an_m_shape_is_refused(session):
+    link = Link(bytes_per_us=1.0, latency_us=0.0)
+    with pytest.raises(TunerError, match="needs at least 2, and a layer for each between"):
+        measure_stages(small_language_model(), session, num_stages=5, link=link)
+    with pytest.raises(TunerError, match="leave out cuts"):
+        measure_stages(small_language_model(), session, num_stages=2, cuts=("x",), link=link)

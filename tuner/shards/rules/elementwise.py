@@ -1,0 +1,96 @@
+"""Operators that work on each element by itself, with broadcasting: every shard works on its own.
+
+A tensor that is whole on every shard gives its part beside one that is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.errors import UnsupportedOperatorError
+from tuner.shards.layouts import Split
+from tuner.shards.rules.rule import Operation, Rule
+from tuner.shards.writer import Sharded, Value
+
+
+def elementwise(operation: Operation) -> Value:
+    """Let each shard work on its part."""
+    tensors = [operation.tensor(index) for index in range(len(operation.operands))]
+    layout = common_split(tensors, len(operation.shape))
+    parts = [broadcast_part(operation, tensor, layout, len(operation.shape)) for tensor in tensors]
+    return operation.writer.emit(
+        lambda rank: operation.again(rank, [part.parts[rank] for part in parts]), layout, operation.shape
+    )
+
+
+def common_split(tensors: list[Sharded], ndim: int) -> Split:
+    """Return the split of a result of `ndim` axes that tensors broadcast to.
+
+    Raises:
+        UnsupportedOperatorError: two tensors are split differently.
+    """
+    found = {
+        tensor.split.moved(tensor.split.axis + ndim - len(tensor.shape))
+        for tensor in tensors
+        if tensor.split is not None
+    }
+    if len(found) != 1:
+        raise UnsupportedOperatorError(f"its arguments are split in {len(found)} different ways")
+    return found.pop()
+
+
+def broadcast_part(operation: Operation, tensor: Sharded, layout: Split, ndim: int) -> Sharded:
+    """Return what a tensor contributes to a result that is split, itself where it broadcasts."""
+    axis = layout.axis - (ndim - len(tensor.shape))
+    if axis < 0 or tensor.shape[axis] == 1:
+        return tensor
+    return operation.writer.laid_out(tensor, layout.moved(axis))
+
+
+NAMES = (
+    "abs",
+    "add",
+    "astype",
+    "ceil",
+    "cos",
+    "divide",
+    "equal",
+    "erf",
+    "exp",
+    "floor",
+    "full_like",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "log",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "nn.gelu",
+    "nn.gelu_tanh",
+    "nn.leakyrelu",
+    "nn.relu",
+    "nn.silu",
+    "nn.softplus",
+    "not_equal",
+    "ones_like",
+    "power",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sqrt",
+    "square",
+    "subtract",
+    "tanh",
+    "where",
+    "zeros_like",
+)
+
+ELEMENTWISE: Mapping[str, Rule] = dict.fromkeys(NAMES, elementwise)

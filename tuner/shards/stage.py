@@ -1,0 +1,71 @@
+"""Shard a stage: its forward and its backward functions, from the layouts of its weights.
+
+A tensor that the forward saves stays on the shards as it lies there, and its backward functions take it so.
+Boundary tensors and the gradients of what comes in are whole on every shard; a weight's gradient lies as the
+weight does. The gradient of a weight that is whole on every shard is whole there too: it is computed by each,
+and not summed. Checked in tests/tuner/shards/test_stage.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from tuner.plan import TensorInfo
+from tuner.shards.interface import ShardedFunction, ShardedStage
+from tuner.shards.layouts import Layout, Replicated, local_shape
+from tuner.shards.propagate import shard_function
+from tuner.stages.interface import Stage, StageFunction, gradient_name
+
+
+def shard_stage(stage: Stage, weights: Mapping[str, Layout], num_shards: int) -> ShardedStage:
+    """Write a stage's functions for shards.
+
+    Args:
+        stage: the whole stage.
+        weights: layouts of weights by name; those of other stages do not count, and weights that are not
+            named are whole on every shard.
+        num_shards: at least 2.
+
+    Raises:
+        UnsupportedOperatorError: no rule shards an operator that a split weight leads to.
+    """
+    layouts: dict[str, Layout] = {name: weights[name] for name in stage.parameters if name in weights}
+    whole: dict[str, Layout] = {info.name: Replicated() for info in (*stage.outputs, *stage.sent)}
+    whole |= {gradient_name(info.name): Replicated() for info in stage.inputs}
+    whole |= {gradient_name(name): layouts.get(name, Replicated()) for name in stage.parameters}
+
+    def sharded(function: StageFunction | None) -> ShardedFunction | None:
+        if function is None:
+            return None
+        found = shard_function(function, layouts, num_shards, wanted=whole)
+        layouts.update(found.layouts)
+        return found
+
+    forward = sharded(stage.forward)
+    assert forward is not None
+    backward, first = sharded(stage.backward), sharded(stage.backward_input)
+    second = sharded(stage.backward_weight)
+    described = {info.name: info for info in stage.forward.inputs}
+    own = [described[name] for name in stage.parameters]
+    return ShardedStage(
+        forward=forward,
+        backward=backward,
+        backward_input=first,
+        backward_weight=second,
+        layouts=layouts,
+        weight_bytes=_bytes(own, layouts, num_shards),
+        saved_bytes=_bytes(stage.saved, layouts, num_shards),
+        saved_for_weight_bytes=_bytes(stage.saved_for_weight, layouts, num_shards),
+    )
+
+
+def _bytes(tensors: Iterable[TensorInfo], layouts: Mapping[str, Layout], num_shards: int) -> tuple[int, ...]:
+    """Sum what tensors take on each shard."""
+    totals = [0] * num_shards
+    for info in tensors:
+        each = info.num_bytes // max(1, math.prod(info.shape))
+        for rank in range(num_shards):
+            shape = local_shape(layouts.get(info.name, Replicated()), info.shape, rank)
+            totals[rank] += each * math.prod(shape)
+    return tuple(totals)
