@@ -24,7 +24,7 @@ QUICK = (
 """Those that run by default: of each kind of fault that once stood in a way, one."""
 
 WHOLE = ("graph-network",)
-"""Those that are partitioned and trained by default."""
+"""Those that are partitioned and trained in one test."""
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_an_architecture_does_what_the_page_says(name: str, step: str) -> None:
     assert (finding.outcome == "equal") == is_number, f"{name} {step}: {finding.reason}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_architecture_is_partitioned_and_trained_as_torchs(name: str) -> None:
     found = {step: finding for step, _, finding in check(name, ARCHITECTURES[name], ("partition", "train"))}
