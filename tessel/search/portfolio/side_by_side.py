@@ -13,6 +13,7 @@ Checked in tests/tessel/search/portfolio/test_side_by_side.py.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import queue
 import subprocess
@@ -29,6 +30,8 @@ from tessel.schedule.schedule import Schedule
 from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.model.instance import build_instance
 from tessel.search.portfolio.strategies import STRATEGIES, Failed, Found, Message, Request, Told
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
 """Seconds between two looks at the budget."""
@@ -77,7 +80,10 @@ def find_schedule_side_by_side(
             raise KeyboardInterrupt
         raise ScheduleError("; ".join(run.failures) or "no process has found a schedule")
     best = run.best()
+    budget.charge(run.operations)
     budget.is_proven = best.optimal
+    if not best.optimal and not budget.is_over:
+        logger.debug("all strategies ended before the limits did")
     return best
 
 
@@ -98,6 +104,7 @@ class _Run:
         found: what each strategy has found.
         failures: why others have not.
         least: the least makespan told so far.
+        operations: most that one strategy was charged.
     """
 
     placement: Placement
@@ -112,6 +119,7 @@ class _Run:
     found: dict[int, Schedule] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     least: int | None = None
+    operations: int = 0
 
     def to_the_end(self) -> None:
         """Run all strategies that can still matter."""
@@ -183,6 +191,7 @@ class _Run:
                 self.budget.report(message.makespan, message.lower_bound, message.found_by)
         elif isinstance(message, Found):
             self.found[number] = message.schedule
+            self.operations = max(self.operations, message.operations)
             if message.schedule.optimal:  # nothing after it can be better, or as good and before it
                 self.waiting = [each for each in self.waiting if each < number]
                 for other, process in self.running.items():

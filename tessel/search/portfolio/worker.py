@@ -8,6 +8,7 @@ the best schedule so far. Checked in tests/tessel/search/portfolio/test_side_by_
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -44,7 +45,9 @@ def main() -> None:
 
 
 def _interrupt_at_end_of_input(budget: SearchBudget) -> None:
-    sys.stdin.buffer.read()
+    # unbuffered: a thread that waits in a buffer holds its lock when Python ends
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     budget.interrupt()
 
 

@@ -13,23 +13,24 @@ from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.portfolio.side_by_side import find_schedule_side_by_side
 from tessel.search.portfolio.strategies import STRATEGIES
 from tessel.search.progress import Progress
-from tessel.shapes import make_shape, vshape, zbv
+from tessel.shapes import vshape, zbv
 from tessel.validation import check_schedule
 
-OPEN_PROBLEM = make_shape(
-    "zbv", 4, split_backward=True, forward_span=5, backward_input_span=6, backward_weight_span=4, lag=1
-)
-"""Not proven within a few tenths of a unit, with 12 micro-batches and memory for 9 units."""
+OPEN_PROBLEM = zbv(4, split_backward=True)
+"""Not proven within a few tenths of a unit, with 12 micro-batches and memory for 5 units."""
 
 
-def test_answers_are_those_of_the_best_strategy_whatever_the_number_of_processes() -> None:
-    alone = find_schedule(OPEN_PROBLEM, micro_batches=12, memory=9, budget=SearchBudget(0.2))
+def test_answers_are_those_of_the_best_strategy_whatever_the_number_of_processes(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    alone = find_schedule(OPEN_PROBLEM, micro_batches=12, memory=5, budget=SearchBudget(0.2))
+    budgets = [SearchBudget(0.2), SearchBudget(0.2)]
     found = [
-        find_schedule_side_by_side(
-            OPEN_PROBLEM, micro_batches=12, memory=9, budget=SearchBudget(0.2), jobs=jobs
-        )
-        for jobs in (1, 3)
+        find_schedule_side_by_side(OPEN_PROBLEM, micro_batches=12, memory=5, budget=budget, jobs=jobs)
+        for budget, jobs in zip(budgets, (1, 3), strict=True)
     ]
+    assert [budget.stopped_by for budget in budgets] == ["work", "work"]
+    assert capfd.readouterr().err == ""
     check_schedule(found[0])
     assert found[0].starts == found[1].starts
     assert found[0].lower_bound == found[1].lower_bound
@@ -57,7 +58,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     budget = SearchBudget(work_limit=None, time_limit_s=None)
     timer = threading.Thread(target=lambda: _interrupt_when_found(budget), daemon=True)
     timer.start()
-    found = find_schedule_side_by_side(OPEN_PROBLEM, micro_batches=12, memory=9, budget=budget, jobs=2)
+    found = find_schedule_side_by_side(OPEN_PROBLEM, micro_batches=12, memory=5, budget=budget, jobs=2)
     check_schedule(found)
     assert budget.stopped_by == "interrupt"
 
