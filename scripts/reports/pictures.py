@@ -49,7 +49,12 @@ class PictureOptions:
 
 
 def write_picture(
-    schedule: Schedule, plan: AnyPlan | None, out: Path, *, title: str, options: PictureOptions
+    schedule: Schedule,
+    plan: AnyPlan | None,
+    out: Path,
+    *,
+    title: str,
+    options: PictureOptions = PictureOptions(),
 ) -> None:
     """Write the picture, page, report, trace or text that the path's suffix asks for.
 
