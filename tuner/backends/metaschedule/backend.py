@@ -253,7 +253,7 @@ def tune_kernel(
     if "cpu" in map(str, tuned_for.keys):
         import_x86_intrinsics()
     is_blind = cost_model is None and settings.trials < _FEW_TRIALS
-    _leave_own_handlers()
+    _prepare_logger()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
@@ -274,10 +274,14 @@ def tune_kernel(
     )
 
 
-def _leave_own_handlers() -> None:
-    """Take others' handlers off TVM's logger: it sets itself up again by its handlers' names, of which it
-    knows only its own, and fails on one without a name."""
+def _prepare_logger() -> None:
+    """Let TVM's logger print warnings alone, and take others' handlers off it.
+
+    It sets itself up again before it tunes: its console prints from the level that it has then, its files get
+    everything. Handlers it knows by name, of which only its own are; it fails on one without a name.
+    """
     tvm_logger = logging.getLogger(_TVM_LOGGER)
+    tvm_logger.setLevel(logging.WARNING)
     for handler in list(tvm_logger.handlers):
         if not (handler.get_name() or "").startswith(_TVM_LOGGER):
             tvm_logger.removeHandler(handler)
