@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 MODELS = {
-    "gpt2": ("tiny", "small", "medium"),
+    "gpt2": ("tiny", "small", "medium", "large"),
     "bert": ("tiny", "base", "large"),
     "mt5": ("tiny", "small", "base"),
     "flava": ("tiny", "base"),

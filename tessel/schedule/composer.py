@@ -40,7 +40,7 @@ WORK = 60.0
 MAX_MORE_PERIODS = 2
 """Periods added to a plan whose repetend cannot be repeated as it stands; one serves for Tessel's shapes."""
 
-RAMP_WORK = 0.25
+RAMP_WORK = 0.5
 """Units of work for warm-up and cool-down. On Tessel's five shapes half of it reaches what ten reach."""
 
 

@@ -2,7 +2,7 @@
 
 A binding belongs to the segment numbered by how many collectives it waits for, one after another, so that all
 collectives that can start at once do. What nobody reads is left out, collectives included. Checked in
-tests/tuner/shards/test_divide.py.
+tests/tuner/shards/test_stage.py.
 """
 
 from __future__ import annotations

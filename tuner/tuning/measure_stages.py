@@ -358,7 +358,7 @@ def _check(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-    ends: _Ends | None,
+    ends: _Ends | None = None,
 ) -> float | None:
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     if session.pricing.mode == "model":

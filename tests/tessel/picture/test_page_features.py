@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from example_pages import MODEL, NUM_LAYERS, comparison, shared_blocks, variants
 from headless_chromium import Browser
+from matplotlib.colors import to_rgb
 
 from tessel.comparison import Comparison, compare_schedules
 from tessel.picture import page_document
+from tessel.picture.colors import COLOR_BY_KIND
+from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 from tessel.shapes import vshape
 
@@ -145,9 +148,13 @@ def test_zoomed_out_every_colour_is_one_of_the_legend(browser: Browser, tmp_path
         })()"""
     )
     shares = dict(found)
-    assert shares.keys() <= {"86,180,233", "230,159,0", "236,236,236"}
+    forward, backward = (
+        ",".join(str(round(255 * share)) for share in to_rgb(COLOR_BY_KIND[kind]))
+        for kind in (BlockKind.FORWARD, BlockKind.BACKWARD)
+    )
+    assert shares.keys() <= {forward, backward, "236,236,236"}
     # Each has the area that is its due: three in four of the steps are backward.
-    assert shares["230,159,0"] / shares["86,180,233"] == pytest.approx(3, rel=0.25)
+    assert shares[backward] / shares[forward] == pytest.approx(3, rel=0.25)
 
 
 def test_search_finds_blocks_layers_and_operators(small: Browser) -> None:
