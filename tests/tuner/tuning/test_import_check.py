@@ -22,6 +22,7 @@ from tuner.frontend.converters import CONVERTERS  # noqa: E402
 from tuner.frontend.loading import for_training, with_torch_calls  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
 from tuner.graph.torch_call import torch_calls_in  # noqa: E402
+from tuner.numerical_error import TOLERANCES  # noqa: E402
 from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
 from tuner.tuning.import_check import admit_import, check_import  # noqa: E402
 
@@ -112,7 +113,9 @@ def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
     layers = layers_of(model)
     stages = build_stages(model, cut_between(layers, [1]) if len(layers) > 1 else ())
     found = check_gradients(model, stages, seed=0, run=machine)
-    assert found.is_within(1e-5), f"{found.tensor} {found.describe(1e-5)}"
+    # A tenth of what fails a model: gradients that should be zero are rounding errors, which processors differ in.
+    strict = TOLERANCES["float32"] / 10
+    assert found.is_within(strict), f"{found.tensor} {found.describe(strict)}"
 
 
 @pytest.fixture(scope="module")
