@@ -113,7 +113,7 @@ def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
     layers = layers_of(model)
     stages = build_stages(model, cut_between(layers, [1]) if len(layers) > 1 else ())
     found = check_gradients(model, stages, seed=0, run=machine)
-    # A tenth of what fails a model: gradients that should be zero are rounding errors, which processors differ in.
+    # A tenth of what fails a model: gradients that should be zero are rounding errors, and processors differ.
     strict = TOLERANCES["float32"] / 10
     assert found.is_within(strict), f"{found.tensor} {found.describe(strict)}"
 
