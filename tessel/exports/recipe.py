@@ -145,8 +145,14 @@ def recipe_of_plan(plan: Plan) -> Recipe:
     """Return the recipe of a plan that `tessel tune` wrote.
 
     Raises:
-        ScheduleError: its stages are no chain with each stage on one device.
+        ScheduleError: its stages are no chain with each stage on one device, or not those of its schedule.
     """
+    devices = chain_devices(plan.schedule)
+    if len(devices) != len(plan.stages):
+        raise ScheduleError(
+            f"the plan has {len(plan.stages)} stages, and its schedule {len(devices)}, so that nobody knows "
+            "which layers a stage has; make the plan again with `tessel tune`"
+        )
     layers = tuple(layer for stage in plan.stages for layer in stage.layers)
     cuts, first = [], 0
     for stage in plan.stages:
@@ -156,7 +162,7 @@ def recipe_of_plan(plan: Plan) -> Recipe:
         model=plan.model,
         layers=layers,
         cuts=tuple(cuts),
-        device_of_stage=chain_devices(plan.schedule),
+        device_of_stage=devices,
         actions=actions_of(plan.schedule),
         schedule=plan.schedule,
         micro_batches=plan.schedule.micro_batches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from layer_plans import saved_plan
 from tuned_model import tuned_model
@@ -80,6 +81,9 @@ def test_a_tuned_plan_has_its_modules() -> None:
     plan = build_plan(tuned, micro_batches=2, memory_limit_bytes=None, budget=SearchBudget(0.1))
     recipe = recipe_of_plan(plan)
     assert [recipe.layers_of(stage) for stage in range(2)] == [stage.layers for stage in plan.stages]
+    for stages in ((), plan.stages[:1], (*plan.stages, plan.stages[0])):
+        with pytest.raises(ScheduleError, match=rf"the plan has {len(stages)} stages, and its schedule 2"):
+            recipe_of_plan(msgspec.structs.replace(plan, stages=stages))
 
 
 @pytest.mark.parametrize(
