@@ -78,7 +78,7 @@ def test_gradients_of_transposed_products_are_those_of_torch(name, make_model, r
         for each, tensor in (("w", w), ("u", u)):
             expected = tensor.grad.numpy()
             np.testing.assert_allclose(
-                found[gradient_name(each)], expected, atol=2e-5 * np.abs(expected).max()
+                found[gradient_name(each)], expected, atol=1e-5 * np.abs(expected).max()
             )
 
 
