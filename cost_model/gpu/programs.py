@@ -160,18 +160,17 @@ class _Program:
             if operator.name != "add" or len(operator.inputs) != 2:
                 continue
             for number, other in (operator.inputs, operator.inputs[::-1]):
-                maker = self._maker(self.origin[number])
+                maker = self.makers.get(self.origin[number])
                 is_only_reader = self.readers[self.origin[number]] == {index}
                 is_row = len(self.values[other].shape) == 1
                 if is_row and is_only_reader and maker is not None and self._name(maker) == "matmul":
                     found[index] = maker
         return found
 
-    def _maker(self, number: int) -> int | None:
-        for index, made in enumerate(self.outputs):
-            if number in made:
-                return index
-        return None
+    @cached_property
+    def makers(self) -> dict[int, int]:
+        """The operator that makes each value; inputs have none."""
+        return {number: index for index, made in enumerate(self.outputs) for number in made}
 
     def _name(self, index: int) -> str:
         return self.workload.operators[index].name
@@ -183,7 +182,7 @@ class _Program:
             number
             for operator in operators
             for number in operator.inputs
-            if self._maker(self.origin[number]) not in group
+            if self.makers.get(self.origin[number]) not in group
         }
         made = {number for index in group for number in self.outputs[index]}
         written = {
