@@ -19,11 +19,11 @@ gradient only; whoever runs the stages adds it to the part that came back from l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.frontend.model import IRModule, Model
-from tuner.plan import TensorInfo, TiedParameter
+from tuner.plan import Figure, StagePlan, TensorInfo, TiedParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,38 @@ class Stage:
     def boundary_bytes(self) -> int:
         """Bytes sent to the next stage, each micro-batch; zero for the last."""
         return total_bytes(self.sent)
+
+    def functions(self, *, split: bool = True) -> dict[str, StageFunction]:
+        """Return its functions by name, halves of its backward only where they are asked for and differ."""
+        found = {"forward": self.forward, "backward": self.backward}
+        if split and self.backward_input is not None:
+            # Where inputs need no gradient, the weight half is the joint backward: there is nothing to split.
+            found |= {"backward_input": self.backward_input, "backward_weight": self.backward_weight}
+        return {name: function for name, function in found.items() if function is not None}
+
+    def plan(self, figures: Mapping[str, Figure]) -> StagePlan:
+        """Return the stage as plain data.
+
+        Args:
+            figures: latencies by function: `forward`, and `backward`, `backward_input` and
+                `backward_weight` where the stage has them.
+        """
+        return StagePlan(
+            name=self.name,
+            layers=self.layers,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            relayed=self.relayed,
+            parameters=self.parameters,
+            forward=figures["forward"],
+            backward=figures.get("backward"),
+            backward_input=figures.get("backward_input"),
+            backward_weight=figures.get("backward_weight"),
+            weight_bytes=self.weight_bytes,
+            saved_bytes=self.saved_bytes,
+            saved_for_weight_bytes=self.saved_for_weight_bytes,
+            boundary_bytes=self.boundary_bytes,
+        )
 
 
 def total_bytes(tensors: Sequence[TensorInfo]) -> int:

@@ -298,11 +298,7 @@ def _slowest_stage(costs_us: Sequence[float], cuts: Sequence[int]) -> tuple[floa
 
 
 def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunction]:
-    functions = {"forward": stage.forward, "backward": stage.backward}
-    if split and stage.backward_input is not None:
-        # Where inputs need no gradient, the weight half is the joint backward: there is nothing to split.
-        functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
-    return {f"{stage.name}.{name}": function for name, function in functions.items() if function is not None}
+    return {f"{stage.name}.{name}": function for name, function in stage.functions(split=split).items()}
 
 
 def _partition_stages(
@@ -335,21 +331,9 @@ def _partition(
 
 
 def _stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
-    return StagePlan(
-        name=stage.name,
-        layers=stage.layers,
-        inputs=stage.inputs,
-        outputs=stage.outputs,
-        relayed=stage.relayed,
-        parameters=stage.parameters,
-        forward=figures[f"{stage.name}.forward"],
-        backward=figures.get(f"{stage.name}.backward"),
-        backward_input=figures.get(f"{stage.name}.backward_input"),
-        backward_weight=figures.get(f"{stage.name}.backward_weight"),
-        weight_bytes=stage.weight_bytes,
-        saved_bytes=stage.saved_bytes,
-        saved_for_weight_bytes=stage.saved_for_weight_bytes,
-        boundary_bytes=stage.boundary_bytes,
+    prefix = f"{stage.name}."
+    return stage.plan(
+        {name.removeprefix(prefix): each for name, each in figures.items() if name.startswith(prefix)}
     )
 
 

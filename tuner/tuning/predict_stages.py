@@ -57,9 +57,7 @@ def predict_stages(
     stages = build_stages(model, cuts)
     known: dict[Structure, ProgramPrediction] = {}
 
-    def predict(stage: Stage, function: StageFunction | None) -> ProgramPrediction | None:
-        if function is None:
-            return None
+    def predict(stage: Stage, function: StageFunction) -> Figure:
         structure = Structure(function.module)
         if structure not in known:
             workload = workload_of(function.module["main"], module=function.module)
@@ -67,46 +65,17 @@ def predict_stages(
                 (known[structure],) = predict_programs(kernel_model, [workload], device)
             except CostModelError as error:
                 raise UnpriceableError(f"{stage.name} cannot be predicted: {error}") from error
-        return known[structure]
+        found = known[structure]
+        interval_us = found.low_us, found.high_us
+        return Figure(latency_us=found.latency_us, source="predicted", interval_us=interval_us)
 
-    plans = []
-    for stage in stages:
-        split = stage.backward_input is not None
-        forward = predict(stage, stage.forward)
-        assert forward is not None, "every stage has a forward"
-        plans.append(
-            StagePlan(
-                name=stage.name,
-                layers=stage.layers,
-                inputs=stage.inputs,
-                outputs=stage.outputs,
-                relayed=stage.relayed,
-                parameters=stage.parameters,
-                forward=_figure(forward),
-                backward=_optional(predict(stage, stage.backward)),
-                backward_input=_optional(predict(stage, stage.backward_input)),
-                backward_weight=_optional(predict(stage, stage.backward_weight)) if split else None,
-                weight_bytes=stage.weight_bytes,
-                saved_bytes=stage.saved_bytes,
-                saved_for_weight_bytes=stage.saved_for_weight_bytes,
-                boundary_bytes=stage.boundary_bytes,
-            )
-        )
+    plans = [
+        stage.plan({name: predict(stage, each) for name, each in stage.functions().items()})
+        for stage in stages
+    ]
     return PredictedStages(
         stages=tuple(plans),
         tied=tied_groups(model, stages),
         is_known_device=all(each.is_known_device for each in known.values()),
         doublings_out_of_range=max((each.out_of_range for each in known.values()), default=0.0),
-    )
-
-
-def _optional(prediction: ProgramPrediction | None) -> Figure | None:
-    return None if prediction is None else _figure(prediction)
-
-
-def _figure(prediction: ProgramPrediction) -> Figure:
-    return Figure(
-        latency_us=prediction.latency_us,
-        source="predicted",
-        interval_us=(prediction.low_us, prediction.high_us),
     )
