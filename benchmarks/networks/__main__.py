@@ -76,7 +76,7 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     contenders: dict[str, Run] = {}
     for label, function in functions.items():
         if function.fingerprint not in compiled:
-            contenders[label] = compiled[function.fingerprint] = compiled(function, session, tensors)
+            contenders[label] = compiled[function.fingerprint] = compiled_run(function, session, tensors)
     contenders |= rivals
     expected = eager(module, inputs)()
     errors = {label: largest_error(run(), expected) for label, run in contenders.items()}
@@ -130,7 +130,7 @@ def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
     return [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, *weights)]
 
 
-def compiled(function: PartitionedFunction, session: Session, tensors: Sequence[Any]) -> Run:
+def compiled_run(function: PartitionedFunction, session: Session, tensors: Sequence[Any]) -> Run:
     lowered = lower_module(function.module, session.backends, session.target)
     machine = relax.VirtualMachine(build_module(lowered, session.target), tvm.cpu())
     main, arguments = machine["main"], bound_arguments(machine, tensors)
