@@ -124,7 +124,8 @@ def save(path: Path, run: Run, seconds: float, digest: str) -> None:
 
 def load(folder: Path) -> tuple[list[Run], dict[str, list[float]]]:
     """Return every run, and the seconds of runs by proposer."""
-    runs, seconds = [], {}
+    runs: list[Run] = []
+    seconds: dict[str, list[float]] = {}
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text())
         seconds.setdefault(found["proposer"], []).append(found["seconds"])

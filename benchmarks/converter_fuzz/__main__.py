@@ -67,7 +67,7 @@ def work(sender: Connection, name: str, operator: Any, dtypes: Sequence[str], co
 
 def _findings(receiver: Connection, process: Any, name: str) -> Iterator[Finding]:
     deadline = time.monotonic() + TIME_LIMIT_S
-    begun = ["", 0]
+    dtype, sample = "", 0
     reason = "it takes too long"
     while receiver.poll(max(0.0, deadline - time.monotonic())):
         try:
@@ -80,12 +80,12 @@ def _findings(receiver: Connection, process: Any, name: str) -> Iterator[Finding
             process.join()
             return
         if "begun" in message:
-            begun = message["begun"]
+            dtype, sample = message["begun"]
         else:
             yield Finding(**message)
     process.kill()
     process.join()
-    yield Finding(operator=name, dtype=begun[0], sample=begun[1], outcome="wrong", reason=reason)
+    yield Finding(operator=name, dtype=dtype, sample=sample, outcome="wrong", reason=reason)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ class Applied(torch.nn.Module):
 def operators() -> dict[str, Any]:
     """Return torch's own table of operators, by name, with variants."""
     # torch's table lies in modules of its tests, which import this for classes that are not needed here.
-    stub = types.ModuleType("expecttest")
+    stub: Any = types.ModuleType("expecttest")
     stub.TestCase = unittest.TestCase
     stub.ACCEPT = False
     sys.modules.setdefault("expecttest", stub)

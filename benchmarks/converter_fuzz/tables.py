@@ -33,7 +33,10 @@ def summarize(findings: Sequence[Finding]) -> dict[str, dict[str, list[Finding]]
 def as_table(findings: Sequence[Finding], count: int) -> str:
     """Return the table that stands in the documentation."""
     table = summarize(findings)
-    whole, called, partly, never = [], [], [], []
+    whole: list[str] = []
+    called: list[str] = []
+    partly: list[str] = []
+    never: list[str] = []
     for name, by_type in table.items():
         outcomes = {finding.outcome for each in by_type.values() for finding in each}
         if outcomes <= {"equal", "called"}:

@@ -16,8 +16,8 @@ def built(make, *inputs: Tensor) -> Built:
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             # Statistics as training leaves them, not 0 and 1, so that leaving them out would show.
-            layer.running_mean.uniform_(-0.1, 0.1)
-            layer.running_var.uniform_(0.5, 1.5)
+            layer.get_buffer("running_mean").uniform_(-0.1, 0.1)
+            layer.get_buffer("running_var").uniform_(0.5, 1.5)
     return module.requires_grad_(False), inputs
 
 

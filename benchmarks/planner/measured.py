@@ -89,17 +89,19 @@ def _aceso_shares(path: Path) -> tuple[float, float, float]:
     rows = list(csv.DictReader(path.read_text().splitlines()))
     block = [row for row in rows if row["op_name"].startswith("enc-")]
     behind = rows[rows.index(block[-1]) + 1 :]
-    return 1.0, *(
+    inner, last = (
         _share([(float(row["backward-compute"]), float(row["weights"]) > 0) for row in group])
         for group in (block, behind)
     )
+    return 1.0, inner, last
 
 
 def _neusight_shares(path: Path) -> tuple[float, float, float]:
     rows = [row for row in csv.DictReader(path.read_text().splitlines()) if float(row["bw_latency"]) > 0]
     inner = [index for index, row in enumerate(rows) if ".h.0" in f"{row['meta']} {row['target']}"]
     groups = rows[inner[0] : inner[-1] + 1], rows[inner[-1] + 1 :]
-    return 1.0, *(_share([(_backward_ms(row), _is_linear(row)) for row in group]) for group in groups)
+    block, last = (_share([(_backward_ms(row), _is_linear(row)) for row in group]) for group in groups)
+    return 1.0, block, last
 
 
 def _backward_ms(row: Mapping[str, str]) -> float:

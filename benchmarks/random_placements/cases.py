@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,12 +90,12 @@ def _dag(devices: int, rng: np.random.Generator) -> Placement:
                 )
             )
             edges.append(Edge(f"f{index}", f"b{index}"))
-            fed_by = (
-                rng.choice(above, size=min(len(above), int(rng.integers(1, 3))), replace=False)
+            fed_by: Sequence[int] = (
+                rng.choice(above, size=min(len(above), int(rng.integers(1, 3))), replace=False).tolist()
                 if above
-                else []
+                else ()
             )
-            for source in map(int, fed_by):
+            for source in fed_by:
                 lag = int(rng.integers(0, 3_000))
                 edges += [Edge(f"f{source}", f"f{index}", lag), Edge(f"b{index}", f"b{source}", lag)]
             layer.append(index)

@@ -258,7 +258,7 @@ def _profile(clone: Path, model: str, gpu: str) -> dict[str, dict[str, dict[str,
         found = _json(clone / PLANNER / "simulations/profiles_tmp.json")[model][gpu]
     else:
         found = _json(clone / PLANNER / f"sailor_planner/profiles/{model}/{gpu}/profile.json")
-    return found  # type: ignore[no-any-return]  # checked by use
+    return found
 
 
 def _the_block(layers: Sequence[list[float]]) -> list[float]:

@@ -108,8 +108,8 @@ def measure_look_ups(
 
     def look_up(match: Match) -> Record | None:
         return store.find_latest(
-            known[rng.integers(len(known))].fingerprint,
-            backend=BACKENDS[rng.integers(len(BACKENDS))],
+            known[int(rng.integers(len(known)))].fingerprint,
+            backend=BACKENDS[int(rng.integers(len(BACKENDS)))],
             target=TARGET,
             environment=environment,
             match=match,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Placement
@@ -78,7 +78,7 @@ def make_shared_cases(num_ranks: int, ms: int, num_micro_batches: int, search_s:
         )
 
 
-def _spans(whole: Sequence[int]) -> dict[str, list[int]]:
+def _spans(whole: Sequence[int]) -> dict[str, Any]:
     return {
         "forward_span": list(whole),
         "backward_span": [2 * span for span in whole],

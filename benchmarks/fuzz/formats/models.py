@@ -17,6 +17,8 @@ def pt2_format() -> Format:
     import torch
 
     class Attending(torch.nn.Module):
+        places: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 4)
@@ -149,7 +151,7 @@ def _other_scalar(rng: random.Random, field: Any, value: Any) -> Any:
         return mutation.changed_bytes(rng, value)
     if isinstance(value, float):
         return rng.choice((0.0, -1.0, 1e30, float("inf"), float("nan")))
-    wide = (0, 1, -1, 2, 7, 11, 100, 10**6, 2**31 - 1, -(2**31))
+    wide: tuple[int, ...] = (0, 1, -1, 2, 7, 11, 100, 10**6, 2**31 - 1, -(2**31))
     if field.type in (field.TYPE_INT64, field.TYPE_UINT64):
         wide += (2**31, 10**12, 2**62, -(2**62))
     if field.type == field.TYPE_ENUM:
@@ -169,7 +171,10 @@ _OPERATORS = (
     "Resize",
     "Pad",
     "Einsum",
+    "StringNormalizer",
+    "RandomNormal",
+    "TfIdfVectorizer",
+    "ai.onnx.ml",
+    "QLinearConv",
+    "NonZero",
 )
-
-
-_OPERATORS += ("StringNormalizer", "RandomNormal", "TfIdfVectorizer", "ai.onnx.ml", "QLinearConv", "NonZero")

@@ -102,7 +102,7 @@ def profile_of_others_format() -> Format:
     def samples() -> list[Files]:
         found = [{Path(file).name: (extracts / file).read_bytes()} for file in files]
         found[-1]["gpt2_large-train-1024-1.json"] = b'{"num_layer": 36, "fw_latency": 63.6}'
-        return found
+        return [*found]
 
     return Format(
         name="profile-of-others",

@@ -84,7 +84,7 @@ def tessel_file_format() -> Format:
     from tessel.schedule.schedplan import SchedPlan
 
     def samples() -> list[Files]:
-        saved = []
+        saved: list[Files] = []
         for schedule in sample_schedules()[:2]:
             with tempfile.TemporaryDirectory() as root:
                 SchedPlan.of_schedule(schedule).save(Path(root) / "plan.json")
