@@ -15,6 +15,8 @@ from scripts.commands.check import command as check
 from scripts.commands.cost_model import evaluate as cost_model_evaluate
 from scripts.commands.cost_model import predict as cost_model_predict
 from scripts.commands.cost_model import train as cost_model_train
+from scripts.commands.fleet import status as fleet_status
+from scripts.commands.fleet import worker as fleet_worker
 from scripts.commands.language import evaluate as language_evaluate
 from scripts.commands.language import generate as language_generate
 from scripts.commands.language import train as language_train
@@ -78,6 +80,15 @@ _language.command("train")(language_train.train)
 _language.command("generate")(language_generate.generate)
 _language.command("evaluate")(language_evaluate.evaluate)
 app.add_typer(_language, name="language")
+
+_fleet = CommandApp(
+    no_args_is_help=True,
+    help="Measure on several machines: a fleet of Dask workers, each with one device.\n\n"
+    "Example: `tessel fleet worker tcp://127.0.0.1:8786`",
+)
+_fleet.command("worker")(fleet_worker.worker)
+_fleet.command("status")(fleet_status.status)
+app.add_typer(_fleet, name="fleet")
 
 app.command("targets")(targets.targets)
 app.command("backends")(backends.backends)

@@ -49,6 +49,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compare": (f"{_OWN}.schedules:Compared",),
         "draw": (f"{_OWN}.schedules:Drawn",),
         "run": (f"{_OWN}.runs:RunDone", f"{_OWN}.runs:OrdersWritten"),
+        "fleet status": ("tuner.fleet.status:FleetStatus",),
         "records list": (f"{_OWN}.stored:RecordsListed",),
         "records show": (f"{_OWN}.stored:PrintedRecord",),
         "records stats": ("records.database.counts:Stats",),

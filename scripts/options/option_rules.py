@@ -327,6 +327,11 @@ _JOBS = Rule(
     remedy="choose --price measured or active",
 )
 
+_HERE = Rule(
+    excludes=_given("--fleet"),
+    why="each machine of a fleet builds and measures one program at a time, with what its backends bring",
+)
+
 _PREDICTED = Rule(
     needs=(_valued("--price", "active", "model"),),
     why="nothing is predicted where every candidate is measured",
@@ -341,11 +346,13 @@ _MEASURING: Mapping[str, tuple[Rule, ...]] = {
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **_free("--price", "--prune", "--match"),
     **_MEASURING,
-    "--jobs": (_JOBS,),
+    "--fleet": (_MEASURED,),
+    "--jobs": (_JOBS, _HERE),
+    "--trials": (_NO_TUNER, _HERE),
     "--budget": (_ACTIVE,),
     "--regret": (_ACTIVE,),
     "--cost-model": (_PREDICTED,),
-    "--tvm-database": (_NO_TUNER,),
+    "--tvm-database": (_NO_TUNER, _HERE),
     "--schedule-cost-model": (
         _NO_TUNER,
         Rule(
@@ -733,6 +740,12 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "draw": _DRAW,
     "run": _RUN,
     "targets": _free(),
+    "fleet worker": {
+        name: rules
+        for name, rules in {**_free("--target", "--host", "--backends"), "--threads": (_THREADS,)}.items()
+        if name != "--json"
+    },
+    "fleet status": _free(),
     "backends": _free("--target", "--own"),
     "doctor": _free(),
     "records list": _free("--records", "--status", "--backend", "--role", "--after", "--limit"),

@@ -138,6 +138,13 @@ ScheduleCostModelOption = Annotated[
         callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
     ),
 ]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a fleet's scheduler, whose machines measure instead of this one.",
+        rich_help_panel=_TUNING,
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]
@@ -191,6 +198,7 @@ class TuningOptions(MeasuringOptions):
     match: MatchOption = "exact"
     database: DatabaseOption = None
     schedule_cost_model: ScheduleCostModelOption = "tvm"
+    fleet: FleetOption = None
 
 
 @contextmanager
@@ -217,6 +225,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
                 jobs=tuning.jobs,
                 seed=tuning.seed,
                 match=Match(tuning.match),
+                fleet=tuning.fleet,
             ),
             records_url=tuning.records,
             pricing=_pricing(tuning),

@@ -20,6 +20,7 @@ from tessel.checking.opinion import form_opinion
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.search import Frontier
 from tessel.shapes import vshape
+from tuner.fleet.status import FleetStatus
 
 ROOT = typer.main.get_command(app)
 
@@ -81,6 +82,7 @@ TUNING = {
     "--match": "any",
     "--tvm-database": "{folder}/database",
     "--schedule-cost-model": "records",
+    "--fleet": "tcp://127.0.0.1:8786",
 }
 MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
 TUNING_CONTEXT = {
@@ -435,6 +437,21 @@ OF_TVM: dict[str, Case] = {
         },
     ),
     "targets": Case(bases=("llvm",), samples={"--json": ""}),
+    "fleet worker": Case(
+        bases=("tcp://127.0.0.1:8786",),
+        samples={"--target": "llvm", "--threads": "2", "--backends": "blas", "--host": "127.0.0.2"},
+        spies={
+            "tuner.fleet.device_worker.own_identity": SimpleNamespace(
+                environments={"": SimpleNamespace(device_model="a device", num_threads=1)}, backends=("blas",)
+            ),
+            "tuner.fleet.device_worker.serve": None,
+        },
+    ),
+    "fleet status": Case(
+        bases=("tcp://127.0.0.1:8786",),
+        samples={"--json": ""},
+        spies={"tuner.fleet.status.fleet_status": FleetStatus(scheduler="tcp://127.0.0.1:8786", machines=())},
+    ),
     "backends": Case(
         bases=("",),
         samples={"--target": "cuda", "--own": "module:object", "--json": ""},

@@ -18,18 +18,17 @@ from types import TracebackType
 import numpy as np
 
 from records import Environment, Match, Measurement, Record, RecordStore, Status, Workload
-from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.measuring.checked_kinds import CheckedKinds
 from tuner.measuring.messages import ArrayInfo, Compare, Compared, Done, Failed, Reply, Run, Timed, why_failed
+from tuner.measuring.program_pool import Job, Outcome, ProgramPool
 from tuner.measuring.race import RaceResult, race
-from tuner.measuring.raced_programs import RecordedPrograms, RunningPrograms, race_settings
+from tuner.measuring.raced_programs import RecordedPrograms, race_settings
 from tuner.measuring.request import DEFAULT_LIMITS, Limits, MeasureRequest, ProgramKey
-from tuner.measuring.worker_pool import WorkerPool, json_of
+from tuner.measuring.worker_pool import WorkerPool, build_timeout_s, json_of
 from tuner.numerical_error import Deviation
-from tuner.targets.resolution import check_measurable
 from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
@@ -56,12 +55,13 @@ class Measurer:
         backends: who lowers partitions.
         limits: when to give up, and how long to time.
         seed: seed of the random inputs.
-        jobs: programs built at once; timing is always one at a time.
         match: which records of other environments count as this one's; target and device model always must.
+        pool: what programs are measured through, with these limits and seed; one worker process of this
+            machine if None. It is closed with the measurer.
         on_progress: called after each program.
 
     Raises:
-        TunerError: the target is not the device that is here.
+        TunerError: the target is not the device that is here, and there is no pool.
 
     Attributes:
         new_measurements: programs measured.
@@ -76,13 +76,10 @@ class Measurer:
         *,
         limits: Limits = DEFAULT_LIMITS,
         seed: int = 0,
-        jobs: int = 1,
         match: Match = Match.EXACT,
+        pool: ProgramPool | None = None,
         on_progress: Callable[[MeasureProgress], None] = lambda progress: None,
     ) -> None:
-        if jobs < 1:
-            raise ValueError(f"{jobs} jobs were asked for, but building needs one; give 1 or more")
-        check_measurable(target)
         self.store = store
         self.target = target
         self.backends = tuple(backends)
@@ -92,7 +89,7 @@ class Measurer:
         self.new_measurements = 0
         self.reused_measurements = 0
         self._on_progress = on_progress
-        self._pool = WorkerPool(target, backends, limits=limits, seed=seed, size=jobs)
+        self._pool = pool or WorkerPool(target, backends, limits=limits, seed=seed)
         self._kinds = CheckedKinds()
         self._environments: dict[str, Environment] = {}
 
@@ -145,9 +142,10 @@ class Measurer:
         record_by_key = self._find_all(distinct.values())
         missing = [request for key, request in distinct.items() if key not in record_by_key]
         self.reused_measurements += len(record_by_key)
-        for request, reply, error in self._measure_missing(missing):
-            record = self._keep(request, reply, error)
-            record_by_key[request.key] = record
+        for record in self._measure_missing(missing):
+            measurement = record.measurement
+            key = measurement.workload_fingerprint, measurement.backend, measurement.settings
+            record_by_key[key] = record
             self._report(record, len(record_by_key), len(distinct))
         return tuple(record_by_key[request.key] for request in requests)
 
@@ -174,10 +172,7 @@ class Measurer:
             self.reused_measurements += len(records)
             recorded = RecordedPrograms([each.measurement.samples_us for each in records])
             return race(recorded, num_programs=len(named)), records
-        result = race(
-            RunningPrograms(self._pool.first, self._pool.racing_keys(requests), self.limits, self.seed),
-            num_programs=len(named),
-        )
+        result = self._pool.race(requests)
         now = time.time()
         measurements = [
             Measurement(
@@ -203,7 +198,7 @@ class Measurer:
 
     def note_failure(self, request: MeasureRequest, reason: str) -> Record:
         """Keep as a record that a program fails where its own measurement could not show it."""
-        return self._keep(request, Failed(Status.ERROR, reason), None)
+        return self._keep(request, Failed(Status.ERROR, reason), None, time.time())
 
     def find(self, workload: Workload, backend: str, *, settings: str = "") -> Record | None:
         """Return the newest record of a program for this target and what matches its environment, or None."""
@@ -223,7 +218,7 @@ class Measurer:
         """
         if backend not in self._environments:
             named = [known for known in self.backends if known.name == backend]
-            self._environments[backend] = environment_of(self.target, *(named or self.backends))
+            self._environments[backend] = self._pool.environment(named or self.backends)
         return self._environments[backend]
 
     def run(
@@ -245,11 +240,12 @@ class Measurer:
             arrays=tuple(ArrayInfo(array.shape, str(array.dtype)) for array in inputs),
             calls_blas=calls_blas,
         )
-        timeout_s = self._pool.build_timeout_s(module) + self.limits.run_timeout_s
-        results = self._pool.first.run(request, inputs, timeout_s)
-        if isinstance(results, Failed):
-            raise TunerError(f"function {function!r} could not be run: {results.message}; see its operators")
-        return results
+        timeout_s = self._build_timeout_s(module) + self.limits.run_timeout_s
+        results = self._pool.run(request, inputs, timeout_s)
+        if isinstance(results, tuple):
+            return results
+        message = why_failed(results).message
+        raise TunerError(f"function {function!r} could not be run: {message}; see its operators")
 
     def compare(self, module: IRModule, reference: IRModule, *, unscheduled: bool = False) -> Deviation:
         """Return the result of a module on random inputs that is furthest from a reference's.
@@ -271,8 +267,8 @@ class Measurer:
             seed=self.seed,
             unscheduled=unscheduled,
         )
-        builds_s = self._pool.build_timeout_s(module) + self._pool.build_timeout_s(reference)
-        reply = self._pool.first.ask(request, builds_s + 2 * self.limits.run_timeout_s)
+        builds_s = self._build_timeout_s(module) + self._build_timeout_s(reference)
+        reply = self._pool.compare(request, builds_s + 2 * self.limits.run_timeout_s)
         if not isinstance(reply, Compared):
             message = reply.message if isinstance(reply, Failed) else repr(reply)
             raise TunerError(
@@ -299,22 +295,47 @@ class Measurer:
                     newest[key] = record
         return newest
 
-    def _measure_missing(
-        self, requests: Sequence[MeasureRequest]
-    ) -> Iterator[tuple[MeasureRequest, Reply, float | None]]:
-        """Yield each request with its outcome, and the error of its check, as soon as it has one."""
+    def _build_timeout_s(self, module: IRModule) -> float:
+        return build_timeout_s(self.limits, self.backends, module)
+
+    def _measure_missing(self, requests: Sequence[MeasureRequest]) -> Iterator[Record]:
+        """Yield the record of each request, as soon as it has one."""
         # The smallest program of a kind is the one that is checked: the check's reference is slow.
         ordered = sorted(requests, key=lambda request: request.workload.flops)
-        for start in range(0, len(ordered), self._pool.chunk):
-            chunk = ordered[start : start + self._pool.chunk]
-            jobs = [self._pool.job(request, check=self._kinds.claim(request)) for request in chunk]
-            for job, built, timed in self._pool.measure(jobs):
-                if job.build.check:
-                    self._kinds.note(job.request, built)
-                error = built.relative_error if isinstance(built, Done) else None
-                yield job.request, self._kinds.outcome(job.request, built if timed is None else timed), error
+        found_meanwhile: list[Record] = []
 
-    def _keep(self, request: MeasureRequest, reply: Reply, relative_error: float | None) -> Record:
+        def jobs() -> Iterator[Job]:
+            for request in ordered:
+                found = self._found_meanwhile(request)
+                if found is None:
+                    yield self._pool.job(request, check=self._kinds.claim(request))
+                else:
+                    found_meanwhile.append(found)
+
+        for outcome in self._pool.measure(jobs()):
+            yield self._outcome_record(outcome)
+        yield from found_meanwhile
+
+    def _found_meanwhile(self, request: MeasureRequest) -> Record | None:
+        """Return what another tuner has measured since the records were asked first."""
+        if not self._pool.is_shared:
+            return None
+        return self.find(request.workload, request.backend, settings=request.settings)
+
+    def _outcome_record(self, outcome: Outcome) -> Record:
+        request, built = outcome.job.request, outcome.built
+        if outcome.job.build.check:
+            self._kinds.note(request, built)
+        found = self._found_meanwhile(request)
+        if found is not None:
+            return found
+        error = built.relative_error if isinstance(built, Done) else None
+        reply = self._kinds.outcome(request, built if outcome.timed is None else outcome.timed)
+        return self._keep(request, reply, error, outcome.measured_at)
+
+    def _keep(
+        self, request: MeasureRequest, reply: Reply, relative_error: float | None, measured_at: float
+    ) -> Record:
         measurement = Measurement(
             workload_fingerprint=request.workload.fingerprint,
             backend=request.backend,
@@ -326,7 +347,7 @@ class Measurer:
             message="" if isinstance(reply, Timed) else why_failed(reply).message,
             peak_memory_bytes=reply.peak_memory_bytes if isinstance(reply, Timed) else None,
             relative_error=relative_error,
-            measured_at=time.time(),
+            measured_at=measured_at,
             seed=self.seed,
         )
         self.new_measurements += 1

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+import numpy as np
 import tvm
 
+from records import Environment
+from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend, TuningBackend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import partitions_by_backend
-from tuner.measuring.messages import Build, Done, Reply, Time, Timed, why_failed
+from tuner.measuring.messages import Build, Compare, Done, Reply, Run, Time, Timed, why_failed
+from tuner.measuring.program_pool import Job, Outcome
+from tuner.measuring.race import RaceResult, race
+from tuner.measuring.raced_programs import RunningPrograms
 from tuner.measuring.request import Limits, MeasureRequest, ProgramKey
 from tuner.measuring.worker_process import WorkerProcess
+from tuner.targets.resolution import check_measurable
 from tuner.targets.target import Target
 
 _BUILDS_A_WORKER = 8
@@ -27,17 +34,8 @@ _BUILDS_A_WORKER = 8
 enough that what they hold stays small."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request on its way: what is built for it, and how long that may take."""
-
-    request: MeasureRequest
-    build: Build
-    timeout_s: float
-
-
 class WorkerPool:
-    """Worker processes for one target.
+    """Worker processes for one target, which is this machine; a `ProgramPool`.
 
     Args:
         target: what is built for and measured on.
@@ -45,11 +43,20 @@ class WorkerPool:
         limits: when to give up, and how long to time.
         seed: seed of the random inputs.
         size: programs built at once.
+
+    Raises:
+        TunerError: the target is not the device that is here.
     """
 
+    is_shared = False
+
     def __init__(
-        self, target: Target, backends: Sequence[Backend], *, limits: Limits, seed: int, size: int
+        self, target: Target, backends: Sequence[Backend], *, limits: Limits, seed: int, size: int = 1
     ) -> None:
+        if size < 1:
+            raise ValueError(f"{size} jobs were asked for, but building needs one; give 1 or more")
+        check_measurable(target)
+        self._target = target
         self._backends = tuple(backends)
         self._limits = limits
         self._seed = seed
@@ -57,20 +64,14 @@ class WorkerPool:
         self._keys = itertools.count()
         self._held: dict[ProgramKey, tuple[int, int]] = {}
 
-    @property
-    def first(self) -> WorkerProcess:
-        """The worker that does what is no job, and holds the programs that race."""
-        return self._workers[0]
-
-    @property
-    def chunk(self) -> int:
-        """Jobs that are built before the first of them is timed."""
-        return len(self._workers) * _BUILDS_A_WORKER if len(self._workers) > 1 else 1
-
     def close(self) -> None:
         """End the processes."""
         for worker in self._workers:
             worker.close()
+
+    def environment(self, backends: Sequence[Backend]) -> Environment:
+        """Return where programs that these backends lower run."""
+        return environment_of(self._target, *backends)
 
     def job(self, request: MeasureRequest, *, check: bool) -> Job:
         """Return the job of a request, under a key of its own."""
@@ -81,32 +82,46 @@ class WorkerPool:
             reference_json=None if request.reference is None else json_of(request.reference),
             seed=self._seed,
         )
-        return Job(request, build, self.build_timeout_s(request.module))
+        return Job(request, build, build_timeout_s(self._limits, self._backends, request.module))
 
-    def build_timeout_s(self, module: IRModule) -> float:
-        """Return the limit of a build, with what tuning backends ask for each of their partitions."""
-        partitions = partitions_by_backend(module)
-        return self._limits.build_timeout_s + sum(
-            backend.tuning_timeout_s * len(partitions.get(backend.name, ()))
-            for backend in self._backends
-            if isinstance(backend, TuningBackend)
-        )
+    def measure(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Build jobs in parallel, a share at a time, then time one after the other."""
+        num_workers = len(self._workers)
+        size = num_workers * _BUILDS_A_WORKER if num_workers > 1 else 1
+        waiting = iter(jobs)
+        while share := tuple(itertools.islice(waiting, size)):
+            yield from self._measure_share(share)
 
-    def measure(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply, Reply | None]]:
-        """Build all jobs in parallel, then time one after the other.
+    def race(self, requests: Sequence[MeasureRequest]) -> RaceResult:
+        """Run programs in turn in the first worker, until it is known which is the fastest."""
+        running = RunningPrograms(self._first, self._racing_keys(requests), self._limits, self._seed)
+        return race(running, num_programs=len(requests))
 
-        Yields:
-            Each job with how its build ended, and, where that was done, its timing.
-        """
+    def run(
+        self, request: Run, arrays: Sequence[np.ndarray], timeout_s: float
+    ) -> Reply | tuple[np.ndarray, ...]:
+        """Return the results of running a module once, in the first worker, or how that failed."""
+        return self._first.run(request, arrays, timeout_s)
+
+    def compare(self, request: Compare, timeout_s: float) -> Reply:
+        """Return how far two modules' results are apart, by the first worker, or how that failed."""
+        return self._first.ask(request, timeout_s)
+
+    @property
+    def _first(self) -> WorkerProcess:
+        """The worker that does what is no job, and holds the programs that race."""
+        return self._workers[0]
+
+    def _measure_share(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         num_workers = len(self._workers)
         replies = self._build_all(jobs)
         for index, job in enumerate(jobs):
             built, num_starts = replies[job.build.key]
             worker = self._workers[index % num_workers]
             timed = self._time(worker, job, num_starts) if isinstance(built, Done) else None
-            yield job, built, timed
+            yield Outcome(job=job, built=built, timed=timed, measured_at=time.time())
 
-    def racing_keys(self, requests: Sequence[MeasureRequest]) -> tuple[int, ...]:
+    def _racing_keys(self, requests: Sequence[MeasureRequest]) -> tuple[int, ...]:
         """Return what the first worker knows the programs by, having built those that it does not hold.
 
         Raises:
@@ -115,9 +130,9 @@ class WorkerPool:
         keys = []
         for request in requests:
             key, num_starts = self._held.pop(request.key, (0, 0))
-            if num_starts != self.first.num_starts or not self.first.alive:
+            if num_starts != self._first.num_starts or not self._first.alive:
                 job = self.job(request, check=False)
-                reply = self.first.ask(job.build, job.timeout_s)
+                reply = self._first.ask(job.build, job.timeout_s)
                 if not isinstance(reply, Done):
                     raise TunerError(
                         f"a program could not be built for a race: {why_failed(reply).message}; "
@@ -132,7 +147,7 @@ class WorkerPool:
         """Build each job in the worker that will time it, all workers at once."""
         interrupted = threading.Event()
         if len(self._workers) == 1:
-            return _build_share(self.first, jobs, interrupted)
+            return _build_share(self._first, jobs, interrupted)
         step = len(self._workers)
         with ThreadPoolExecutor(step) as pool:
             shares = [
@@ -154,12 +169,22 @@ class WorkerPool:
             reply = worker.ask(job.build, job.timeout_s)
             if not isinstance(reply, Done):
                 return reply
-        keep = job.request.races and worker is self.first
+        keep = job.request.races and worker is self._first
         request = Time(key=job.build.key, seed=self._seed, timing=self._limits.timing, keep=keep)
         reply = worker.ask(request, self._limits.run_timeout_s)
         if keep and isinstance(reply, Timed):
             self._held[job.request.key] = job.build.key, worker.num_starts
         return reply
+
+
+def build_timeout_s(limits: Limits, backends: Sequence[Backend], module: IRModule) -> float:
+    """Return the limit of a build, with what tuning backends ask for each of their partitions."""
+    partitions = partitions_by_backend(module)
+    return limits.build_timeout_s + sum(
+        backend.tuning_timeout_s * len(partitions.get(backend.name, ()))
+        for backend in backends
+        if isinstance(backend, TuningBackend)
+    )
 
 
 def json_of(module: IRModule) -> str:

@@ -12,11 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from records import Match, Measurement, RecordStore, Status, Workload, open_store
+from records import Environment, Match, Measurement, RecordStore, Status, Workload, open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
+from tuner.errors import TunerError
 from tuner.measuring.measurer import MeasureProgress, Measurer
+from tuner.measuring.program_pool import ProgramPool
+from tuner.measuring.request import DEFAULT_LIMITS
+from tuner.measuring.worker_pool import WorkerPool
 from tuner.numerical_error import Deviation
 from tuner.pricing.protocol import Pricing
 from tuner.targets.device_probe import ensure_probed
@@ -73,6 +77,7 @@ class SessionSettings:
         jobs: programs built at once.
         seed: seed of random inputs.
         match: which records of other environments are used again.
+        fleet: address of the scheduler of a fleet whose machines measure; this machine does if None.
     """
 
     backend_names: Sequence[str] | None = None
@@ -83,6 +88,7 @@ class SessionSettings:
     jobs: int = 1
     seed: int = 0
     match: Match = Match.EXACT
+    fleet: str | None = None
 
 
 @contextmanager
@@ -106,12 +112,11 @@ def start_session(
     Raises:
         UnknownNameError: there is no such target or backend; lists those there are.
         TunerError: the target is not the device that is here, or a backend that was asked for cannot run
-            here; says why.
+            here, or no machine of the fleet measures for the target; says why.
         RecordError: the records cannot be opened.
     """
-    target = resolve_target(target_name, num_threads=settings.num_threads)
-    check_measurable(target)  # before a file of records is made
-    backends = _backends(settings.backend_names, target, _tuned(settings, records_url))
+    place = _measuring_place(target_name, settings, records_url)  # before a file of records is made
+    target, backends = place.target, place.backends
 
     def report(progress: MeasureProgress) -> None:
         operators = progress.record.workload.operators
@@ -130,15 +135,17 @@ def start_session(
             store,
             target,
             backends,
-            jobs=settings.jobs,
             seed=settings.seed,
             match=settings.match,
+            pool=place.pool,
             on_progress=report,
         ) as measurer,
     ):
         on_progress(TuningProgress(text="probing the device"))
         # No backend takes part in a probe, so that none's versions decide whether it is known.
-        measurer.new_measurements += ensure_probed(store, target=target, environment=environment_of(target))
+        measurer.new_measurements += ensure_probed(
+            store, target=target, environment=place.environment, measure=place.probe
+        )
         yield Session(
             target=target,
             backends=backends,
@@ -148,6 +155,67 @@ def start_session(
             pricing=pricing or Pricing(),
             on_progress=on_progress,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MeasuringPlace:
+    """Where programs are measured.
+
+    Attributes:
+        target: as it is resolved there.
+        environment: without any backend's versions.
+        probe: measures the device's peak rates; None where that is this machine's.
+    """
+
+    target: Target
+    backends: tuple[Backend, ...]
+    pool: ProgramPool
+    environment: Environment
+    probe: Callable[[], list[tuple[Workload, Measurement]]] | None
+
+
+def _measuring_place(target_name: str, settings: SessionSettings, records_url: str) -> _MeasuringPlace:
+    limits, seed = DEFAULT_LIMITS, settings.seed
+    if settings.fleet is not None:
+        return _place_in_fleet(settings.fleet, target_name, settings)
+    target = resolve_target(target_name, num_threads=settings.num_threads)
+    check_measurable(target)
+    backends = _backends(settings.backend_names, target, _tuned(settings, records_url))
+    pool = WorkerPool(target, backends, limits=limits, seed=seed, size=settings.jobs)
+    environment = environment_of(target)
+    return _MeasuringPlace(target=target, backends=backends, pool=pool, environment=environment, probe=None)
+
+
+def _place_in_fleet(address: str, target_name: str, settings: SessionSettings) -> _MeasuringPlace:
+    if settings.trials or settings.database is not None:
+        raise ValueError(
+            "a fleet measures programs, but does not tune their kernels yet; leave out --trials and "
+            "--tvm-database, or tune without --fleet"
+        )
+    try:
+        from tuner.fleet.fleet_pool import FleetPool, find_machines  # noqa: PLC0415 - Dask, where it is asked for
+        from tuner.fleet.task_queue import TaskQueue  # noqa: PLC0415 - the same
+    except ModuleNotFoundError as error:
+        raise TunerError(
+            f"--fleet needs {error.name}, which is not installed; install the extra `fleet`"
+        ) from error
+    queue = TaskQueue(address)
+    try:
+        machines = find_machines(
+            queue, target_name, num_threads=settings.num_threads, backends=settings.backend_names
+        )
+        backends = backends_for(machines.identity.backends, machines.target)
+    except BaseException:
+        queue.close()
+        raise
+    pool = FleetPool(queue, machines, backends, limits=DEFAULT_LIMITS, seed=settings.seed)
+    return _MeasuringPlace(
+        target=machines.target,
+        backends=backends,
+        pool=pool,
+        environment=machines.device,
+        probe=pool.probe,
+    )
 
 
 def checked_error(

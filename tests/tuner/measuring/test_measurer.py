@@ -23,6 +23,7 @@ from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import MeasureProgress, Measurer
 from tuner.measuring.messages import Timing
 from tuner.measuring.request import Limits, MeasureRequest
+from tuner.measuring.worker_pool import WorkerPool
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -197,14 +198,9 @@ def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> N
 def test_several_builders_measure_the_same_programs(store: RecordStore, target: Target) -> None:
     seen: list[MeasureProgress] = []
     widths = range(8, 8 + 6)
-    with Measurer(
-        store,
-        target,
-        backends_for(["tvm", f"{MODULE}:crashing"], target),
-        limits=LIMITS,
-        jobs=2,
-        on_progress=seen.append,
-    ) as measurer:
+    backends = backends_for(["tvm", f"{MODULE}:crashing"], target)
+    two = WorkerPool(target, backends, limits=LIMITS, seed=0, size=2)
+    with Measurer(store, target, backends, limits=LIMITS, pool=two, on_progress=seen.append) as measurer:
         requests = [request("tvm", width=width) for width in widths]
         requests.insert(2, request("crashing", check=False))
         records = measurer.measure_many(requests)
@@ -223,9 +219,9 @@ def test_other_threads_other_records(measurer: Measurer) -> None:
         assert second.find(one.workload, "tvm") is None
 
 
-def test_jobs_are_positive(store: RecordStore, target: Target) -> None:
+def test_jobs_are_positive(target: Target) -> None:
     with pytest.raises(ValueError, match="1 or more"):
-        Measurer(store, target, (), jobs=0)
+        WorkerPool(target, (), limits=LIMITS, seed=0, size=0)
 
 
 @pytest.fixture
@@ -245,7 +241,8 @@ def test_an_interruption_ends_at_once_and_keeps_what_was_measured(
     backends = backends_for(["tvm", f"{MODULE}:sleepy"], target)
     timer = threading.Timer(8.0, os.kill, (os.getpid(), signal.SIGINT))
     started = time.monotonic()
-    with Measurer(store, target, backends, limits=LIMITS, jobs=jobs) as measurer:
+    pool = WorkerPool(target, backends, limits=LIMITS, seed=0, size=jobs)
+    with Measurer(store, target, backends, limits=LIMITS, pool=pool) as measurer:
         measurer.measure_many([request("tvm")])
         timer.start()
         with pytest.raises(KeyboardInterrupt):

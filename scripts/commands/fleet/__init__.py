@@ -1,0 +1,1 @@
+"""Commands that offer this machine to a fleet, and show what a fleet does."""

@@ -1,0 +1,19 @@
+"""Functions that tests have a fleet's workers run: workers import them by name."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+
+def nap(name: bytes, folder: bytes, seconds: bytes) -> tuple[bytes, ...]:
+    """Sleep, leave a file that says that the task of this name was run once more, and return the name."""
+    time.sleep(float(seconds))
+    (Path(folder.decode()) / f"{name.decode()}-{uuid.uuid4().hex}").touch()
+    return (name,)
+
+
+def fail(name: bytes) -> tuple[bytes, ...]:
+    """Fail."""
+    raise RuntimeError(f"{name.decode()} cannot be done")

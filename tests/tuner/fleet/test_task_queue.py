@@ -1,0 +1,123 @@
+"""Every task ends with its result, whatever is killed; equal tasks run once, whoever asks for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.fleet_tasks import fail, nap
+from tests.harness.local_fleet import LocalFleet, wait_until
+from tuner.errors import TunerError
+from tuner.fleet.task_queue import Sent, TaskQueue
+
+NUM_WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with LocalFleet() as started:
+        for _ in range(NUM_WORKERS):
+            started.start_plain_worker()
+        tasks = TaskQueue(started.address)
+        wait_until(lambda: len(tasks.workers()) == NUM_WORKERS)
+        tasks.close()
+        yield started
+
+
+def naps(names: range, folder: Path, seconds: float) -> list[Sent[int]]:
+    arguments = str(folder).encode(), str(seconds).encode()
+    return [Sent(number, f"{folder.name}-{number}", (str(number).encode(), *arguments)) for number in names]
+
+
+def results(tasks: TaskQueue, sent: list[Sent[int]]) -> dict[int, bytes]:
+    found = tasks.results(nap, sent, resources=("device",), in_flight=lambda: 2 * NUM_WORKERS)
+    answers = Counter[int]()
+    by_number = {}
+    for number, (name,) in found:
+        answers[number] += 1
+        by_number[number] = name
+    assert set(answers.values()) == {1}
+    return by_number
+
+
+def test_each_result_comes_once(fleet: LocalFleet, tmp_path: Path) -> None:
+    tasks = TaskQueue(fleet.address)
+    assert results(tasks, naps(range(40), tmp_path, 0.0)) == {
+        number: str(number).encode() for number in range(40)
+    }
+    assert len(list(tmp_path.iterdir())) == 40
+    tasks.close()
+
+
+def test_two_that_ask_for_the_same_have_it_done_once(fleet: LocalFleet, tmp_path: Path) -> None:
+    sent = naps(range(6), tmp_path, 0.4)
+    answers = []
+
+    def ask() -> None:
+        tasks = TaskQueue(fleet.address)
+        answers.append(results(tasks, sent))
+        tasks.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(answer) for answer in answers] == [6, 6]
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Workers die about as often as tasks end, and the scheduler forgets everything once."""
+    tasks = TaskQueue(fleet.address)
+    ended = threading.Event()
+
+    def destroy() -> None:
+        for number in range(1000):
+            if ended.wait(0.7):
+                return
+            if number == 4:
+                fleet.kill_scheduler()
+                time.sleep(1)
+                fleet.start_scheduler()
+            processes = fleet.worker_processes()
+            if processes:
+                processes[number % len(processes)].kill()
+
+    destroyer = threading.Thread(target=destroy)
+    destroyer.start()
+    try:
+        found = results(tasks, naps(range(30), tmp_path, 0.3))
+    finally:
+        ended.set()
+        destroyer.join()
+    assert found == {number: str(number).encode() for number in range(30)}
+    tasks.close()
+
+
+def test_a_task_that_fails_says_why(fleet: LocalFleet) -> None:
+    tasks = TaskQueue(fleet.address)
+    sent = [Sent(0, "failing", (b"this",))]
+    with pytest.raises(TunerError, match="RuntimeError: this cannot be done"):
+        list(tasks.results(fail, sent, resources=("device",), in_flight=lambda: 1))
+    tasks.close()
+
+
+def test_a_task_without_a_worker_is_given_up(
+    fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.fleet.task_queue.NO_WORKER_S", 1.0)
+    tasks = TaskQueue(fleet.address)
+    with pytest.raises(TunerError, match="no worker for this target"):
+        list(tasks.results(nap, naps(range(1), tmp_path, 0), resources=("quantum",), in_flight=lambda: 1))
+    tasks.close()
+
+
+def test_an_address_at_which_nobody_listens_is_refused() -> None:
+    with pytest.raises(TunerError, match="no scheduler of a fleet answers"):
+        TaskQueue("tcp://127.0.0.1:9")

@@ -1,0 +1,291 @@
+"""Measure through a fleet: each candidate is a task for a machine of the right device, threads and software.
+
+A task's key is what its record is found by, so that two tuners that need the same candidate at the same time
+measure it once. Checked in tests/tuner/fleet/test_fleet.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from records import Environment, Measurement, Workload
+from tuner.backends.protocol import Backend
+from tuner.errors import TunerError
+from tuner.fleet.device_tasks import ALIKE, DEVICE, carry_out, describe
+from tuner.fleet.documents import (
+    Answered,
+    Ask,
+    Candidate,
+    Identity,
+    Machine,
+    Measured,
+    Probe,
+    Probed,
+    Query,
+    RaceEnded,
+    RaceOf,
+    Refused,
+    Result,
+    Task,
+)
+from tuner.fleet.task_queue import Sent, TaskQueue
+from tuner.measuring.messages import Build, Compare, Ran, Reply, Run
+from tuner.measuring.program_pool import Job, Outcome
+from tuner.measuring.race import RaceResult
+from tuner.measuring.request import Limits, MeasureRequest
+from tuner.measuring.worker_pool import build_timeout_s, json_of
+from tuner.targets.target import Target
+
+AnyResult = TypeVar("AnyResult", Measured, RaceEnded, Answered, Probed)
+
+_AHEAD = 2
+"""Candidates on their way for each machine: one that ends a candidate finds the next one there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetTarget:
+    """The machines of a fleet that measure for a target.
+
+    Attributes:
+        identity: what they all are.
+        target: as they resolve it.
+        device: where programs run, without any backend's versions.
+        num_machines: how many there were when they were asked.
+    """
+
+    identity: Identity
+    target: Target
+    device: Environment
+    num_machines: int
+
+
+def find_machines(
+    tasks: TaskQueue, target_name: str, *, num_threads: int | None, backends: Sequence[str] | None
+) -> FleetTarget:
+    """Return the machines of a fleet that measure for a target.
+
+    Raises:
+        TunerError: there are none, or machines that are not alike; says what there is.
+    """
+    named = None if backends is None else tuple(backends)
+    query = Query(target=target_name, num_threads=num_threads, backends=named)
+    answers = tasks.ask_all(describe, msgspec.msgpack.encode(query))
+    if not answers:
+        raise TunerError(
+            f"the fleet at {tasks.address} has no workers; start one on each machine by `tessel fleet worker "
+            f"{tasks.address}`"
+        )
+    alike: defaultdict[tuple[str, str], list[Identity]] = defaultdict(list)
+    obstacles = set()
+    for answer in answers.values():
+        found = msgspec.msgpack.decode(answer, type=Identity)
+        if found.target is None or found.device is None:
+            obstacles.add(found.obstacle)
+        elif not found.resource.startswith(ALIKE):
+            obstacles.add("a worker was not started by `tessel fleet worker`")
+        else:
+            alike[found.resource, found.fingerprint].append(found)
+    if not alike:
+        raise TunerError(
+            f"none of the {len(answers)} workers of the fleet at {tasks.address} measures for "
+            f"{target_name!r} ({'; '.join(sorted(obstacles))}); see `tessel fleet status {tasks.address}`"
+        )
+    if len(alike) > 1:
+        kinds = sorted(f"{len(group)} x {_described(group[0].environments[''])}" for group in alike.values())
+        raise TunerError(
+            f"the fleet at {tasks.address} has machines that are not alike for {target_name!r} "
+            f"({'; '.join(kinds)}), and what one measures does not hold for another; give a --target or "
+            "--threads that only some have, or a fleet of their own"
+        )
+    ((group),) = alike.values()
+    first = group[0]
+    assert first.target is not None, "machines without the target are obstacles"
+    assert first.device is not None, "the same"
+    return FleetTarget(first, first.target, first.device, len(group))
+
+
+def _described(environment: Environment) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in environment.versions)
+    return f"{environment.device_model}, {environment.num_threads} threads, {versions}"
+
+
+class FleetPool:
+    """The machines of a fleet that measure for a target; a `ProgramPool`.
+
+    Args:
+        tasks: the connection to the fleet, closed with the pool.
+        machines: those that measure.
+        backends: who lowers partitions.
+        limits: when to give up, and how long to time.
+        seed: seed of the random inputs.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self,
+        tasks: TaskQueue,
+        machines: FleetTarget,
+        backends: Sequence[Backend],
+        *,
+        limits: Limits,
+        seed: int,
+    ) -> None:
+        self._tasks = tasks
+        self._backends = tuple(backends)
+        self._limits = limits
+        self._seed = seed
+        self._environments: Mapping[str, Environment] = machines.identity.environments
+        self._machine = Machine(
+            target=machines.target,
+            backends=machines.identity.backends,
+            fingerprint=machines.identity.fingerprint,
+        )
+        self._resources = (DEVICE, machines.identity.resource)
+        self._numbers = itertools.count()
+
+    def close(self) -> None:
+        """Close the connection to the fleet, whose machines go on."""
+        self._tasks.close()
+
+    def environment(self, backends: Sequence[Backend]) -> Environment:
+        """Return where programs that these backends lower run: on the fleet's machines."""
+        if len(backends) == 1 and backends[0].name in self._environments:
+            return self._environments[backends[0].name]
+        return self._environments[""]
+
+    def job(self, request: MeasureRequest, *, check: bool) -> Job:
+        """Return the job of a request; its results are checked where asked."""
+        build = Build(
+            key=0,
+            module_json=json_of(request.module),
+            check=check,
+            reference_json=None if request.reference is None else json_of(request.reference),
+            seed=self._seed,
+        )
+        return Job(request, build, build_timeout_s(self._limits, self._backends, request.module))
+
+    def measure(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Send jobs to the machines as these become free; yield each outcome when it is known.
+
+        An outcome that another program's check may overturn waits for that check.
+        """
+        checking: set[str] = set()
+        waiting: defaultdict[str, list[Outcome]] = defaultdict(list)
+
+        def tasks() -> Iterator[Sent[Job]]:
+            for job in jobs:
+                if job.build.check:
+                    checking.add(job.request.kind)
+                candidate = Candidate(
+                    machine=self._machine,
+                    build=job.build,
+                    build_timeout_s=job.timeout_s,
+                    limits=self._limits,
+                )
+                yield Sent(job, self._candidate_key(job), (msgspec.msgpack.encode(candidate),))
+
+        for job, (document, *_) in self._tasks.results(
+            carry_out, tasks(), resources=self._resources, in_flight=self._num_in_flight
+        ):
+            measured = _decoded(document, Measured)
+            outcome = Outcome(
+                job=job, built=measured.built, timed=measured.timed, measured_at=measured.measured_at
+            )
+            kind = job.request.kind
+            if job.build.check:
+                checking.discard(kind)
+                yield outcome
+                yield from waiting.pop(kind, ())
+            elif kind in checking:
+                waiting[kind].append(outcome)
+            else:
+                yield outcome
+
+    def race(self, requests: Sequence[MeasureRequest]) -> RaceResult:
+        """Run programs in turn on one machine until it is known which is the fastest."""
+        jobs = [self.job(request, check=False) for request in requests]
+        task = RaceOf(
+            machine=self._machine,
+            builds=tuple(job.build for job in jobs),
+            build_timeouts_s=tuple(job.timeout_s for job in jobs),
+            limits=self._limits,
+            seed=self._seed,
+        )
+        return _decoded(self._do(task)[0], RaceEnded).result
+
+    def run(
+        self, request: Run, arrays: Sequence[np.ndarray], timeout_s: float
+    ) -> Reply | tuple[np.ndarray, ...]:
+        """Return the results of running a module once, on one machine, or how that failed."""
+        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s)
+        document, *results = self._do(task, [np.ascontiguousarray(array).tobytes() for array in arrays])
+        reply = _decoded(document, Answered).reply
+        if not isinstance(reply, Ran):
+            return reply
+        return tuple(
+            np.frombuffer(data, dtype=info.dtype).reshape(info.shape)
+            for data, info in zip(results, reply.arrays, strict=True)
+        )
+
+    def compare(self, request: Compare, timeout_s: float) -> Reply:
+        """Return how far two modules' results are apart, by one machine, or how that failed."""
+        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s)
+        return _decoded(self._do(task)[0], Answered).reply
+
+    def probe(self) -> list[tuple[Workload, Measurement]]:
+        """Measure the peak rates of one machine's device, which is like all others'."""
+        return list(_decoded(self._do(Probe(machine=self._machine))[0], Probed).probes)
+
+    def _do(self, task: Task, arrays: Sequence[bytes] = ()) -> tuple[bytes, ...]:
+        """Have one machine do one task, and return its result and the bytes that belong to it."""
+        document = msgspec.msgpack.encode(task)
+        # Two tuners that ask the same want answers of their own: they may be arrays of any size.
+        key = f"tessel-{type(task).__name__.lower()}-{id(self)}-{next(self._numbers)}-{_digest(document)}"
+        sent = Sent(None, key, (document, *arrays))
+        results = self._tasks.results(carry_out, [sent], resources=self._resources, in_flight=lambda: 1)
+        ((_, result),) = results
+        return result
+
+    def _candidate_key(self, job: Job) -> str:
+        limits = msgspec.msgpack.encode(self._limits)
+        parts = (*job.request.key, self._machine.fingerprint, str(self._seed), str(job.build.check))
+        return f"tessel-candidate-{_digest(b'|'.join([*(part.encode() for part in parts), limits]))}"
+
+    def _num_in_flight(self) -> int:
+        machines = [
+            info for info in self._tasks.workers().values() if self._resources[1] in info["resources"]
+        ]
+        return _AHEAD * max(1, len(machines))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _decoded(document: bytes, kind: type[AnyResult]) -> AnyResult:
+    """Return a result of the kind that was asked for.
+
+    Raises:
+        TunerError: the machine refused, or answers as another version would.
+    """
+    try:
+        result: Result = msgspec.msgpack.decode(document, type=Result)
+    except msgspec.MsgspecError as error:
+        raise TunerError(
+            f"a machine of the fleet answers what this version does not understand ({error}); install the "
+            "same version on all of them"
+        ) from error
+    if isinstance(result, Refused):
+        raise TunerError(f"a machine of the fleet refused a task: {result.message}; start its worker again")
+    if not isinstance(result, kind):
+        raise TunerError(f"a machine of the fleet answered with {type(result).__name__}; start it again")
+    return result

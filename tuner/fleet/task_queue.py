@@ -1,0 +1,265 @@
+"""Tasks on a Dask cluster, and their results as they come, whatever happens to workers and scheduler.
+
+A task whose worker dies is sent again, also beyond the number of deaths that Dask itself allows: it is no
+candidate that kills a worker, since those run in a process of their own. Tasks that a scheduler forgets
+because it was started anew are sent again when it is back. Checked in tests/tuner/fleet/test_fleet.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+
+from tuner.errors import TunerError
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_S = 300.0
+"""How long a scheduler may be away."""
+
+NO_WORKER_S = 120.0
+"""How long there may be no worker for what is to be done. A nanny starts one again within seconds."""
+
+MAX_DEATHS = 25
+"""Times that a task is sent again, each after as many deaths of workers as Dask allows."""
+
+_POLL_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[T]):
+    """A task on its way.
+
+    Attributes:
+        subject: what it is about, for whoever sent it.
+        key: names what it computes: tasks of one key that are in flight are one, whoever sent them.
+        arguments: of the function, in bytes.
+        num_deaths: how often it was sent again because its workers died.
+    """
+
+    subject: T
+    key: str
+    arguments: tuple[bytes, ...]
+    num_deaths: int = 0
+
+    @property
+    def dask_key(self) -> str:
+        """The key of this attempt: Dask remembers that an earlier one failed as long as anybody waits."""
+        return f"{self.key}-{self.num_deaths}" if self.num_deaths else self.key
+
+
+class TaskQueue:
+    """A connection to a Dask scheduler that outlives the scheduler.
+
+    Args:
+        address: of the scheduler, such as `tcp://127.0.0.1:8786`; certificates for `tls://…` are found as
+            Dask's configuration says.
+
+    Raises:
+        TunerError: no scheduler answers there.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client: Client | None = None
+        self._workers: dict[str, dict[str, Any]] = {}
+        self._asked_s = -_POLL_S
+        self._connect(timeout_s=10.0)
+
+    def close(self) -> None:
+        """Close the connection; what is in flight is given up."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):  # the scheduler may be gone
+                self._client.close(timeout=2)
+            self._client = None
+
+    @property
+    def client(self) -> Client:
+        """The connection, made anew where it was lost.
+
+        Raises:
+            TunerError: the scheduler did not come back.
+        """
+        if self._client is None or self._client.status not in ("running", "connecting"):
+            self._connect(timeout_s=RECONNECT_S)
+        assert self._client is not None
+        return self._client
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Return what the scheduler knew of each worker, by address, within two seconds; nothing while it is
+        away."""
+        if time.monotonic() - self._asked_s > _POLL_S:
+            self._asked_s = time.monotonic()
+            try:
+                self._workers = self.client.scheduler_info(n_workers=-1)["workers"]
+            except (OSError, RuntimeError, ValueError):
+                self._workers = {}
+        return self._workers
+
+    def ask_all(self, function: Callable[..., bytes], document: bytes) -> dict[str, bytes]:
+        """Return each worker's answer by address; workers that do not answer are left out."""
+        answers = self.client.run(function, document, on_error="ignore")
+        return {address: answer for address, answer in answers.items() if isinstance(answer, bytes)}
+
+    def results(
+        self,
+        function: Callable[..., tuple[bytes, ...]],
+        tasks: Iterable[Sent[T]],
+        *,
+        resources: Collection[str],
+        in_flight: Callable[[], int],
+    ) -> Iterator[tuple[T, tuple[bytes, ...]]]:
+        """Send tasks, as many at a time as are wanted, and yield what each returns, as they end.
+
+        Args:
+            function: what runs on the workers.
+            tasks: taken when there is room for them.
+            resources: what a worker must have; a task takes one of each.
+            in_flight: how many tasks may be on their way.
+
+        Raises:
+            TunerError: there is no worker or no scheduler for too long.
+        """
+        waiting = iter(tasks)
+        ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+        sent: dict[Future[Any], Sent[T]] = {}
+        is_exhausted = False
+        last_seen = time.monotonic()
+        try:
+            while True:
+                while not is_exhausted and len(sent) < in_flight():
+                    task = next(waiting, None)
+                    if task is None:
+                        is_exhausted = True
+                    else:
+                        self._send(function, task, resources, sent, ended)
+                if not sent:
+                    return
+                future = _next_ended(ended, sent)
+                if future is None:
+                    if self._has_worker(resources):
+                        last_seen = time.monotonic()
+                    elif time.monotonic() - last_seen > NO_WORKER_S:
+                        raise TunerError(
+                            f"the fleet at {self.address} has had no worker for this target for "
+                            f"{NO_WORKER_S:.0f} s; start one by `tessel fleet worker {self.address}`, and "
+                            "run the same command again: what was measured is in the records"
+                        )
+                    continue
+                task = sent.pop(future)
+                last_seen = time.monotonic()
+                result = self._result(future)
+                if isinstance(result, tuple):
+                    yield task.subject, result
+                    future.release()  # now that the caller has kept it: till then, others with its key get it
+                else:
+                    future.release()
+                    self._send(function, _again(task, result), resources, sent, ended)
+        finally:
+            for future in sent:
+                with contextlib.suppress(Exception):  # the scheduler may be gone
+                    future.release()
+
+    def _send(
+        self,
+        function: Callable[..., tuple[bytes, ...]],
+        task: Sent[T],
+        resources: Collection[str],
+        sent: dict[Future[Any], Sent[T]],
+        ended: queue.SimpleQueue[Future[Any]],
+    ) -> None:
+        future = self.client.submit(
+            function,
+            *task.arguments,
+            key=task.dask_key,
+            resources=dict.fromkeys(resources, 1),
+            pure=True,
+        )
+        sent[future] = task
+        future.add_done_callback(ended.put)
+
+    def _result(self, future: Future[Any]) -> tuple[bytes, ...] | BaseException:
+        """Return what a task returned, or why it is to be sent again.
+
+        Raises:
+            TunerError: it failed for a reason of its own.
+        """
+        try:
+            if future.status == "finished":
+                found: tuple[bytes, ...] = future.result(timeout=RECONNECT_S)
+                return found
+            if future.status != "error":  # forgotten by a scheduler, or lost with the connection
+                return OSError(future.status)
+            error = future.exception(timeout=RECONNECT_S)
+        except Exception as lost:  # of Dask's many, depending on where the connection broke
+            logger.info("a task of the fleet was lost: %r", lost)
+            return lost
+        if isinstance(error, KilledWorker):
+            return error
+        raise TunerError(
+            f"a task of the fleet at {self.address} failed ({type(error).__name__}: {error}); is the same "
+            "version of this project installed on all of its machines?"
+        )
+
+    def _has_worker(self, resources: Collection[str]) -> bool:
+        return any(set(resources) <= set(info["resources"]) for info in self.workers().values())
+
+    def _connect(self, *, timeout_s: float) -> None:
+        self.close()
+        deadline = time.monotonic() + timeout_s
+        while self._client is None:
+            left = deadline - time.monotonic()
+            try:
+                self._client = Client(
+                    self.address,
+                    timeout=max(1.0, min(left, 10.0)),
+                    set_as_default=False,
+                    name="tessel",
+                )
+            except (OSError, ValueError, TimeoutError) as error:
+                if time.monotonic() > deadline or isinstance(error, ValueError):
+                    raise TunerError(
+                        f"no scheduler of a fleet answers at {self.address} ({error}); start one by `dask "
+                        "scheduler`, or give the address that it prints"
+                    ) from error
+                time.sleep(0.2)
+
+
+def _next_ended(
+    ended: queue.SimpleQueue[Future[Any]], sent: dict[Future[Any], Sent[T]]
+) -> Future[Any] | None:
+    """Return a task that has ended; None if there was none for a while."""
+    try:
+        while True:
+            future = ended.get(timeout=_POLL_S)
+            if future in sent:
+                return future
+    except queue.Empty:
+        # A callback may be lost with the connection.
+        return next((future for future in sent if future.status != "pending"), None)
+
+
+def _again(task: Sent[T], reason: BaseException) -> Sent[T]:
+    """Return the task as it is sent again.
+
+    Raises:
+        TunerError: too many workers have died of it.
+    """
+    if not isinstance(reason, KilledWorker):
+        return task
+    if task.num_deaths >= MAX_DEATHS:
+        raise TunerError(
+            f"the fleet's workers die again and again ({reason}); see their own output, and run the same "
+            "command again: what was measured is in the records"
+        )
+    return replace(task, num_deaths=task.num_deaths + 1)
