@@ -1,4 +1,4 @@
-"""What a fleet measures is what this machine would have: one record a candidate, with the machine's environment."""
+"""What a fleet measures is what this machine would: a record a candidate, with the machine's environment."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_its_machines_are_those_of_the_target_with_its_threads(fleet: LocalFleet
     assert machines.device == environment_of(machines.target)
     with pytest.raises(TunerError, match="measures with 1 threads, not 7"):
         found(fleet, threads=7)
-    with pytest.raises(TunerError, match="none of the 2 workers .* measures for 'cuda'"):
+    with pytest.raises(TunerError, match=r"none of the 2 workers .* measures for 'cuda'"):
         found(fleet, target="cuda")
 
 
@@ -111,7 +111,7 @@ def test_each_candidate_has_one_record_with_the_machines_environment(
         for record in records:
             backend = next(each for each in measuring.backends if each.name == record.measurement.backend)
             assert record.measurement.environment == environment_of(measuring.target, backend)
-        assert store.stats().total == 8
+        assert store.stats().measurements == 8
         assert measuring.measure_many(requests) == records
 
 
@@ -160,7 +160,7 @@ def test_two_tuners_measure_a_candidate_once(fleet: LocalFleet, tmp_path: Path) 
     first, second = answers
     assert {record.record_id for record in first} == {record.record_id for record in second}
     with open_store(str(tmp_path / "shared.db")) as store:
-        assert store.stats().total == len(widths)
+        assert store.stats().measurements == len(widths)
 
 
 def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) -> None:
@@ -182,7 +182,7 @@ def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) ->
         ended.set()
         killer.join()
     assert {record.measurement.status for record in records} == {Status.OK}
-    assert store.stats().total == len(records) == 20
+    assert store.stats().measurements == len(records) == 20
 
 
 def test_a_session_measures_through_it(fleet: LocalFleet, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_session_measures_through_it(fleet: LocalFleet, tmp_path: Path) -> Non
         assert session.target.num_threads == 1
         record = session.measurer.measure_function(request("tvm").workload, request("tvm").module, "tvm")
         assert record.measurement.environment == environment_of(session.target, session.backends[0])
-        assert session.store.stats().total == 4  # three probes of the device too
+        assert session.store.stats().measurements == 4  # three probes of the device too
     with (
         pytest.raises(ValueError, match="does not tune their kernels yet"),
         start_session(

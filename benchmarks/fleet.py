@@ -1,0 +1,204 @@
+"""A fleet's throughput, and what it loses when its workers are killed.
+
+    python -m benchmarks.fleet                       throughput, kills and two tuners: about twenty minutes
+    python -m benchmarks.fleet --only throughput
+
+*Throughput*: candidates that sleep, on 1 to 8 workers of this machine. One that sleeps takes no processor, so
+that workers of one machine are like as many machines, and what is missing is what the fleet costs. *Kills*: real
+candidates, built and timed, while a worker is killed every few seconds and the scheduler is started anew now and
+then; each must end in exactly one record. *Tuners*: two tuners that need the same candidates, in opposite orders,
+through one file of records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from tvm import relax
+
+from records import open_store
+from tests.harness.fleet_tasks import nap
+from tests.harness.local_fleet import LocalFleet, wait_until
+from tests.samples.partition_samples import part_of, partition_module
+from tuner.backends.registry import backends_for
+from tuner.fleet.fleet_pool import FleetPool, find_machines
+from tuner.fleet.task_queue import Sent, TaskQueue
+from tuner.lowering.workload_of import workload_of
+from tuner.measuring.measurer import Measurer
+from tuner.measuring.messages import Timing
+from tuner.measuring.request import Limits, MeasureRequest
+
+LIMITS = Limits(timing=Timing(budget_s=0.005, max_samples=5))
+BACKENDS = ("tvm",)
+NAP_S = 0.5
+"""What a candidate takes that sleeps: about as long as one that is built and timed."""
+
+
+def throughputs(most: int, *, rounds: int) -> Iterator[tuple[int, list[float]]]:
+    """Yield, by number of workers, how many candidates were run at a time, round by round."""
+    for num_workers in (1, 2, 4, 8):
+        if num_workers > most:
+            return
+        with LocalFleet() as fleet:
+            for _ in range(num_workers):
+                fleet.start_plain_worker()
+            tasks = TaskQueue(fleet.address)
+            await_workers(tasks, num_workers)
+            shares = []
+            for number in range(rounds + 1):
+                with tempfile.TemporaryDirectory() as folder:
+                    count = 20 * num_workers
+                    arguments = folder.encode(), str(NAP_S).encode()
+                    sent = [
+                        Sent(each, f"{number}-{each}", (str(each).encode(), *arguments))
+                        for each in range(count)
+                    ]
+                    started = time.monotonic()
+                    found = list(
+                        tasks.results(
+                            nap, sent, resources=("device",), in_flight=partial(int, 2 * num_workers)
+                        )
+                    )
+                    elapsed_s = time.monotonic() - started
+                    assert len(found) == len(list(Path(folder).iterdir())) == count
+                shares.append(count * NAP_S / elapsed_s)
+            tasks.close()
+            yield num_workers, shares[1:]  # the first round connects
+
+
+def await_workers(tasks: TaskQueue, num_workers: int) -> None:
+    """Return when so many workers are there."""
+    wait_until(lambda: len(tasks.workers()) == num_workers)
+
+
+def request(width: int) -> MeasureRequest:
+    """Return a small program of its own width."""
+    module = partition_module(
+        "tvm", [(4, width), (width,)], lambda x, y: relax.op.nn.relu(relax.op.add(x, y))
+    )
+    return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm")
+
+
+def measure(fleet: LocalFleet, location: Path, widths: Sequence[int]) -> int:
+    """Measure programs through the fleet, and return how many this tuner measured itself."""
+    tasks = TaskQueue(fleet.address)
+    machines = find_machines(tasks, "cpu", num_threads=None, backends=BACKENDS)
+    backends = backends_for(BACKENDS, machines.target)
+    pool = FleetPool(tasks, machines, backends, limits=LIMITS, seed=0)
+    with (
+        open_store(str(location)) as store,
+        Measurer(store, machines.target, backends, limits=LIMITS, pool=pool) as measurer,
+    ):
+        records = measurer.measure_many([request(width) for width in widths])
+        assert [record.measurement.status.value for record in records] == ["ok"] * len(widths)
+        return measurer.new_measurements
+
+
+def check_records(location: Path, expected: int) -> None:
+    """Fail unless every candidate has exactly one record."""
+    with open_store(str(location)) as store:
+        counts = Counter(record.workload.fingerprint for record in store.iterate())
+    assert len(counts) == expected, f"{len(counts)} of {expected} candidates have a record"
+    assert set(counts.values()) == {1}, f"{sum(each > 1 for each in counts.values())} have several"
+
+
+def with_workers(num_workers: int) -> LocalFleet:
+    """Return a fleet of workers that measure on this machine."""
+    fleet = LocalFleet()
+    for _ in range(num_workers):
+        fleet.start_device_worker("--threads", "1", "--backends", "tvm")
+    tasks = TaskQueue(fleet.address)
+    await_workers(tasks, num_workers)
+    tasks.close()
+    return fleet
+
+
+def survive_kills(candidates: int, kills: int) -> str:
+    """Measure candidates while workers are killed, until enough were, and describe it in a line."""
+    done = threading.Event()
+    killed = [0, 0]
+    with tempfile.TemporaryDirectory() as folder, with_workers(3) as fleet:
+        location = Path(folder) / "records.db"
+
+        def destroy() -> None:
+            while not done.wait(4.0):
+                processes = fleet.worker_processes()
+                if processes:
+                    processes[killed[0] % len(processes)].kill()
+                    killed[0] += 1
+                if killed[0] % 50 == 49:
+                    fleet.kill_scheduler()
+                    fleet.start_scheduler()
+                    killed[1] += 1
+
+        destroyer = threading.Thread(target=destroy)
+        destroyer.start()
+        started = time.monotonic()
+        measured = 0
+        try:
+            while measured < candidates or killed[0] < kills:
+                measure(fleet, location, range(8 + measured, 8 + measured + 100))
+                measured += 100
+        finally:
+            done.set()
+            destroyer.join()
+        check_records(location, measured)
+        elapsed_s = time.monotonic() - started
+    return (
+        f"{measured} candidates, {killed[0]} workers killed, scheduler started anew {killed[1]} times, "
+        f"{elapsed_s:.0f} s: each candidate has exactly one record"
+    )
+
+
+def share_work(candidates: int) -> str:
+    """Have two tuners measure the same candidates in opposite orders, and describe it in a line."""
+    new = []
+    with tempfile.TemporaryDirectory() as folder, with_workers(2) as fleet:
+        location = Path(folder) / "records.db"
+        widths = range(8, 8 + candidates)
+        tuners = [
+            threading.Thread(target=lambda order=order: new.append(measure(fleet, location, order)))
+            for order in (widths, widths[::-1])
+        ]
+        for tuner in tuners:
+            tuner.start()
+        for tuner in tuners:
+            tuner.join()
+        check_records(location, candidates)
+    shares = " + ".join(map(str, sorted(new)))
+    return f"{candidates} candidates, measured by the two tuners {shares}, one record each"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", choices=("throughput", "kills", "tuners"), help="one of the three")
+    parser.add_argument("--workers", type=int, default=8, help="most workers of the throughput")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each throughput")
+    parser.add_argument("--candidates", type=int, default=1000, help="candidates of the kills, at least")
+    parser.add_argument("--kills", type=int, default=200, help="workers killed, at least")
+    arguments = parser.parse_args()
+    if arguments.only in (None, "throughput"):
+        print("| workers | candidates at a time, median | quartiles | share |\n|---|---|---|---|")
+        for num_workers, shares in throughputs(arguments.workers, rounds=arguments.rounds):
+            median = statistics.median(shares)
+            low, _, high = statistics.quantiles(shares, n=4) if len(shares) > 1 else (median,) * 3
+            print(
+                f"| {num_workers} | {median:.2f} | {low:.2f} to {high:.2f} | {median / num_workers:.2f} |",
+                flush=True,
+            )
+    if arguments.only in (None, "tuners"):
+        print(share_work(100), flush=True)
+    if arguments.only in (None, "kills"):
+        print(survive_kills(arguments.candidates, arguments.kills), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""`tessel fleet` and `--fleet`: the same partition as without a fleet, from what the fleet measured."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.local_fleet import ROOT, LocalFleet, wait_until
+from tuner.fleet.task_queue import TaskQueue
+
+pytestmark = pytest.mark.tvm
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with LocalFleet() as started:
+        started.start_device_worker("--threads", "1", "--backends", "tvm,blas")
+        tasks = TaskQueue(started.address)
+        wait_until(lambda: len(tasks.workers()) == 1)
+        tasks.close()
+        yield started
+
+
+def test_the_partition_is_the_local_one(tessel: Run, fleet: LocalFleet, tmp_path: Path) -> None:
+    """A second run, on this machine, finds every record: the fleet's machine is this one."""
+    arguments = ["partition", "mlp:tiny", "--infer", "--threads", "1", "--backends", "tvm,blas", "--json"]
+    arguments += ["--records", str(tmp_path / "records.db")]
+    through_fleet = tessel(*arguments, "--fleet", fleet.address)
+    here = tessel(*arguments)
+    assert (through_fleet.status, here.status) == (0, 0)
+    one, other = json.loads(through_fleet.stdout), json.loads(here.stdout)
+    assert one["new_measurements"] > 0
+    assert other["new_measurements"] == 0
+    for document in (one, other):
+        del document["new_measurements"], document["reused_measurements"]
+    assert one == other
+
+
+def test_its_status_is_one_document(tessel: Run, fleet: LocalFleet) -> None:
+    result = tessel("fleet", "status", fleet.address, "--json")
+    assert result.status == 0
+    (machine,) = json.loads(result.stdout)["machines"]
+    assert {"tvm", "blas"} <= set(machine["backends"])
+    assert "1 machine" in tessel("fleet", "status", fleet.address).stdout
+
+
+def test_nobody_at_the_address_is_one_line(tessel: Run) -> None:
+    result = tessel("fleet", "status", "tcp://127.0.0.1:9")
+    assert result.status == 1
+    assert "no scheduler of a fleet answers at tcp://127.0.0.1:9" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_worker_for_another_machines_scheduler_says_where_it_listens(tessel: Run) -> None:
+    result = tessel("fleet", "worker", "tcp://10.0.0.5:8786")
+    assert result.status == 2
+    assert "--host" in result.stderr
+
+
+def test_a_worker_ends_with_ctrl_c_and_without_a_traceback(fleet: LocalFleet) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scripts", "fleet", "worker", fleet.address, "--threads", "1"],
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = [process.stderr.readline()]
+    while "measuring for" not in lines[-1]:
+        assert lines[-1], f"it ended: {''.join(lines)}"
+        lines.append(process.stderr.readline())
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert "Traceback" not in rest
