@@ -3,11 +3,11 @@
     python -m benchmarks.fleet                       throughput, kills and two tuners: about twenty minutes
     python -m benchmarks.fleet --only throughput
 
-*Throughput*: candidates that sleep, on 1 to 8 workers of this machine. One that sleeps takes no processor, so
-that workers of one machine are like as many machines, and what is missing is what the fleet costs. *Kills*: real
-candidates, built and timed, while a worker is killed every few seconds and the scheduler is started anew now and
-then; each must end in exactly one record. *Tuners*: two tuners that need the same candidates, in opposite orders,
-through one file of records.
+*Throughput*: candidates that sleep, on 1 to 8 workers of this machine. One that sleeps takes no processor,
+so that workers of one machine are like as many machines, and what is missing is what the fleet costs.
+*Kills*: real candidates, built and timed, while a worker is killed every few seconds and the scheduler is
+started anew now and then; each must end in exactly one record. *Tuners*: two tuners that need the same
+candidates, in opposite orders, through one file of records.
 """
 
 from __future__ import annotations
