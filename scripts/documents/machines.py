@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cost_model.gpu.devices import GpuDevice
 from tuner.backends.availability import Availability
 
 
@@ -15,10 +16,17 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetsListed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel targets` lists: what is here, and the names that programs can be built for."""
+    """What `tessel targets` lists: what is here, and the names that programs can be built for.
+
+    Attributes:
+        here: `cpu` and `cuda`, and whether they can be measured.
+        targets: all names.
+        gpus: what data sheets say of those that are GPUs with a known one.
+    """
 
     here: dict[str, Device]
     targets: tuple[str, ...]
+    gpus: dict[str, GpuDevice]
 
 
 class BackendsListed(msgspec.Struct, frozen=True, kw_only=True):
