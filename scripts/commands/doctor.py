@@ -31,6 +31,7 @@ _PURPOSES = {
     "onnxruntime": ("onnxruntime", "the onnxruntime backend"),
     "ortools": ("cpsat", "CP-SAT as a fallback of the schedule search"),
     "psycopg": ("postgres", "records in PostgreSQL"),
+    "nvidia-cuda-nvrtc": ("cuda-compile", "compiling kernels for GPUs that are not here"),
     "transformers": ("language", "the tensor language model"),
 }
 """Of each optional distribution, the extra that brings it and what it is for."""

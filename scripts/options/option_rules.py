@@ -732,7 +732,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "compare": _free("--explain", "--schedules"),
     "draw": _DRAW,
     "run": _RUN,
-    "targets": _free(),
+    "targets": _free("--compile"),
     "backends": _free("--target", "--own"),
     "doctor": _free(),
     "records list": _free("--records", "--status", "--backend", "--role", "--after", "--limit"),

@@ -20,6 +20,7 @@ from tessel.checking.opinion import form_opinion
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.search import Frontier
 from tessel.shapes import vshape
+from tuner.lowering.gpu_code import GpuCode
 
 ROOT = typer.main.get_command(app)
 
@@ -434,7 +435,15 @@ OF_TVM: dict[str, Case] = {
             "tuner.collecting.stages.collect_stages": 1,
         },
     ),
-    "targets": Case(bases=("llvm",), samples={"--json": ""}),
+    "targets": Case(
+        bases=("nvidia-h200",),
+        samples={"--compile": "mlp:tiny", "--json": ""},
+        spies={
+            "tuner.frontend.load_model": SimpleNamespace(module="module", notes=()),
+            "tuner.targets.cuda_compiler.compiler_obstacle": None,
+            "tuner.lowering.gpu_code.compile_for_gpu": GpuCode(kernels=(), code_bytes=0, excesses=()),
+        },
+    ),
     "backends": Case(
         bases=("",),
         samples={"--target": "cuda", "--own": "module:object", "--json": ""},

@@ -338,6 +338,6 @@ def _absence() -> str:
     if not listed:
         return "this machine has no NVIDIA GPU with its driver"
     return (
-        f"the driver lists {listed[0].name}, but TVM cannot use it: libtvm_runtime_cuda.so is not loaded, which "
-        "needs libcuda.so.1 and libcudart.so.13 on the library path (`tessel doctor`)"
+        f"the driver lists {listed[0].name}, but TVM cannot use it: libtvm_runtime_cuda.so is not loaded, "
+        "which needs libcuda.so.1 and libcudart.so.13 on the library path (`tessel doctor`)"
     )
