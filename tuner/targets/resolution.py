@@ -140,9 +140,14 @@ def check_measurable(target: Target) -> None:
     """
     obstacle = measuring_obstacle(target)
     if obstacle is not None:
+        otherwise = (
+            "`tessel plan` and `tessel partition` predict for it with --price model"
+            if target.kind == "cuda"
+            else "use --target cpu to measure this one"
+        )
         raise TunerError(
             f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, "
-            f"or use --target {target.kind} to measure this one"
+            f"or {otherwise}"
         )
 
 
