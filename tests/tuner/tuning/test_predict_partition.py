@@ -31,9 +31,9 @@ def kernel_model() -> GpuKernelModel:
 
 
 def partitioned(
-    kernel_model: GpuKernelModel, model: str, target: str = TARGET, **settings: object
+    kernel_model: GpuKernelModel, model: str, target: str = TARGET, batch: int = 1, **settings: object
 ) -> PartitionedModel:
-    loaded = load_model(model, shapes={}, batch=1, training=False)
+    loaded = load_model(model, shapes={}, batch=batch, training=False)
     return predict_partition(loaded, kernel_model, find_gpu(target), resolve_target(target), **settings)
 
 
@@ -77,7 +77,7 @@ def test_products_go_to_the_library_and_the_mix_is_the_cheapest(gpt2: Partitione
 
 def test_a_faster_device_is_predicted_to_be_faster(kernel_model: GpuKernelModel) -> None:
     def latency_us(target: str) -> float:
-        return partitioned(kernel_model, "gpt2:tiny", target).sum_of_parts.latency_us
+        return partitioned(kernel_model, "gpt2:tiny", target, batch=512).sum_of_parts.latency_us
 
     assert latency_us("nvidia/nvidia-h100") < latency_us("nvidia/tesla-p4")
 
