@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 OUT ?= out
 # What has torch with CUDA, TVM and the rest of what this project needs: `make gpu-report` installs nothing.
 GPU_PYTHON ?= python3
+# Wheels of what that Python lacks, in a folder; put into a folder of their own before the report.
+WHEELS ?=
 
 .PHONY: tune test coverage lint bench gpu-report docs schemas clean
 
@@ -34,9 +36,10 @@ schemas: $(VENV)/.installed-test
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
-# What one GPU allows, measured on its own machine; fetches and installs nothing, and goes on where it stopped.
+# What one GPU allows, measured on its own machine; fetches nothing, and goes on where it stopped.
 gpu-report:
-	$(GPU_PYTHON) -m benchmarks.gpu_report --target cuda --sizes full --out $(OUT)/gpu-report
+	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
+	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_report --target cuda --sizes full --out $(OUT)/gpu-report
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

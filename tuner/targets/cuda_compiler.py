@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import warnings
@@ -32,6 +33,9 @@ LEAST_CAPABILITY = 7.5
 """The oldest devices that the compiler of CUDA 13 still knows."""
 
 EXTRA = "cuda-compile"
+
+_EXTRA_OPTIONS = "TVM_CUDA_NVRTC_EXTRA_OPTS"
+"""Variable by which TVM's call of NVRTC takes more options."""
 
 _WARP = 32
 _REGISTER_UNIT = 8
@@ -75,6 +79,17 @@ class CompiledSource(msgspec.Struct, frozen=True, kw_only=True):
 
     cubin: bytes
     kernels: tuple[KernelUsage, ...]
+
+
+def provide_compiler() -> None:
+    """Let TVM compile for this machine's GPU with the packages, where the machine has no toolkit."""
+    folder = _package_folder()
+    if "CUDA_PATH" in os.environ or shutil.which("nvcc") or not (folder / "include").exists():
+        return
+    os.environ["CUDA_PATH"] = str(folder)
+    include = f"-I{folder / 'include' / 'cccl'}"
+    given = os.environ.get(_EXTRA_OPTIONS, "")
+    os.environ[_EXTRA_OPTIONS] = f"{given} {include}".strip()
 
 
 def compiler_obstacle() -> str | None:

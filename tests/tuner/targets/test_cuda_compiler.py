@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from pathlib import Path
 
 import msgspec
 import pytest
+from tvm.support import nvcc
 
 from tuner.errors import TunerError
 from tuner.targets import cuda_compiler
@@ -15,6 +19,7 @@ from tuner.targets.cuda_compiler import (
     compile_source,
     compiler_obstacle,
     excess,
+    provide_compiler,
 )
 from tuner.targets.resolution import resolve_target
 
@@ -85,6 +90,23 @@ def test_a_larger_device_allows_what_a_smaller_one_does_not() -> None:
     kernel = msgspec.structs.replace(KERNEL, dynamic_shared_bytes=200 * 1024)
     assert excess(kernel, H200) is None
     assert excess(kernel, A100) is not None
+
+
+@needs_compiler
+def test_tvm_is_shown_the_packages_only_where_there_is_no_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--fmad=false")
+    monkeypatch.setattr(shutil, "which", lambda name: "/toolkit/bin/nvcc")
+    provide_compiler()
+    assert "CUDA_PATH" not in os.environ
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("CUDA_PATH", "")  # so that it is taken back afterwards
+    monkeypatch.delenv("CUDA_PATH")
+    provide_compiler()
+    assert nvcc.find_cuda_path() == os.environ["CUDA_PATH"]
+    first, second = os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"].split()
+    assert first == "--fmad=false"
+    assert (Path(second.removeprefix("-I")) / "cuda" / "std" / "cstdint").exists()
 
 
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
