@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
+# What has torch with CUDA, TVM and the rest of what this project needs: `make gpu-report` installs nothing.
+GPU_PYTHON ?= python3
+# Wheels of what that Python lacks, in a folder; put into a folder of their own before the report.
+WHEELS ?=
 
-.PHONY: tune test coverage lint bench docs schemas clean
+.PHONY: tune test coverage lint bench gpu-report docs schemas clean
 
 tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
@@ -31,6 +35,11 @@ schemas: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
+
+# What one GPU allows, measured on its own machine; fetches nothing, and goes on where it stopped.
+gpu-report:
+	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
+	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_report --target cuda --sizes full --out $(OUT)/gpu-report
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

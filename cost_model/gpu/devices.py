@@ -1,6 +1,7 @@
 """What data sheets say of GPUs: multiprocessors, clock, memory bandwidth, second-level cache.
 
-A prediction for a device that is not here needs no more than this. Clocks are boost clocks; devices with a
+A prediction for a device that is not here needs no more than this, and the targets of devices that TVM has no
+tag for are made from it (`tuner.targets.gpu_targets`). Clocks are boost clocks; devices with a
 low power limit (L4, T4, P4) do not hold them under load, which no data sheet says. Checked in
 tests/cost_model/gpu/test_devices.py.
 """
@@ -9,10 +10,53 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from cost_model.errors import CostModelError
+
+
+class ComputeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What devices of one compute capability allow; a kernel beyond it is not launched.
+
+    Attributes:
+        threads_per_block: most threads of a block.
+        registers_per_block: 32-bit registers that all threads of a block share.
+        registers_per_thread: most registers of one thread.
+        static_shared_bytes: shared memory that a kernel may declare.
+        shared_bytes: shared memory that a block may ask for at launch.
+    """
+
+    threads_per_block: int = 1024
+    registers_per_block: int = 65536
+    registers_per_thread: int = 255
+    static_shared_bytes: int = 48 * 1024
+    shared_bytes: int
+
+
+COMPUTE_LIMITS: Mapping[str, ComputeLimits] = MappingProxyType(
+    {
+        capability: ComputeLimits(shared_bytes=kib * 1024)
+        for capability, kib in {
+            "6.0": 48,
+            "6.1": 48,
+            "7.0": 96,
+            "7.5": 64,
+            "8.0": 163,
+            "8.6": 99,
+            "8.9": 99,
+            "9.0": 227,
+            "10.0": 227,
+            "12.0": 99,
+        }.items()
+    }
+)
+"""Limits by compute capability.
+
+Source: NVIDIA, CUDA C++ Programming Guide, technical specifications by compute capability.
+"""
 
 
 class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,6 +71,8 @@ class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         bandwidth_gb_s: of the device's memory, 10⁹ bytes a second.
         l2_mib: second-level cache.
         memory_gib: of the device.
+        tensor_tflops: dense float16 products with float32 sums on tensor cores, 10¹² operations a second; 0
+            where it has none.
     """
 
     name: str
@@ -37,6 +83,12 @@ class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     bandwidth_gb_s: float
     l2_mib: float
     memory_gib: float
+    tensor_tflops: float
+
+    @property
+    def compute_limits(self) -> ComputeLimits:
+        """What one block and one multiprocessor may hold."""
+        return COMPUTE_LIMITS[self.compute_capability]
 
     @property
     def peak_gflops(self) -> float:
@@ -50,7 +102,11 @@ class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def _device(
-    name: str, capability: str, multiprocessors: tuple[int, int, int], memory: tuple[float, float, float]
+    name: str,
+    capability: str,
+    multiprocessors: tuple[int, int, int],
+    memory: tuple[float, float, float],
+    tensor_tflops: float,
 ) -> GpuDevice:
     count, lanes, clock_mhz = multiprocessors
     bandwidth_gb_s, l2_mib, memory_gib = memory
@@ -63,27 +119,32 @@ def _device(
         bandwidth_gb_s=bandwidth_gb_s,
         l2_mib=l2_mib,
         memory_gib=memory_gib,
+        tensor_tflops=tensor_tflops,
     )
 
 
 GPU_DEVICES = (
-    _device("P4", "6.1", (20, 128, 1114), (192, 2, 8)),
-    _device("P100 PCIe", "6.0", (56, 64, 1329), (732, 4, 16)),
-    _device("V100 SXM", "7.0", (80, 64, 1530), (900, 6, 32)),
-    _device("V100 PCIe", "7.0", (80, 64, 1380), (900, 6, 32)),
-    _device("T4", "7.5", (40, 64, 1590), (320, 4, 16)),
-    _device("A100 SXM 80GB", "8.0", (108, 64, 1410), (2039, 40, 80)),
-    _device("A100 SXM 40GB", "8.0", (108, 64, 1410), (1555, 40, 40)),
-    _device("A100 PCIe 80GB", "8.0", (108, 64, 1410), (1935, 40, 80)),
-    _device("A100 PCIe 40GB", "8.0", (108, 64, 1410), (1555, 40, 40)),
-    _device("A10", "8.6", (72, 128, 1695), (600, 6, 24)),
-    _device("L4", "8.9", (58, 128, 2040), (300, 48, 24)),
-    _device("L40S", "8.9", (142, 128, 2520), (864, 96, 48)),
-    _device("4090", "8.9", (128, 128, 2520), (1008, 72, 24)),
-    _device("H100 SXM", "9.0", (132, 128, 1980), (3352, 50, 80)),
-    _device("H100 PCIe", "9.0", (114, 128, 1755), (2039, 50, 80)),
-    _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141)),
-    _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180)),
+    _device("P4", "6.1", (20, 128, 1114), (192, 2, 8), 0),
+    _device("P100 PCIe", "6.0", (56, 64, 1329), (732, 4, 16), 0),
+    _device("V100 SXM", "7.0", (80, 64, 1530), (900, 6, 32), 125),
+    _device("V100 PCIe", "7.0", (80, 64, 1380), (900, 6, 32), 112),
+    _device("T4", "7.5", (40, 64, 1590), (320, 4, 16), 65),
+    _device("A100 SXM 80GB", "8.0", (108, 64, 1410), (2039, 40, 80), 312),
+    _device("A100 SXM 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), 312),
+    _device("A100 PCIe 80GB", "8.0", (108, 64, 1410), (1935, 40, 80), 312),
+    _device("A100 PCIe 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), 312),
+    _device("A10", "8.6", (72, 128, 1695), (600, 6, 24), 125),
+    _device("A30", "8.0", (56, 64, 1440), (933, 24, 24), 165),
+    _device("A40", "8.6", (84, 128, 1740), (696, 6, 48), 150),
+    _device("L4", "8.9", (58, 128, 2040), (300, 48, 24), 121),
+    _device("L40S", "8.9", (142, 128, 2520), (864, 96, 48), 362),
+    _device("4090", "8.9", (128, 128, 2520), (1008, 72, 24), 165),
+    _device("H100 SXM", "9.0", (132, 128, 1980), (3352, 50, 80), 989),
+    _device("H100 PCIe", "9.0", (114, 128, 1755), (2039, 50, 80), 756),
+    _device("H100 NVL", "9.0", (132, 128, 1785), (3938, 50, 94), 835),
+    _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141), 989),
+    _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180), 2250),
+    _device("5090", "12.0", (170, 128, 2407), (1792, 96, 32), 210),
 )
 """Devices that a latency can be predicted for; of several variants the first is what a plain name stands for.
 
@@ -116,7 +177,7 @@ def _agree(said: frozenset[str], word: str) -> bool:
     """Whether a name says the variant's word, or nothing of its kind."""
     if word.endswith("gb"):
         return word in said or not any(other[:-2].isdigit() and other.endswith("gb") for other in said)
-    return word in said or not said & {"pcie", "sxm"}
+    return word in said or not said & {"pcie", "sxm", "nvl"}
 
 
 def _words(name: str) -> frozenset[str]:

@@ -32,6 +32,7 @@ _PURPOSES = {
     "ortools": ("cpsat", "CP-SAT as a fallback of the schedule search"),
     "psycopg": ("postgres", "records in PostgreSQL"),
     "distributed": ("fleet", "measuring on several machines"),
+    "nvidia-cuda-nvrtc": ("cuda-compile", "compiling kernels for GPUs that are not here"),
     "transformers": ("language", "the tensor language model"),
 }
 """Of each optional distribution, the extra that brings it and what it is for."""
@@ -40,6 +41,18 @@ _SAME_PACKAGE = {"xgboost-cpu": "xgboost"}
 """Of each distribution, another one that brings the same package: XGBoost with CUDA."""
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS")
+_GPU_PROBES = {
+    "tvm": (
+        "import tvm; d = tvm.cuda(0); assert d.exist; print(d.device_name, 'compute', d.compute_version)",
+        "put libcuda.so.1 and libcudart.so.13 on LD_LIBRARY_PATH; the extra cuda-compile brings the latter",
+    ),
+    "torch": (
+        "import torch; assert torch.cuda.is_available(); print(torch.cuda.get_device_name(0))",
+        "install a build of torch for this driver's CUDA",
+    ),
+}
+"""What tries, in a process of its own, whether a library reaches the GPU, and what to do otherwise."""
+
 _TVM_PROBE = "import tvm; tvm.ir.save_json(tvm.ir.Range(0, 1))"
 """What crashes where TVM and its ffi do not fit together: turning an object into JSON, as tuning does."""
 
@@ -89,7 +102,10 @@ def find_all() -> Iterator[Finding]:
         yield _distribution(requirement)
     yield _processor()
     yield from _threads()
-    yield _gpu()
+    gpu = _gpu()
+    yield gpu
+    if gpu.status == "ok":
+        yield from _gpu_libraries()
 
 
 def _python() -> Finding:
@@ -261,6 +277,21 @@ def _gpu() -> Finding:
     if probe.returncode == 0 and probe.stdout.strip():
         return Finding(name="gpu", status="ok", detail="; ".join(probe.stdout.strip().splitlines()))
     return Finding(name="gpu", status="missing", detail="the NVIDIA driver lists no device")
+
+
+def _gpu_libraries() -> Iterator[Finding]:
+    """Try what reaches the GPU that the driver lists: TVM, whose own libraries may be missing, and torch."""
+    for name, (probe, fix) in _GPU_PROBES.items():
+        command = [sys.executable, "-c", probe]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        works = done.returncode == 0
+        detail = done.stdout.strip() if works else f"{name} does not reach the GPU"
+        yield Finding(
+            name=f"gpu by {name}",
+            status="ok" if works else "missing",
+            detail=detail,
+            fix="" if works else fix,
+        )
 
 
 def _version(distribution: str) -> str | None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder
+from scripts.options.arguments import check_folder, parse_names
 from scripts.options.dataclass_options import takes_options
+from scripts.options.gpu_prediction import gpu_model, is_predicted_for_gpu, note_prediction
 from scripts.options.tuning_options import (
     BatchOption,
     CoalesceOption,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace, PrintedTensor
     from tessel.picture import GraphNode
+    from tuner.frontend import Model
     from tuner.partition.explanation import Explanation
     from tuner.plan import TensorType
     from tuner.tuning.partition_model import PartitionedModel
@@ -67,11 +69,15 @@ class PartitionOptions(TuningOptions):
 def partition(model: ModelArgument, options: PartitionOptions) -> None:
     """Choose, by measured latency, which backend runs which part of a model.
 
+    For a GPU that is not here, `--price model` predicts instead, from kernels measured on others.
+
     Examples:
 
     `tessel partition bert:tiny`
 
     `tessel partition net.onnx --backends tvm,blas --explain`
+
+    `tessel partition gpt2 --target nvidia/nvidia-a100 --price model --records sqlite:///gpus.db`
     """
     check_folder("--picture", options.picture, suffixes=PICTURES)
 
@@ -80,10 +86,13 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     loaded = tuning_options.load_model(
         model, shapes=options.shape, batch=options.batch, training=options.train
     )
-    with tuning_options.open_session(options) as session:
-        result = partition_model(
-            loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
-        )
+    if is_predicted_for_gpu(options):
+        result = _predict(loaded, options)
+    else:
+        with tuning_options.open_session(options) as session:
+            result = partition_model(
+                loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
+            )
     if options.picture is not None:
         from tessel.picture import partition_figure, save_figure
 
@@ -95,6 +104,22 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
             _note_reasons(result)
         return
     _print(result, explain=options.explain)
+
+
+def _predict(model: Model, options: PartitionOptions) -> PartitionedModel:
+    """Partition a model for a GPU that is not here; every figure is a prediction."""
+    from cost_model.gpu.devices import find_gpu
+    from tuner.targets.resolution import resolve_target
+    from tuner.tuning.predict_partition import predict_partition
+
+    device, target = find_gpu(options.target), resolve_target(options.target)
+    kernel_model = gpu_model(options)
+    with console.progress_bar(f"predicting {model.name} on {device.name}"):
+        result = predict_partition(
+            model, kernel_model, device, target, backend_names=parse_names(options.backends)
+        )
+    note_prediction(device, kernel_model)
+    return result
 
 
 def _nodes(result: PartitionedModel) -> list[GraphNode]:

@@ -70,7 +70,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "language train": (f"{_OWN}.language_models:Trained",),
         "language generate": (f"{_OWN}.language_models:Generated",),
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
-        "targets": (f"{_OWN}.machines:TargetsListed",),
+        "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),
         "doctor": (f"{_OWN}.examined:Examined",),
     }

@@ -739,13 +739,13 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "compare": _free("--explain", "--schedules"),
     "draw": _DRAW,
     "run": _RUN,
-    "targets": _free(),
     "fleet worker": {
         name: rules
         for name, rules in {**_free("--target", "--host", "--backends"), "--threads": (_THREADS,)}.items()
         if name != "--json"
     },
     "fleet status": _free(),
+    "targets": _free("--compile"),
     "backends": _free("--target", "--own"),
     "doctor": _free(),
     "records list": _free("--records", "--status", "--backend", "--role", "--after", "--limit"),

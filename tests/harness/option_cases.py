@@ -21,6 +21,7 @@ from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.search import Frontier
 from tessel.shapes import vshape
 from tuner.fleet.status import FleetStatus
+from tuner.lowering.gpu_code import GpuCode
 
 ROOT = typer.main.get_command(app)
 
@@ -436,7 +437,6 @@ OF_TVM: dict[str, Case] = {
             "tuner.collecting.stages.collect_stages": 1,
         },
     ),
-    "targets": Case(bases=("llvm",), samples={"--json": ""}),
     "fleet worker": Case(
         bases=("tcp://127.0.0.1:8786",),
         samples={"--target": "llvm", "--threads": "2", "--backends": "blas", "--host": "127.0.0.2"},
@@ -451,6 +451,15 @@ OF_TVM: dict[str, Case] = {
         bases=("tcp://127.0.0.1:8786",),
         samples={"--json": ""},
         spies={"tuner.fleet.status.fleet_status": FleetStatus(scheduler="tcp://127.0.0.1:8786", machines=())},
+    ),
+    "targets": Case(
+        bases=("nvidia-h200",),
+        samples={"--compile": "mlp:tiny", "--json": ""},
+        spies={
+            "tuner.frontend.load_model": SimpleNamespace(module="module", notes=()),
+            "tuner.targets.cuda_compiler.compiler_obstacle": None,
+            "tuner.lowering.gpu_code.compile_for_gpu": GpuCode(kernels=(), code_bytes=0, excesses=()),
+        },
     ),
     "backends": Case(
         bases=("",),

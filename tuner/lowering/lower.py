@@ -24,6 +24,7 @@ from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.lowering.weight_binding import lift_weights
+from tuner.targets.cuda_compiler import provide_compiler
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
@@ -73,6 +74,8 @@ def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
     That is all a program holds beside its arguments, except what a library allocates within a call.
     """
     provide_torch_calls(module)
+    if target.kind == "cuda":
+        provide_compiler()
     device = tvm_target(target)
     planned: list[int] = []
     executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))

@@ -26,8 +26,11 @@ import threadpoolctl
 import tvm
 from tvm.target import codegen, detect_target
 
+from cost_model.gpu.devices import GpuDevice
 from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
+from tuner.targets.gpu_driver import driver_gpus
+from tuner.targets.gpu_targets import architecture, gpu_attributes, own_tags, sheet_of
 from tuner.targets.target import Target
 
 TvmTarget: TypeAlias = Any
@@ -48,9 +51,6 @@ _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
 
 _VARIANTS = frozenset(("ti", "super", "laptop", "mobile", "max", "d", "le", "mx"))
 """Words that make another GPU of the same number; a tag without them names another device."""
-
-_RELATED_TAGS = {"nvidia/nvidia-h200": "nvidia/nvidia-h100"}
-"""Tags that this TVM lacks, by the tag of a device with the same multiprocessors (compute capability 9.0)."""
 
 
 def resolve_target(text: str, *, num_threads: int | None = None) -> Target:
@@ -94,7 +94,7 @@ def refuse_remote(text: str) -> None:
 
 def known_targets() -> tuple[str, ...]:
     """Return the names that `resolve_target` knows: `cpu`, `cuda`, and every tag of a CPU or GPU, sorted."""
-    return ("cpu", "cuda", *sorted({*_tags(), *_RELATED_TAGS}))
+    return ("cpu", "cuda", *sorted({*_tags(), *_own_tags()}))
 
 
 def tvm_target(target: Target) -> TvmTarget:
@@ -119,7 +119,7 @@ def measuring_obstacle(target: Target) -> str | None:
     if target.kind == "cuda":
         device = tvm.cuda(0)
         if not device.exist:
-            return "this machine has no NVIDIA GPU with its driver"
+            return _absence()
         here = {**_local_gpu_attributes(), "device_name": str(device.device_name)}
         return gpu_difference(target.name, wanted, here)
     if is_code(target.name):
@@ -140,9 +140,14 @@ def check_measurable(target: Target) -> None:
     """
     obstacle = measuring_obstacle(target)
     if obstacle is not None:
+        otherwise = (
+            "`tessel plan` and `tessel partition` predict for it with --price model"
+            if target.kind == "cuda"
+            else "use --target cpu to measure this one"
+        )
         raise TunerError(
             f"target {target.name!r} cannot be measured here ({obstacle}); run tessel on such a machine, "
-            f"or use --target {target.kind} to measure this one"
+            f"or {otherwise}"
         )
 
 
@@ -171,6 +176,9 @@ def gpu_difference(name: str, wanted: Mapping[str, Any], here: Mapping[str, Any]
     asked, found = (str(attributes.get("arch", "unknown")).rstrip("a") for attributes in (wanted, here))
     if asked != found:
         return f"it has architecture {asked}, this machine's {here['device_name']} has {found}"
+    if name in _own_tags():
+        same = sheet_of(str(here["device_name"])) == _own_tags()[name]
+        return None if same else f"this machine's GPU is {here['device_name']}"
     tag_words, device_words = (
         frozenset(re.findall(r"[a-z0-9]+", text.lower())) - _BRANDS
         for text in (name.rpartition("/")[2], str(here["device_name"]))
@@ -217,8 +225,8 @@ def _attributes(text: str) -> dict[str, Any]:
         return _code_attributes(text)
     if text in _tags():
         return _exported(text)
-    if text in _RELATED_TAGS:
-        return _exported(_RELATED_TAGS[text])
+    if text in _own_tags():
+        return gpu_attributes(_own_tags()[text])
     near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
     hint = (
         f"did you mean {', '.join(near)}?"
@@ -284,6 +292,12 @@ def _tags() -> frozenset[str]:
     return frozenset(tag for tag in tags if str(tvm.target.Target(tag).kind) in ("llvm", "cuda"))
 
 
+@functools.cache
+def _own_tags() -> dict[str, GpuDevice]:
+    """Return our tags: devices with a data sheet that TVM has no tag for."""
+    return own_tags(_tags())
+
+
 def _some_tags() -> str:
     return "nvidia/nvidia-a100, aws/cpu/c5.xlarge"
 
@@ -311,14 +325,24 @@ def _local_gpu_attributes() -> dict[str, Any]:
     device = tvm.cuda(0)
     if not device.exist:
         raise TunerError(
-            "target 'cuda' needs an NVIDIA GPU with its driver on this machine, and none was found; use "
+            f"target 'cuda' needs an NVIDIA GPU with its driver on this machine ({_absence()}); use "
             "--target cpu, or run tessel on a machine that has one"
         )
-    version = str(device.compute_version).replace(".", "")
     return {
         "kind": "cuda",
-        "arch": f"sm_{version}a" if version == "90" else f"sm_{version}",
+        "arch": architecture(str(device.compute_version)),
         "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
         "max_threads_per_block": int(device.max_threads_per_block),
         "thread_warp_size": int(device.warp_size),
     }
+
+
+def _absence() -> str:
+    """Return why TVM finds no GPU: there is none, or the libraries that TVM reaches it by are not loaded."""
+    listed = driver_gpus()
+    if not listed:
+        return "this machine has no NVIDIA GPU with its driver"
+    return (
+        f"the driver lists {listed[0].name}, but TVM cannot use it: libtvm_runtime_cuda.so is not loaded, "
+        "which needs libcuda.so.1 and libcudart.so.13 on the library path (`tessel doctor`)"
+    )

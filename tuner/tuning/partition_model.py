@@ -154,7 +154,7 @@ def partition_model(
         ratio_to_mix=choice.ratio_to_mix,
         is_tie=choice.is_tie,
         sum_of_parts=mix.sum_of_parts,
-        explanations=_explanations(mix, partition),
+        explanations=explanations_of(mix, partition),
         launch_penalty_us=penalty.latency_us,
         max_relative_error=error,
         import_error=import_error,
@@ -183,7 +183,7 @@ def prepared_module(model: Model) -> IRModule:
     return fold_batch_norms(marked)
 
 
-def _explanations(mix: PartitionedFunction, partition: Sequence[PartitionPlan]) -> tuple[Explanation, ...]:
+def explanations_of(mix: PartitionedFunction, partition: Sequence[PartitionPlan]) -> tuple[Explanation, ...]:
     """Explain each distinct part once, those that take longest first."""
     priced = mix.priced
     explained = explain_partition(

@@ -27,6 +27,7 @@ from scripts.options.cluster_options import (
     link_option,
     optimizer_option,
 )
+from scripts.options.gpu_prediction import is_predicted_for_gpu
 from scripts.options.search_options import OUTPUT_PANEL, SEARCH_PANEL, JsonOption, work_option
 from scripts.options.tuning_options import (
     BatchOption,
@@ -299,12 +300,7 @@ class PlanCommandOptions(MeasuringOptions):
         Raises:
             UnknownNameError: there is no such target.
         """
-        if self.price != "model":
-            return False
-        from tuner.targets.resolution import measuring_obstacle, resolve_target
-
-        target = resolve_target(self.target)
-        return target.kind == "cuda" and measuring_obstacle(target) is not None
+        return is_predicted_for_gpu(self)
 
     def samples_of_step(self, profile: Profile) -> int:
         """Return the global batch."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from scripts.options import tuning_options
 from scripts.options.completion import is_model
+from scripts.options.gpu_prediction import gpu_model, note_prediction
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from cost_model.gpu.kernel_model import GpuKernelModel
     from scripts.commands.plan.options import PlanCommandOptions
     from tessel.profiles.profile import Profile
 
@@ -65,15 +65,12 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
     from tuner.tuning.predict_stages import predict_stages
 
     device = find_gpu(options.target)
-    kernel_model = _gpu_model(options)
+    kernel_model = gpu_model(options)
     model = tuning_options.load_model(source, shapes=options.shape, batch=options.batch, training=True)
     layers = layers_of(model)
     with console.progress_bar(f"predicting {len(layers)} layers on {device.name}"):
         found = predict_stages(model, cut_between(layers, range(1, len(layers))), kernel_model, device)
-    console.print_note(
-        f"times are predicted for {device.name} from {kernel_model.manifest.num_samples} kernels measured on "
-        + ("it and on other GPUs" if found.is_known_device else "other GPUs")
-    )
+    note_prediction(device, kernel_model)
     if found.doublings_out_of_range > 0:
         console.print_note(
             f"the largest kernel is {found.doublings_out_of_range:.1f} doublings beyond those measured: its "
@@ -82,17 +79,3 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
     return profile_of_stages(
         found.stages, found.tied, name=source, device=device.name, micro_batch=options.batch
     )
-
-
-def _gpu_model(options: PlanCommandOptions) -> GpuKernelModel:
-    """Return the model of GPU kernels: the one named, or one trained on the records."""
-    from cost_model.gpu.kernel_model import load_gpu_model
-    from cost_model.gpu.training import load_gpu_samples, train_gpu_model
-    from records import open_store
-
-    if options.cost_model is not None:
-        return load_gpu_model(options.cost_model)
-    with open_store(options.records) as store:
-        samples = load_gpu_samples(console.track(store.iterate(), "reading records"))
-    with console.progress_bar(f"training on {len(samples)} kernels"):
-        return train_gpu_model(samples, seed=options.seed, num_threads=options.threads)

@@ -143,3 +143,17 @@ def test_each_advice_is_for_the_installation_at_hand(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(installation, "is_clone", lambda: False)
     assert not [text for text in advice() if re.search(r"\bmake\b|constraints|-e ", text)]
     assert installation.install_extra("torch") == "python -m pip install 'tessel-tuner[torch]'"
+
+
+@pytest.mark.tvm
+def test_a_gpu_that_no_library_reaches_is_found_with_what_to_do(tmp_path: Path) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.159.04'\n")
+    command.chmod(0o755)
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # should there be a real one
+    _, findings = doctor(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **hidden)
+    assert findings["gpu"]["detail"] == "NVIDIA H200, 580.159.04"
+    for library in ("tvm", "torch"):
+        found = findings[f"gpu by {library}"]
+        assert found["status"] == "missing"
+        assert found["fix"]

@@ -7,6 +7,7 @@ tests/tuner/backends/tvm/test_schedule.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from tuner.backends.tvm.cpu_schedule import schedule_for_cpu, warn_of_rule
 from tuner.backends.tvm.nan_semantics import pass_nan_on
 from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
-from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
 SCHEDULES_VERSION = 4
@@ -65,7 +65,7 @@ def as_finished(kernel: PrimFunc) -> PrimFunc:
 def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
     """Return the module scheduled by DLight; a kernel that a rule fails on has the loops of the last rule."""
     rules = [rule() for rule in _GPU_RULES]
-    with tvm_target(target):
+    with _scheduling_target(target):
         try:
             return dlight.ApplyDefaultSchedule(*rules)(module)
         except Exception as error:  # a fault of any rule fails the whole module
@@ -75,6 +75,12 @@ def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
             if isinstance(function, tvm.tirx.PrimFunc):
                 scheduled.update_func(variable, _scheduled_alone(function, rules))
         return scheduled
+
+
+def _scheduling_target(target: Target) -> Any:
+    """Return the target with a plain architecture: DLight takes `sm_90a` for too old to have tensor cores."""
+    attributes = json.loads(target.tvm_json)
+    return tvm.target.Target({**attributes, "arch": attributes["arch"].rstrip("af")})
 
 
 def _scheduled_alone(kernel: PrimFunc, rules: Sequence[Any]) -> PrimFunc:

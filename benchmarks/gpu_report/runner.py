@@ -1,0 +1,84 @@
+"""Run the steps one by one, each in a process of its own, within a budget; what is done is not done again.
+
+A step's process is ended when the budget is, and a step that crashes, hangs or fails costs only itself: what
+it said stands in the report. Results are files that appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+LEAST_S = 5.0
+"""With less than this left, no step is begun."""
+
+
+def run_steps(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    command: Callable[[str], Sequence[str]],
+    budget_s: float,
+    say: Callable[[str], None] = print,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, dict[str, Any]]:
+    """Run the steps that have no result yet, and return what is known of each.
+
+    Args:
+        names: the steps, in order.
+        folder: keeps a file for each finished step under `steps/`.
+        command: what runs a step; it prints the result as JSON on its last line.
+        budget_s: seconds for all of them together.
+        say: told of each step.
+        clock: in seconds.
+    """
+    (folder / "steps").mkdir(parents=True, exist_ok=True)
+    deadline = clock() + budget_s
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = folder / "steps" / f"{name}.json"
+        if path.exists():
+            found[name] = json.loads(path.read_text())
+            say(f"{name}: done before")
+            continue
+        left_s = deadline - clock()
+        if left_s < LEAST_S:
+            found[name] = {"failure": f"not begun: {max(left_s, 0):.0f} s of the budget were left"}
+            say(f"{name}: {found[name]['failure']}")
+            continue
+        started = clock()
+        outcome = _run(command(name), left_s) | {"seconds": round(clock() - started, 1)}
+        found[name] = outcome
+        say(f"{name}: {outcome.get('failure', 'done')} ({outcome['seconds']} s)")
+        if "result" in outcome:
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(outcome, indent=1, sort_keys=True))
+            partial.replace(path)
+    return found
+
+
+def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return {"failure": f"ended after {timeout_s:.0f} s, with the budget"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return {"failure": said[-1][:400]}
+    try:
+        return {"result": json.loads(lines[-1])}
+    except (IndexError, ValueError):
+        return {"failure": "printed no result"}
+
+
+def step_command(step: str, *, target: str, sizes: str, folder: Path) -> list[str]:
+    """Return the command that runs one step of the report."""
+    module = "benchmarks.gpu_report"
+    where = ["--target", target, "--sizes", sizes, "--out", str(folder)]
+    return [sys.executable, "-m", module, "--step", step, *where]
