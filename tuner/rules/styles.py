@@ -29,7 +29,7 @@ DEFAULT_MAX_DEPTH = 4
 """Upstream's default depth; deeper groups come from TVM's own fusion."""
 
 _MAX_PER_EXIT = 128
-"""Above all that transformers, Swin (83) and mixtures of experts (56) have; scans written out have thousands."""
+"""Above all that transformers, Swin (83) and mixtures of experts (56) have; unrolled scans have thousands."""
 
 _TVM_COMBINERS: tuple[Combiner, ...] = (
     ByKind(PatternKind.ANCHOR, PatternKind.BROADCAST),
