@@ -4,6 +4,7 @@
     python -m benchmarks.architectures gpt2 swin --partition  some, partitioned too
     python -m benchmarks.architectures --train --run          trained in two stages; run on gloo ranks too
     python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
+    python -m benchmarks.architectures --results FILE.json --again    and compares what was refused once more
     python -m benchmarks.architectures --results FILE.json --table docs/models.md
 
 Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported, lowered
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--train", action="store_true", help="train in two stages too")
     parser.add_argument("--run", action="store_true", help="run the stages on two ranks too")
     parser.add_argument("--results", type=Path, help="file of results, which are not found again")
+    parser.add_argument("--again", action="store_true", help="compare again what was refused or wrong")
     parser.add_argument("--table", type=Path, help="page whose table is written")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="seconds of a step")
     given = parser.parse_args(arguments)
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = load_results(given.results) if given.results else {}
     names = given.names or list(ARCHITECTURES)
     steps = [step for step in STEPS if step == "import" or getattr(given, step)]
-    for name, row in check_all(names, steps, rows, limit_s=given.limit):
+    for name, row in check_all(names, steps, rows, limit_s=given.limit, again=given.again):
         rows[name] = row
         if given.results:
             save_results(given.results, rows)

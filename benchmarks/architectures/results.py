@@ -60,7 +60,7 @@ def save_results(path: Path, rows: dict[str, Row]) -> None:
 
 
 def check_all(
-    names: Iterable[str], steps: Sequence[str], known: dict[str, Row], *, limit_s: float
+    names: Iterable[str], steps: Sequence[str], known: dict[str, Row], *, limit_s: float, again: bool = False
 ) -> Iterator[tuple[str, Row]]:
     """Check the steps that are not known yet, and yield each architecture's row after each of them.
 
@@ -69,10 +69,16 @@ def check_all(
         steps: some of `STEPS`.
         known: rows by name of what was checked before.
         limit_s: longest that one step may take.
+        again: whether steps that were refused or wrong count as not known.
     """
     for name in names:
         row = known.get(name, Row())
-        missing = [step for step in steps if step not in row.findings]
+        settled = {
+            step
+            for step, finding in row.findings.items()
+            if not again or finding.outcome in ("equal", "inapplicable")
+        }
+        missing = [step for step in steps if step not in settled]
         if not missing:
             yield name, row
             continue

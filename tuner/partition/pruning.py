@@ -4,8 +4,9 @@ This is a heuristic without proof: a dropped candidate could have been part of t
 keeps, for each backend, every single operator, every *maximal* candidate (one that no other of its backend
 contains), what is left of a maximal candidate where another backend's maximal one cuts into it, and every
 candidate that another backend offers for exactly the same nodes. Where candidates are windows over long
-chains, most overlap some maximal one and little is dropped; the report says how many. Checked in
-tests/tuner/partition/test_pruning.py.
+chains, most overlap some maximal one and little is dropped; the report says how many. The published method
+drops more where backends offer the same nodes, and more that could have been cheaper: of all candidates only
+the largest that do not cut into each other. Checked in tests/tuner/partition/test_pruning.py.
 
 Source: TVM RFC 62 ("PruneCandidates").
 """
@@ -20,23 +21,21 @@ from tuner.graph.index_set import NodeSet
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import Candidates
 
+_Offer = tuple[NodeSet, str]
+"""Nodes, and the backend that runs them."""
 
-def prune_candidates(found: Candidates) -> Candidates:
+
+def prune_candidates(found: Candidates, *, published: bool = False) -> Candidates:
     """Return the candidates that are worth pricing, and the report with how many were dropped.
 
-    O(candidates × candidates that share a node with them).
+    O(candidates × candidates that share a node with them), once a round where `published`.
+
+    Args:
+        found: all candidates.
+        published: whether to keep what the RFC's method keeps, for comparison.
     """
-    maximal = _maximal(found.candidates)
-    wanted = {(inside, backend) for backend, insides in maximal.items() for inside in insides}
-    wanted |= _remainders(maximal)
-    offers = Counter(candidate.sub_graph.inside for candidate in found.candidates)
-    kept = tuple(
-        candidate
-        for candidate in found.candidates
-        if len(candidate.sub_graph.inside) == 1
-        or (candidate.sub_graph.inside, candidate.backend) in wanted
-        or offers[candidate.sub_graph.inside] > 1
-    )
+    wanted = _published(found.candidates) if published else _worth_pricing(found.candidates)
+    kept = tuple(each for each in found.candidates if (each.sub_graph.inside, each.backend) in wanted)
     counts = Counter((candidate.backend, candidate.rule) for candidate in kept)
     report = replace(
         found.report,
@@ -44,6 +43,42 @@ def prune_candidates(found: Candidates) -> Candidates:
         num_pruned=found.report.num_pruned + len(found.candidates) - len(kept),
     )
     return Candidates(candidates=kept, report=report)
+
+
+def _worth_pricing(candidates: Sequence[CandidatePartition]) -> set[_Offer]:
+    """Return what this project keeps: see the module."""
+    maximal = _maximal(candidates)
+    wanted = {(inside, backend) for backend, insides in maximal.items() for inside in insides}
+    wanted |= _remainders(maximal)
+    offers = Counter(candidate.sub_graph.inside for candidate in candidates)
+    for candidate in candidates:
+        inside = candidate.sub_graph.inside
+        if len(inside) == 1 or offers[inside] > 1:
+            wanted.add((inside, candidate.backend))
+    return wanted
+
+
+def _published(candidates: Sequence[CandidatePartition]) -> set[_Offer]:
+    """Return what the RFC's method keeps.
+
+    The maximal ones; and, where kept ones cut into each other, in rounds, the maximal ones of the rest, which
+    bridge the gaps between them.
+    """
+    left = list(candidates)
+    kept: dict[_Offer, None] = {}
+    while True:
+        maximal = _maximal(left)
+        new = [(inside, backend) for backend, insides in maximal.items() for inside in insides]
+        if all(offer in kept for offer in new):
+            return set(kept)
+        kept.update(dict.fromkeys(new))
+        holding = _by_node(dict.fromkeys(inside for inside, _ in kept))
+        cutting = {
+            offer
+            for offer in kept
+            if any(other != offer[0] for index in offer[0] for other in holding[index])
+        }
+        left = [each for each in left if (each.sub_graph.inside, each.backend) not in cutting]
 
 
 def _maximal(candidates: Sequence[CandidatePartition]) -> dict[str, tuple[NodeSet, ...]]:
@@ -71,7 +106,7 @@ def _is_contained(inside: NodeSet, holding: dict[int, list[NodeSet]]) -> bool:
     return any(inside != other and inside.is_subset(other) for other in holding[inside.first])
 
 
-def _remainders(maximal: dict[str, tuple[NodeSet, ...]]) -> set[tuple[NodeSet, str]]:
+def _remainders(maximal: dict[str, tuple[NodeSet, ...]]) -> set[_Offer]:
     """Return what is left of each maximal candidate without each that another backend has."""
     holding = {backend: _by_node(dict.fromkeys(insides)) for backend, insides in maximal.items()}
     left = set()

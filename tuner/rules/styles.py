@@ -28,6 +28,9 @@ from tuner.rules.single import OperatorByKind
 DEFAULT_MAX_DEPTH = 4
 """Upstream's default depth; deeper groups come from TVM's own fusion."""
 
+_MAX_PER_EXIT = 128
+"""Above all that transformers, Swin (83) and mixtures of experts (56) have; unrolled scans have thousands."""
+
 _TVM_COMBINERS: tuple[Combiner, ...] = (
     ByKind(PatternKind.ANCHOR, PatternKind.BROADCAST),
     ByKind(PatternKind.BROADCAST, PatternKind.REDUCTION),
@@ -44,11 +47,15 @@ class FusionStyle(StrEnum):
     ANY = "any"
 
 
-def tvm_native_rule(max_depth: int = DEFAULT_MAX_DEPTH, *, published: bool = False) -> Rule:
+def tvm_native_rule(
+    max_depth: int = DEFAULT_MAX_DEPTH, *, groups: bool = True, published: bool = False
+) -> Rule:
     """Return the rule of code that TVM generates: operators, what kinds allow to fuse, TVM's own groups.
 
     Args:
         max_depth: operators on the longest path of what kinds allow to fuse.
+        groups: whether to add the groups of TVM's own fusion, however deep; without them `max_depth` bounds
+            all candidates, as in the RFC.
         published: whether to reproduce the incomplete closure of the published implementations.
     """
     limits = SubGraphLimits(max_depth=max_depth)
@@ -57,9 +64,11 @@ def tvm_native_rule(max_depth: int = DEFAULT_MAX_DEPTH, *, published: bool = Fal
         combiners=_TVM_COMBINERS,
         max_depth=max_depth,
         within=None if published else limits,
+        max_per_exit=None if published else _MAX_PER_EXIT,
         published=published,
     )
-    return Union("tvm", (OnlyValid(grown, limits), TvmGroups()))
+    by_kind = OnlyValid(grown, limits)
+    return Union("tvm", (by_kind, TvmGroups())) if groups else by_kind
 
 
 def library_rule(

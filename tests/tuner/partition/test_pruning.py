@@ -58,3 +58,32 @@ def test_pruning_a_transformer_block_drops_some_and_costs_nothing_under_the_mock
     )
     assert pruned.report.num_pruned > 0
     assert less.cost_us == pytest.approx(whole.cost_us)
+
+
+def test_the_published_method_keeps_the_largest_alone_where_two_backends_offer_the_same() -> None:
+    # A diamond between two operators: eight sets with one exit for each of two backends, of which two stay.
+    graph = graph_of([(), (0,), (0,), (1, 2)], kinds=[PatternKind.ELEMENTWISE] * 4)
+    two = [PartitionSpec(name, tvm_native_rule(4)) for name in ("tvm", "other")]
+    found = find_candidates(graph, two)
+    assert len(found.candidates) == 16
+    pruned = prune_candidates(found, published=True)
+    assert [(tuple(each.sub_graph.inside), each.backend) for each in pruned.candidates] == [
+        ((0, 1, 2, 3), "tvm"),
+        ((0, 1, 2, 3), "other"),
+    ]
+    assert pruned.report.num_pruned == 14
+
+
+def test_the_published_method_bridges_the_gaps_between_candidates_that_overlap() -> None:
+    # relu → relu → relu in windows of two: {0, 1} and {1, 2} overlap, so that the single ones are kept too.
+    chain = graph_of([(), (0,), (1,)], kinds=[PatternKind.ELEMENTWISE] * 3)
+    found = find_candidates(chain, [PartitionSpec("tvm", tvm_native_rule(2, groups=False))])
+    assert prune_candidates(found, published=True).candidates == found.candidates
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs(max_nodes=9))
+def test_the_published_method_leaves_a_partition_possible(graph: DataflowGraph) -> None:
+    pruned = prune_candidates(find_candidates(graph, specs()), published=True)
+    prices = MockPricer({"tvm": 2.0, "blas": 1.0}).price(pruned.candidates)
+    assert find_partition(graph, pruned.candidates, prices, launch_penalty_us=0.0).proven

@@ -131,6 +131,14 @@ def test_tvm_groups_of_a_transformer_block() -> None:
     )
 
 
+def test_only_groups_of_tvm_exceed_the_depth() -> None:
+    # A chain of six: what the depth allows, and, unless left out, the whole chain that TVM would fuse.
+    chain = graph_of([(), (0,), (1,), (2,), (3,), (4,)])
+    windows = {tuple(range(first, first + size)) for size in (1, 2) for first in range(7 - size)}
+    assert set(found(tvm_native_rule(2, groups=False), chain)) == windows
+    assert set(found(tvm_native_rule(2), chain)) == windows | {(0, 1, 2, 3, 4, 5)}
+
+
 def test_tvm_joins_injective_branches_at_a_concat() -> None:
     graph = graph_of(
         [(), (), (0, 1)], operators=["reshape", "reshape", "concat"], kinds=[PatternKind.INJECTIVE] * 3

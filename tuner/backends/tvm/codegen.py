@@ -97,10 +97,16 @@ class TvmCodegen:
         return tuple(get_patterns_with_prefix(self.name))
 
     def _partitioned(self, function: RelaxFunction) -> IRModule:
-        fuse = relax.transform.FuseOpsByPattern(
-            list(self._patterns()), bind_constants=False, annotate_codegen=True
-        )
-        return fuse(tvm.IRModule({"main": as_public(function)}))
+        """Return the function as calls of functions for the generator.
+
+        A library that joins its calls gets one function with a composite function a call inside; others get
+        one function a call.
+        """
+        joins = self._style is not FusionStyle.NONE
+        module = relax.transform.FuseOpsByPattern(
+            list(self._patterns()), bind_constants=False, annotate_codegen=not joins
+        )(tvm.IRModule({"main": as_public(function)}))
+        return relax.transform.MergeCompositeFunctions()(module) if joins else module
 
 
 def _with_symbols(partitioned: IRModule, name: str) -> IRModule:

@@ -21,6 +21,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import ScheduleError
 
 from cost_model.register_tile import largest_divisor
+from tuner.backends.tvm.index_periods import has_branches, index_periods
 from tuner.backends.tvm.register_tile import (
     Tile,
     choose_tile,
@@ -82,6 +83,10 @@ def _inline_producers(schedule: Schedule) -> None:
             continue
         if _reuses_inputs(schedule, consumers[0]) and not _only_moves(schedule, block):
             continue
+        if not _is_injective(schedule, consumers[0]) and _has_periods_in_branches(
+            schedule, (block, consumers[0])
+        ):
+            continue
         try:
             schedule.compute_inline(block)
         except ScheduleError as error:
@@ -94,6 +99,7 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
         _tile_product,
         _vectorise_row_reduction,
         _vectorise_column_reduction,
+        _split_at_periods,
         _tile_transposition,
         _vectorise_injective,
     ):
@@ -239,6 +245,27 @@ def _vectorise_column_reduction(schedule: Schedule, block: BlockHandle) -> bool:
     _parallelise(schedule, block, [*spatial[:-1], outer])
     schedule.decompose_reduction(block, reduction[0])
     return True
+
+
+def _split_at_periods(schedule: Schedule, block: BlockHandle) -> bool:
+    """Split the innermost loop where indices repeat, if there are branches too: see `index_periods`."""
+    if not _is_injective(schedule, block) or not _has_periods_in_branches(schedule, (block,)):
+        return False
+    loops = schedule.get_loops(block)
+    if not loops:
+        return False
+    rest = loops[-1]
+    for period in reversed(index_periods(schedule.get(block))):
+        inner = math.gcd(period, _extent(schedule, rest))
+        if 1 < inner < _extent(schedule, rest):
+            _, rest = schedule.split(rest, [None, inner])
+    return _vectorise_injective(schedule, block)
+
+
+def _has_periods_in_branches(schedule: Schedule, blocks: Sequence[BlockHandle]) -> bool:
+    """Say whether blocks that become one have branches, and indices that repeat along their loops."""
+    found = [schedule.get(block) for block in blocks]
+    return any(map(has_branches, found)) and any(map(index_periods, found))
 
 
 def _tile_transposition(schedule: Schedule, block: BlockHandle) -> bool:

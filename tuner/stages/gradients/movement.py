@@ -75,6 +75,17 @@ def _scatter_elements(result: Var, call: Any, gradient: Expr) -> Parts:
     return kept, None, op.gather_elements(gradient, indices, axis=axis)
 
 
+def _topk(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Hand each value's gradient back to the place that it was taken from."""
+    if str(call.attrs.ret_type) != "both":
+        return None
+    (value,) = call.args
+    zeros = op.zeros(shape_of(value), value.ty.dtype.dtype)
+    values = gradient.fields[0] if isinstance(gradient, relax.Tuple) else relax.TupleGetItem(gradient, 0)
+    places = relax.TupleGetItem(result, 1)
+    return (op.scatter_elements(zeros, places, values, axis=int(call.attrs.axis), reduction="add"),)
+
+
 def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
     tensors = call.args[0].fields
     axis = int(call.attrs.axis) if call.attrs.axis is not None else 0
@@ -153,5 +164,6 @@ MOVEMENT: Mapping[str, Gradient] = {
     "stack": _stack,
     "strided_slice": _strided_slice,
     "take": _take,
+    "topk": _topk,
     "tril": _tril,
 }

@@ -18,6 +18,7 @@ from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.graph.torch_call import read_torch_call
+from tuner.stages.gradients.convolutions import conv1d_gradient
 from tuner.stages.gradients.elementwise import ELEMENTWISE
 from tuner.stages.gradients.movement import MOVEMENT
 from tuner.stages.gradients.normalization import NORMALIZATION
@@ -42,6 +43,8 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     name = operator_name(call)
     own = GRADIENTS.get(name)
     parts = own(result, call, gradient) if own else None
+    if name == "nn.conv1d":
+        parts = conv1d_gradient(call, gradient, builder)
     if parts is not None:
         return parts
     rule = call.op.get_attr("FPrimalGradient") if isinstance(call.op, tvm.ir.Op) else None

@@ -18,6 +18,7 @@ from tuner.backends.registry import make_backend
 from tuner.backends.tvm.codegen import TvmCodegen
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.rules.styles import FusionStyle
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -46,16 +47,22 @@ def backend() -> TvmCodegen:
     return TvmCodegen(NAME, "cpu")
 
 
+def _composites_of(function: Any) -> list[Any]:
+    """Return the functions inside of a function."""
+    values = [binding.value for block in function.body.blocks for binding in block.bindings]
+    return [value for value in values if isinstance(value, relax.Function)]
+
+
 def _compiled(function: Any) -> Any:
-    """Return a runtime module that runs an extracted function under its symbol."""
+    """Return a runtime module that runs an extracted function with one composite under its symbol."""
     symbol = str(function.attrs["global_symbol"])
-    inner = next(
-        binding.value
-        for block in function.body.blocks
-        for binding in block.bindings
-        if isinstance(binding.value, relax.Function)
-    )
-    main = inner.without_attr("Composite").with_attr("global_symbol", "main")
+    (inner,) = _composites_of(function)
+    return _kernel_of(inner.without_attr("Composite"), symbol)
+
+
+def _kernel_of(function: Any, symbol: str) -> Any:
+    """Return a runtime module with a function's operators as one kernel under a symbol."""
+    main = function.with_attr("global_symbol", "main")
     legal = relax.transform.LegalizeOps()(tvm.IRModule({"main": main}))
     fused = relax.transform.FuseTIR()(
         relax.transform.FuseOps()(relax.transform.AnnotateTIROpPattern()(legal))
@@ -63,6 +70,45 @@ def _compiled(function: Any) -> Any:
     kernels = [item for _, item in fused.functions_items() if isinstance(item, tvm.tirx.PrimFunc)]
     assert len(kernels) == 1
     return tvm.compile(tvm.IRModule({symbol: kernels[0].with_attr("global_symbol", symbol)}), "llvm").mod
+
+
+JOINING = "tesseljoin"
+
+
+def test_a_library_that_joins_calls_gets_one_function_with_a_composite_a_call(target: Target) -> None:
+    composites = []
+
+    def generate(functions: Sequence[Any], _options: Any, _constants: Any) -> list[Any]:
+        composites.extend(
+            [str(inner.attrs["Composite"]) for inner in _composites_of(each)] for each in functions
+        )
+        return [_joined(each) for each in functions]
+
+    product = is_op("relax.matmul")(wildcard(), wildcard())
+    patterns = [("linear_relu", is_op("relax.nn.relu")(product)), ("tanh", is_op("relax.tanh")(wildcard()))]
+    register_patterns([(f"{JOINING}.{name}", pattern) for name, pattern in patterns])
+    tvm.register_global_func(f"relax.ext.{JOINING}", generate, override=True)
+    joining = TvmCodegen(JOINING, "cpu", FusionStyle.TVM)
+
+    module = partition_module(JOINING, [(8, 16), (16, 8)], lambda x, w: op.tanh(op.nn.relu(op.matmul(x, w))))
+    assert joining.refusal(part_of(module), target) is None
+    lowered = lower_module(module, [joining], target)
+    assert composites == [[f"{JOINING}.linear_relu", f"{JOINING}.tanh"]]
+    inputs = random_inputs(input_specs(module), seed=0)
+    results = run_module(build_module(lowered, target), inputs, target)
+    assert relative_error(results, run_module(build_reference(module, target), inputs, target)) < 1e-5
+
+
+def _joined(function: Any) -> Any:
+    """Return a runtime module that runs an extracted function of several composites under its symbol."""
+    symbol = str(function.attrs["global_symbol"])
+    plain = function.without_attr("Codegen").with_attr("global_symbol", "main")
+    lifted = relax.transform.LambdaLift()(tvm.IRModule({"main": plain}))
+    for variable, inner in lifted.functions_items():
+        if inner.attrs and "Composite" in inner.attrs.keys():  # noqa: SIM118 - TVM's attributes are no Mapping
+            lifted.update_func(variable, inner.without_attr("Composite"))
+    inlined = relax.transform.InlinePrivateFunctions()(lifted)
+    return _kernel_of(relax.transform.ConvertToDataflow()(inlined)["main"], symbol)
 
 
 @pytest.mark.parametrize("name", ["cublas", "cudnn", "cutlass", "tensorrt"])

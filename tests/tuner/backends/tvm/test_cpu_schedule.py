@@ -28,6 +28,15 @@ pytestmark = pytest.mark.tvm
 
 op = relax.op
 
+
+def rotated(x: Any, c: Any) -> Any:
+    """The gradient of rotary embeddings, with the heads side by side: paddings, and indices that repeat."""
+    halves = op.split(op.multiply(x, c), [4], axis=3)
+    paddings = ((0, 0, 0, 0, 0, 0, 4, 0), (0, 0, 0, 0, 0, 0, 0, 4))
+    padded = op.add(op.nn.pad(op.negative(halves[0]), paddings[0]), op.nn.pad(halves[1], paddings[1]))
+    return op.reshape(op.permute_dims(padded, [0, 2, 1, 3]), (2, 12, 32))
+
+
 CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "product": ([(32, 24), (24, 48)], lambda x, w: op.matmul(x, w)),
     "product of a transposed weight": ([(32, 24), (48, 24)], lambda x, w: op.matmul(x, op.permute_dims(w))),
@@ -66,6 +75,11 @@ CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "transposition of a batch": ([(2, 16, 4, 32)], lambda x: op.permute_dims(x, [0, 2, 1, 3])),
     "pooling": ([(1, 8, 16, 16)], lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))),
     "broadcast": ([(4, 1, 32), (6, 1)], lambda x, y: op.multiply(x, y)),
+    "gradient of rotary embeddings": ([(2, 4, 12, 8), (1, 1, 12, 8)], rotated),
+    "sum of such a gradient": (
+        [(2, 4, 12, 8), (1, 1, 12, 8)],
+        lambda x, c: op.sum(rotated(x, c), axis=-1),
+    ),
     "scalar": ([()], lambda x: op.exp(x)),
 }
 

@@ -86,6 +86,11 @@ CASES = {
     "squeeze": (lambda x: op.squeeze(x, axis=[1]), [(3, 1, 4)]),
     "stack": (lambda x, y: op.stack([x, y, x], axis=1), [(2, 3), (2, 3)]),
     "strided_slice": (lambda x: op.strided_slice(x, [0, 1], [1, -3], [3, 4]), [(4, 5)]),
+    "topk": (lambda x: relax.TupleGetItem(op.topk(x, 2, axis=1), 0), [(3, 5)]),
+    "topk of the smallest": (
+        lambda x: relax.TupleGetItem(op.topk(x, 3, axis=0, largest=False, dtype="int64"), 0),
+        [(4, 2)],
+    ),
     "tril": (op.tril, [(4, 4)]),
     # Operators whose gradients are TVM's: the tuples and broadcasts around them are ours.
     "matmul of two batches": (op.matmul, [(2, 3, 4), (2, 4, 5)]),
@@ -99,6 +104,15 @@ CASES = {
     "concat": (lambda x, y: op.concat([x, y, x], axis=1), [(2, 3), (2, 2)]),
     "softmax": (lambda x: op.nn.softmax(x, axis=-1), [(3, 4)]),
     "log_softmax": (lambda x: op.nn.log_softmax(x, axis=-1), [(3, 4)]),
+    "conv1d": (lambda x, w: op.nn.conv1d(x, w, padding=(1, 1)), [(2, 2, 5), (3, 2, 3)]),
+    "conv1d of each channel": (
+        lambda x, w: op.nn.conv1d(x, w, padding=(3, 3), groups=4),
+        [(1, 4, 6), (4, 1, 4)],
+    ),
+    "conv1d with stride": (
+        lambda x, w: op.nn.conv1d(x, w, strides=2, padding=(2, 0)),
+        [(1, 2, 7), (2, 2, 3)],
+    ),
     "conv2d": (lambda x, w: op.nn.conv2d(x, w, padding=(1, 1)), [(1, 2, 5, 5), (3, 2, 3, 3)]),
     "conv2d with groups": (
         lambda x, w: op.nn.conv2d(x, w, groups=2, strides=(2, 1), padding=(1, 0)),
