@@ -1,11 +1,12 @@
 """Build a pipeline from measured stages: placement in steps and bytes, searched schedule, plan.
 
 Stages run on the devices that they were cut for: in order (a V: forward down, backward up), several chunks on
-each, or, where one is divided into shards, on all of them at once, such as embedding and head of an m shape. Real latencies become whole steps, rounded up,
-so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's backward
-is a choice, joint or split into input and weight halves, since splitting costs what it was measured to cost.
-Weights, gradients and optimizer state are static; what a forward saves is held until the backward half that
-needs it starts. Not modelled: contention between hops, and memory that a block needs only while it runs.
+each, or, where one is divided into shards, on all of them at once, such as embedding and head of an m shape.
+Real latencies become whole steps, rounded up, so that no schedule promises less than was measured; a hop
+becomes the lag of an edge. Each stage's backward is a choice, joint or split into input and weight halves,
+since splitting costs what it was measured to cost. Weights, gradients and optimizer state are static; what a
+forward saves is held until the backward half that needs it starts. Not modelled: contention between hops, and
+memory that a block needs only while it runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One of the processes that `tuner.measuring.all_reduce` starts: reduce, time it, and write the slowest times.
+"""One of the processes that `tuner.measuring.all_reduce` starts: reduce, and write the slowest times.
 
 Checked in tests/tuner/measuring/test_all_reduce.py.
 """

@@ -109,7 +109,7 @@ class ShardedStage:
     saved_for_weight_bytes: tuple[int, ...]
 
     def functions(self) -> dict[str, ShardedFunction]:
-        """Return its functions by name, as `Stage.functions` does; halves of a backward only where both are."""
+        """Return its functions by name, as `Stage.functions` does."""
         found = {"forward": self.forward, "backward": self.backward}
         if self.backward_input is not None:
             found |= {"backward_input": self.backward_input, "backward_weight": self.backward_weight}

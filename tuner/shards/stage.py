@@ -61,7 +61,7 @@ def shard_stage(stage: Stage, weights: Mapping[str, Layout], num_shards: int) ->
 
 
 def shard_ends(stages: Sequence[Stage]) -> dict[str, ShardedStage]:
-    """Divide the first and the last stage by words over as many devices as there are stages between (m shape).
+    """Divide the first and the last stage by words, over as many devices as there are stages between.
 
     Raises:
         TunerError: they look up no words, or an operator between has no rule; names it.
@@ -74,7 +74,5 @@ def shard_ends(stages: Sequence[Stage]) -> dict[str, ShardedStage]:
 
 def _bytes(tensors: Iterable[TensorInfo], layouts: Mapping[str, Layout], num_shards: int) -> tuple[int, ...]:
     """Sum what tensors take on each shard."""
-    by_tensor = [
-        shard_bytes(info, layouts.get(info.name, Replicated()), num_shards) for info in tensors
-    ]
+    by_tensor = [shard_bytes(info, layouts.get(info.name, Replicated()), num_shards) for info in tensors]
     return tuple(sum(each[rank] for each in by_tensor) for rank in range(num_shards))

@@ -213,7 +213,9 @@ class ShardMeasurer:
         collectives = tuple(self._price_round(round_, function.num_shards) for round_ in function.rounds)
         total_us = sum(figure.latency_us for figure in (*segments, *collectives))
         return ShardedFigures(
-            segments=tuple(segments), collectives=collectives, total=_summed((*segments, *collectives), total_us)
+            segments=tuple(segments),
+            collectives=collectives,
+            total=_summed((*segments, *collectives), total_us),
         )
 
     def price_stage(self, stage: ShardedStage, name: str) -> MeasuredShards:
@@ -234,9 +236,7 @@ class ShardMeasurer:
             self.collectives.all_reduces(sorted(sizes), stage.forward.num_shards)
         return MeasuredShards(
             stage=stage,
-            figures={
-                kind: self.price(function, f"{name}.{kind}") for kind, function in functions.items()
-            },
+            figures={kind: self.price(function, f"{name}.{kind}") for kind, function in functions.items()},
         )
 
     def run_as_whole(self, function: ShardedFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

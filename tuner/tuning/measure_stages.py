@@ -111,9 +111,7 @@ def measure_stages(
         positions = _cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
     ends = (
-        None
-        if collectives is None
-        else _measure_ends(session, stages, collectives, penalty_us, model.name)
+        None if collectives is None else _measure_ends(session, stages, collectives, penalty_us, model.name)
     )
     divided = {} if ends is None else ends.stages
     whole = [each for each in stages if each.name not in divided]

@@ -36,7 +36,8 @@ class TuningSettings:
         stage_devices: device of each stage of the chain; the next one for each if empty.
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
-        hop_us: latency of one hop between devices; measured if None.
+        hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
+            None.
         graph_level_search: whole programs that the graph-level search may measure.
         divides_ends: whether the first and the last layer are further stages, divided by words over all
             devices of the chain (an m shape).
@@ -87,7 +88,7 @@ def tune_model(
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
-    (plan,) = tune_placements(model, session, (settings,), shapes=shapes, batch=batch)
+    plan = tune_placements(model, session, {"": settings}, shapes=shapes, batch=batch)[""]
     if isinstance(plan, TunerError):
         raise plan
     return plan
@@ -96,17 +97,18 @@ def tune_model(
 def tune_placements(
     model: Model,
     session: Session,
-    placements: Sequence[TuningSettings],
+    placements: Mapping[str, TuningSettings],
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
-) -> tuple[ModelPlan | TunerError, ...]:
+) -> dict[str, ModelPlan | TunerError]:
     """Tune a model for several placements of its stages; the whole model is partitioned once.
 
     Args:
         model: what is tuned.
         session: target, backends, records and the measuring process.
-        placements: how the model is cut for each; `graph_level_search` counts of the first alone.
+        placements: how the model is cut for each, by name; at least one, and the `graph_level_search` of the
+            first is that of the whole model.
         shapes: see `tune_model`.
         batch: see `tune_model`.
 
@@ -117,16 +119,17 @@ def tune_placements(
         TunerError: the whole model cannot be tuned.
     """
     model, _ = admit_import(model, session)
-    whole = partition_model(model, session, graph_level_search=placements[0].graph_level_search)
-    found: list[ModelPlan | TunerError] = []
-    for settings in placements:
+    first = next(iter(placements.values()))
+    whole = partition_model(model, session, graph_level_search=first.graph_level_search)
+    found: dict[str, ModelPlan | TunerError] = {}
+    for name, settings in placements.items():
         try:
             plan = _plan_stages(model, session, settings, whole)
         except TunerError as error:
-            found.append(error)
+            found[name] = error
         else:
-            found.append(msgspec.structs.replace(plan, shapes=dict(shapes or {}), batch=batch))
-    return tuple(found)
+            found[name] = msgspec.structs.replace(plan, shapes=dict(shapes or {}), batch=batch)
+    return found
 
 
 def _plan_stages(
@@ -190,9 +193,11 @@ def _hop_latencies(
 ) -> tuple[tuple[float, ...], Literal["measured", "given"]]:
     """Return the latency of each hop between neighbouring stages; none where both are on the same device."""
     crosses = [before != after for before, after in itertools.pairwise(settings.devices_by_stage)]
-    if settings.hop_us is not None:
-        return tuple(settings.hop_us if crossed else 0.0 for crossed in crosses), "given"
     sizes = [max(1, stage.boundary_bytes) for stage in stages[:-1]]
+    if settings.hop_us is not None:
+        per_byte_us = 0.0 if settings.link is None else 1 / settings.link.bytes_per_us
+        given = [settings.hop_us + per_byte_us * size for size in sizes]
+        return tuple(each if crossed else 0.0 for each, crossed in zip(given, crosses, strict=True)), "given"
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
     found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}
