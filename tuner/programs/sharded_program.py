@@ -17,9 +17,19 @@ import torch.distributed as dist
 from tuner.programs.compiled_stage import CompiledStage, StageMachine
 from tuner.programs.step_results import Tensors
 from tuner.shards import Replicated, ShardedFunction, ShardedStage, Split, take_shard
+from tuner.shards.interface import CollectiveKind
 from tuner.stages import Stage, StageFunction
 
-_OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_OPERATIONS: dict[CollectiveKind, dist.ReduceOp.RedOpType] = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+def all_reduce(tensor: torch.Tensor, kind: CollectiveKind = "sum") -> None:
+    """Reduce a tensor among all ranks, in place."""
+    dist.all_reduce(tensor, op=_OPERATIONS[kind])
 
 
 class OwnShard:
@@ -53,7 +63,7 @@ class OwnShard:
         for start, length in layout.pieces[self._rank]:
             whole.narrow(layout.axis, start, length).copy_(part.narrow(layout.axis, first, length))
             first += length
-        dist.all_reduce(whole)
+        all_reduce(whole)
         return whole
 
     def machines(
@@ -104,7 +114,7 @@ class ShardedMachine:
             for collective in collectives:
                 # The term may be read again, so it is not reduced where it lies.
                 reduced = held[collective.source].clone(memory_format=torch.contiguous_format)
-                dist.all_reduce(reduced, op=_OPERATIONS[collective.kind])
+                all_reduce(reduced, collective.kind)
                 held[collective.result.name] = reduced
         return {name: held[source] for name, source in self._sources.items()}
 
