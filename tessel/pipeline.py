@@ -1,16 +1,18 @@
 """Build a pipeline from measured stages: placement in steps and bytes, searched schedule, plan.
 
-Stages run on devices in order (a V: forward down, backward up), and one that is divided into shards on all of
-them at once, such as embedding and head of an m shape. Real latencies become whole steps, rounded up,
-so that no schedule promises less than was measured; a hop becomes the lag of an edge. Each stage's backward
-is a choice, joint or split into input and weight halves, since splitting costs what it was measured to cost.
-Weights, gradients and optimizer state are static; what a forward saves is held until the backward half that
-needs it starts. Not modelled: contention between hops, and memory that a block needs only while it runs.
+Stages run on the devices that they were cut for: in order (a V: forward down, backward up), several chunks on
+each, or, where one is divided into shards, on all of them at once, such as embedding and head of an m shape.
+Real latencies become whole steps, rounded up, so that no schedule promises less than was measured; a hop
+becomes the lag of an edge. Each stage's backward is a choice, joint or split into input and weight halves,
+since splitting costs what it was measured to cost. Weights, gradients and optimizer state are static; what a
+forward saves is held until the backward half that needs it starts. Not modelled: contention between hops, and
+memory that a block needs only while it runs.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -88,7 +90,7 @@ def choose_step_us(stages: Sequence[StagePlan]) -> float:
 
 
 def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
-    """Return the V placement of the stages; those with shards hold every device.
+    """Return the placement of the stages; those with shards hold every device.
 
     ```
     device 0   f0 . . b0            with choices, `b0` may instead run as `b0_input` and `b0_weight`
@@ -103,7 +105,7 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
         step_us: microseconds of a step; spans and lags are rounded up to whole steps.
     """
     lags = [math.ceil(latency / step_us) for latency in tuned.hop_latency_us]
-    devices = devices_of_stages(tuned.stages)
+    devices = devices_of(tuned)
     blocks: list[Block] = []
     choices: list[Choice] = []
     for index, stage in enumerate(tuned.stages):
@@ -122,6 +124,23 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
         edges=tuple(_edges(len(tuned.stages), {block.name for block in blocks}, lags)),
         choices=tuple(choices),
     )
+
+
+def devices_of(tuned: ModelPlan) -> tuple[tuple[int, ...], ...]:
+    """Return the devices of each stage: those that it was cut for, or else as `devices_of_stages` says.
+
+    Raises:
+        ValueError: they are not those of its shards, or a device is left out.
+    """
+    devices = tuned.stage_devices or devices_of_stages(tuned.stages)
+    used = {device for each in devices for device in each}
+    counts = [1 if stage.shards is None else stage.shards.num_shards for stage in tuned.stages]
+    if [len(each) for each in devices] != counts or used != set(range(len(used))):
+        raise ValueError(
+            f"the stages lie on devices {devices}, which are not one for each shard or leave a device out; "
+            "tune the model again"
+        )
+    return devices
 
 
 def devices_of_stages(stages: Sequence[StagePlan]) -> tuple[tuple[int, ...], ...]:
@@ -206,14 +225,18 @@ def _edges(num_stages: int, names: set[str], lags: Sequence[int]) -> list[Edge]:
 
 
 def _static_bytes_by_device(tuned: ModelPlan, optimizer: str) -> tuple[int, ...]:
-    """Sum what each device holds throughout, of all its stages; a tied tensor counts in each."""
+    """Sum what each device holds throughout, of all its stages; a tied tensor counts once on each."""
     copies = 2 + OPTIMIZER_STATES[optimizer] if tuned.training else 1
-    devices = devices_of_stages(tuned.stages)
-    held = [0] * (1 + max(max(each) for each in devices))
+    devices = devices_of(tuned)
+    weights = [0] * (1 + max(max(each) for each in devices))
     for stage, own in zip(tuned.stages, devices, strict=True):
         for device in own:
-            held[device] += copies * stage.weight_bytes
-    return tuple(held)
+            weights[device] += stage.weight_bytes
+    for group, num_bytes in zip(tuned.tied, tuned.tied_bytes, strict=bool(tuned.tied_bytes)):
+        holders = Counter(device for member in group for device in devices[member.stage])
+        for device, times in holders.items():
+            weights[device] -= (times - 1) * num_bytes
+    return tuple(copies * each for each in weights)
 
 
 def _activation_limits(
@@ -222,7 +245,7 @@ def _activation_limits(
     if memory_limit_bytes is None:
         return None
     by_device: dict[int, list[StagePlan]] = {}
-    for stage, own in zip(tuned.stages, devices_of_stages(tuned.stages), strict=True):
+    for stage, own in zip(tuned.stages, devices_of(tuned), strict=True):
         for device in own:
             by_device.setdefault(device, []).append(stage)
     for device, stages in sorted(by_device.items()):

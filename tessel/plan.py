@@ -16,6 +16,7 @@ from tessel.comparison import ComparisonRow, comparison_html, format_ms
 from tessel.documents import read_document, save
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
+from tessel.placement_comparison import PlacementRow
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
 from tuner.plan import ModelPlan
@@ -34,6 +35,8 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         placement: blocks of one micro-batch; spans in steps, memory in bytes.
         schedule: the searched schedule.
         comparison: the searched schedule and every hand-written one, fastest first.
+        placements: the placements that the model was tuned for, fastest first, where it was not for the
+            plain chain alone.
     """
 
     step_us: float
@@ -43,6 +46,7 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     placement: Placement
     schedule: Schedule
     comparison: tuple[ComparisonRow, ...]
+    placements: tuple[PlacementRow, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:

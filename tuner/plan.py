@@ -236,6 +236,10 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
         torch_calls: operators of the model's own program, by name, that stay calls of torch because they were
             imported wrongly.
+        stage_devices: devices that each stage was cut for, ascending; where empty, each stage has the next
+            one by itself, and one with shards has all of them.
+        tied_bytes: bytes of each group in `tied` on a device that holds it, where stages with shards hold
+            their largest share; empty in plans of earlier versions.
     """
 
     model: str
@@ -265,6 +269,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     reference: str = ""
     notes: tuple[str, ...] = ()
     torch_calls: tuple[str, ...] = ()
+    stage_devices: tuple[tuple[int, ...], ...] = ()
+    tied_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from scripts.options import completion, search_options, tuning_options
-from scripts.options.arguments import check_choice, parse_bytes, parse_shapes
+from scripts.options.arguments import check_choice, parse_bandwidth, parse_bytes, parse_shapes
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     BatchOption,
@@ -21,6 +22,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.reports.comparison import build_comparison, print_comparison
 from scripts.reports.pictures import write_picture
+from scripts.reports.placements import placement_rows, print_placements
 from scripts.reports.tables import print_end_to_end, print_partition, print_stages
 from scripts.searching import search_thread
 from scripts.terminal import console
@@ -29,9 +31,29 @@ if TYPE_CHECKING:
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
     from tessel.search.budget import StoppedBy
+    from tuner.errors import TunerError
+    from tuner.frontend import Model
+    from tuner.plan import ModelPlan
+    from tuner.tuning.tune import TuningSettings
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+
+def _check_placement(name: str) -> str:
+    """Refuse a name that is no placement, before anything is loaded.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    from tessel.errors import ScheduleError
+    from tessel.model_placement import check_placement_name
+
+    try:
+        check_placement_name(name)
+    except ScheduleError as error:
+        raise typer.BadParameter(f"--placement: {error}") from error
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +88,24 @@ class TuneOptions(TuningOptions):
         float | None,
         typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
     ] = None
+    placement: Annotated[
+        str,
+        typer.Option(
+            help="Where stages run: vshape, a stage a device; interleaved:2 or zbv, two; mshape, the first "
+            "and the last layer divided by words over all devices; auto, the fastest of these.",
+            rich_help_panel=_PIPELINE,
+            autocompletion=completion.model_placements,
+            callback=_check_placement,
+        ),
+    ] = "vshape"
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth between devices, in one direction, such as 10GB/s; hops and collectives are "
+            "measured between processes of this machine if left out.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
     work: Annotated[
         float | None,
         search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
@@ -90,6 +130,8 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
 
     `tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --out out/gpt2`
 
+    `tessel tune gpt2 --devices 4 --micro-batches 16 --placement auto`
+
     `tessel tune net.onnx --infer --devices 2 --micro-batches 8 --memory 2GiB`
     """
     memory_bytes = None if options.memory is None else parse_bytes(options.memory)
@@ -97,32 +139,115 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     _check(options)
     tuning_options.check_writable_folder(options.out)
 
-    from tessel.pipeline import build_plan
     from tessel.plan import save_plan
-    from tuner.tuning.tune import TuningSettings, tune_model
 
     if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.
         options = replace(options, threads=tuning_options.threads_of_device(options.devices))
+    placements = _settings_by_placement(options, memory_bytes)
     loaded = tuning_options.load_model(
         model, shapes=options.shape, batch=options.batch, training=options.train
     )
-    with tuning_options.open_session(options) as session:
-        tuned = tune_model(
-            loaded,
-            session,
-            TuningSettings(
-                num_stages=options.devices,
-                cuts=tuple(options.cut) if options.cut else None,
-                memory_limit_bytes=memory_bytes,
-                hop_us=options.hop_us,
-                graph_level_search=options.graph_level_search,
-            ),
-            shapes=parse_shapes(options.shape or []),
-            batch=options.batch,
+    plan, stopped_by = _plan(_tune(loaded, placements, options), options, memory_bytes)
+    plan_path = options.out / "plan.json"
+    save_plan(plan, plan_path)
+    title = f"{plan.model} on {plan.device_model}"
+    write_picture(plan.schedule, plan, options.out / "schedule.svg", title=title)
+    if options.json:
+        console.print_json(_document(plan, plan_path, stopped_by))
+        return
+    _print_plan(plan)
+    console.print_line(
+        f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {options.records}"
+    )
+
+
+def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> dict[str, TuningSettings]:
+    """Return how the model is to be cut for each placement, the one to compare with included.
+
+    Raises:
+        ScheduleError: the placement needs more devices.
+    """
+    from tessel.model_placement import placements_to_tune
+    from tuner.tuning.measure_shards import Link
+    from tuner.tuning.tune import TuningSettings
+
+    link = None
+    if options.link is not None:
+        link = Link(bytes_per_us=parse_bandwidth(options.link) / 1e6, latency_us=options.hop_us or 0.0)
+    return {
+        placement.name: TuningSettings(
+            num_stages=len(placement.chain),
+            stage_devices=placement.chain,
+            divides_ends=placement.divides_ends,
+            cuts=tuple(options.cut) if options.cut else None,
+            memory_limit_bytes=memory_bytes,
+            hop_us=options.hop_us,
+            link=link,
+            graph_level_search=options.graph_level_search,
         )
+        for placement in placements_to_tune(options.placement, options.devices)
+    }
+
+
+def _tune(
+    model: Model, placements: dict[str, TuningSettings], options: TuneOptions
+) -> dict[str, ModelPlan | TunerError]:
+    from tuner.tuning.tune import tune_placements
+
+    with tuning_options.open_session(options) as session:
+        return tune_placements(
+            model, session, placements, shapes=parse_shapes(options.shape or []), batch=options.batch
+        )
+
+
+def _plan(
+    tuned: dict[str, ModelPlan | TunerError], options: TuneOptions, memory_bytes: int | None
+) -> tuple[Plan, StoppedBy]:
+    """Search a schedule for each placement, and return the plan of the one asked for, or of the fastest.
+
+    Raises:
+        TunerError: the model cannot be cut so.
+        InfeasibleError: it does not fit so.
+    """
+    from tessel.errors import InfeasibleError
+    from tessel.model_placement import AUTO
+
+    plans: dict[str, tuple[Plan, StoppedBy]] = {}
+    failures: dict[str, Exception] = {}
+    for name, result in tuned.items():
+        if isinstance(result, Exception):
+            failures[name] = result
+            continue
+        try:
+            plans[name] = _search(name, result, options, memory_bytes)
+        except InfeasibleError as error:
+            failures[name] = error
+    chosen = options.placement
+    if chosen == AUTO:
+        if not plans:
+            raise next(iter(failures.values()))
+        chosen = min(plans, key=lambda name: plans[name][0].schedule.makespan * plans[name][0].step_us)
+    elif chosen in failures:
+        raise failures[chosen]
+    plan, stopped_by = plans[chosen]
+    if len(tuned) == 1:
+        return plan, stopped_by
+    rows = placement_rows({name: each for name, (each, _) in plans.items()}, failures, chosen)
+    return msgspec.structs.replace(plan, placements=rows), stopped_by
+
+
+def _search(
+    name: str, tuned: ModelPlan, options: TuneOptions, memory_bytes: int | None
+) -> tuple[Plan, StoppedBy]:
+    """Search the schedule of one placement, with a budget of its own."""
+    from tessel.pipeline import build_plan
+
     budget = search_options.make_budget(options.work, options.time_limit)
-    with console.progress_bar("searching schedules") as update, search_thread.ended_by_interrupt(budget):
+    with (
+        console.progress_bar(f"searching schedules, {name}") as update,
+        search_thread.ended_by_interrupt(budget),
+    ):
         budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
@@ -132,17 +257,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
             budget=budget,
             seed=options.seed,
         )
-    plan_path = options.out / "plan.json"
-    save_plan(plan, plan_path)
-    title = f"{plan.model} on {plan.device_model}"
-    write_picture(plan.schedule, plan, options.out / "schedule.svg", title=title)
-    if options.json:
-        console.print_json(_document(plan, plan_path, budget.stopped_by))
-        return
-    _print_plan(plan)
-    console.print_line(
-        f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {options.records}"
-    )
+    return plan, budget.stopped_by
 
 
 def _check(options: TuneOptions) -> None:
@@ -175,6 +290,7 @@ def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
         optimal=plan.schedule.optimal,
         gap=plan.schedule.gap if plan.schedule.lower_bound else None,
         stopped_by=stopped_by,
+        placements=plan.placements,
     )
 
 
@@ -218,3 +334,6 @@ def print_schedule(plan: Plan) -> None:
     )
     console.print_line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
     print_comparison(comparison, in_bytes=True)
+    if plan.placements:
+        console.print_line()
+        print_placements(plan.placements)

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessel.comparison import ComparisonRow
+from tessel.placement_comparison import PlacementRow
 from tessel.search.budget import StoppedBy
 from tuner.plan import TensorInfo, TiedParameter
 
@@ -29,6 +30,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         optimal: the makespan is proven least.
         gap: how far it may be from the least one, as a share of the bound; null where no bound is known.
         stopped_by: what ended the search.
+        placements: those that the model was tuned for, fastest first; empty where for the plain chain alone.
     """
 
     plan: str
@@ -43,6 +45,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     optimal: bool
     gap: float | None
     stopped_by: StoppedBy
+    placements: tuple[PlacementRow, ...] = ()
 
 
 class NextBest(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,11 @@ def shapes(incomplete: str) -> list[str]:
     return _beginning(incomplete, SHAPES)
 
 
+def model_placements(incomplete: str) -> list[str]:
+    """Return the placements of a model."""
+    return _beginning(incomplete, ("vshape", "interleaved:2", "zbv", "mshape", "auto"))
+
+
 def schedules(incomplete: str) -> list[str]:
     """Return schedules of a comparison that may follow those named already."""
     from tessel.handwritten import HANDWRITTEN

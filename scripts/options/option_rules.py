@@ -380,6 +380,15 @@ _TUNE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--hop-us": (Rule(excludes=(_valued("--devices", 1),), why="one device has no hops"),),
+    "--placement": (),
+    "--link": (
+        Rule(excludes=(_valued("--devices", 1),), why="one device has no links"),
+        Rule(
+            needs=_given("--hop-us"),
+            why="a link has a bandwidth and a latency",
+            remedy="add its latency with --hop-us",
+        ),
+    ),
     "--graph-level-search": (_MEASURED,),
 }
 _PARTITION: Mapping[str, tuple[Rule, ...]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import nn
 
@@ -14,8 +15,9 @@ from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.find_partition import find_candidates
-from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
-from tuner.stages import Stage, build_stages, cut_after, tied_groups
+from tuner.plan import Figure, ModelPlan, PartitionPlan, ShardsPlan, StagePlan
+from tuner.shards import ShardedStage, Split, shard_ends
+from tuner.stages import Stage, StageFunction, build_stages, cut_after, layers_of, tied_groups
 from tuner.targets.resolution import resolve_target
 
 WORDS, WIDTH = 12, 8
@@ -45,6 +47,28 @@ def encoder_decoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(0)
     words = torch.arange(6).reshape(2, 3) * 2 + 1
     return EncoderDecoder(), (words, words.flip(0))
+
+
+class LanguageModel(nn.Module):
+    """Embedding and head are one tensor, of a number of words that neither 2 nor 4 divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS + 1, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.head = nn.Linear(WIDTH, WORDS + 1, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.embed(words)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.head(x)
+
+
+def language_model() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return LanguageModel(), (torch.arange(6).reshape(2, 3) * 2 + 2,)
 
 
 class Halves(nn.Module):
@@ -90,6 +114,7 @@ def calls() -> tuple[nn.Module, tuple[torch.Tensor]]:
 CALLS = "planned_models:calls"
 ENCODER_DECODER = "planned_models:encoder_decoder"
 HALVES = "planned_models:halves"
+LANGUAGE_MODEL = "planned_models:language_model"
 
 
 def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:
@@ -118,26 +143,69 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
     )
 
 
+def m_shape_on_tvm(model_name: str, num_devices: int) -> ModelPlan:
+    """Return the same, with the first and the last layer divided by words, and the others cut evenly."""
+    layers = [layer.name for layer in layers_of(load_model(model_name, training=True))]
+    inner = layers[1:-1]
+    last_of_each = [inner[len(inner) * (number + 1) // num_devices - 1] for number in range(num_devices)]
+    plan = plan_on_tvm(model_name, [layers[0], *last_of_each])
+    model = load_model(model_name, training=True)
+    stages = build_stages(model, cut_after(model, [layers[0], *last_of_each]))
+    divided = shard_ends(stages)
+    segments = [
+        part
+        for stage in divided.values()
+        for function in stage.functions().values()
+        for shards in function.segments
+        for part in shards
+    ]
+    known = {part.workload_fingerprint: part for part in (*plan.partition, *_functions_on_tvm(segments))}
+    return msgspec.structs.replace(
+        plan,
+        partition=tuple(known.values()),
+        stages=tuple(
+            stage if stage.name not in divided else _with_shards(stage, divided[stage.name], num_devices)
+            for stage in plan.stages
+        ),
+    )
+
+
+def _with_shards(stage: StagePlan, divided: ShardedStage, num_devices: int) -> StagePlan:
+    axes = {
+        name: layout.axis for name in stage.parameters if isinstance(layout := divided.layouts[name], Split)
+    }
+    shards = ShardsPlan(num_shards=num_devices, axes=axes, collective_us={})
+    return msgspec.structs.replace(stage, shards=shards)
+
+
 def _parts_on_tvm(stages: Sequence[Stage]) -> tuple[PartitionPlan, ...]:
+    return _functions_on_tvm(
+        [
+            function
+            for stage in stages
+            for function in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
+            if function is not None
+        ]
+    )
+
+
+def _functions_on_tvm(functions: Sequence[StageFunction]) -> tuple[PartitionPlan, ...]:
     target = resolve_target("cpu", num_threads=1)
     specs = gather_specs(available_backends(target), target)
     parts: dict[str, PartitionPlan] = {}
-    for stage in stages:
-        for function in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight):
-            if function is None:
-                continue
-            graph = DataflowGraph.from_function(function.module)
-            for candidate in find_candidates(graph, specs).candidates:
-                if candidate.backend == "tvm" or candidate.sub_graph.label == "torch call":
-                    part = extract_function(graph, candidate.sub_graph, candidate.backend)
-                    name = workload_of(part).fingerprint
-                    parts[name] = PartitionPlan(
-                        operators=("any",),
-                        backend=candidate.backend,
-                        figure=GIVEN,
-                        occurrences=1,
-                        workload_fingerprint=name,
-                    )
+    for function in functions:
+        graph = DataflowGraph.from_function(function.module)
+        for candidate in find_candidates(graph, specs).candidates:
+            if candidate.backend == "tvm" or candidate.sub_graph.label == "torch call":
+                part = extract_function(graph, candidate.sub_graph, candidate.backend)
+                name = workload_of(part).fingerprint
+                parts[name] = PartitionPlan(
+                    operators=("any",),
+                    backend=candidate.backend,
+                    figure=GIVEN,
+                    occurrences=1,
+                    workload_fingerprint=name,
+                )
     return tuple(parts.values())
 
 

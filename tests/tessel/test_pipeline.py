@@ -15,7 +15,7 @@ from tessel.plan import load_plan, save_plan
 from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
-from tuner.plan import ModelPlan, ShardsPlan
+from tuner.plan import ModelPlan, ShardsPlan, TiedParameter
 
 LATENCIES = st.floats(10.0, 1e6)
 
@@ -88,6 +88,40 @@ def m_shape(num_devices: int) -> ModelPlan:
     first, *chain, last = tuned.stages
     ends = [msgspec.structs.replace(stage, shards=shards) for stage in (first, last)]
     return msgspec.structs.replace(tuned, stages=(ends[0], *chain, ends[1]))
+
+
+def test_stages_run_on_the_devices_that_they_were_cut_for() -> None:
+    tuned = msgspec.structs.replace(
+        tuned_model([(10.0, 20.0, 12.0, 11.0)] * 4),
+        stage_devices=((0,), (1,), (1,), (0,)),
+        hop_latency_us=(5.0, 0.0, 5.0),
+    )
+    plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, time_limit_s=0.5)
+    assert [plan.placement.block(f"f{stage}").devices for stage in range(4)] == [(0,), (1,), (1,), (0,)]
+    check_schedule(plan.schedule)
+    assert plan.static_bytes == (2 * 2 * 4000,) * 2
+    names = {row.schedule for row in plan.comparison}
+    assert "zb-v" in names
+
+
+@pytest.mark.parametrize("devices", [((0,), (1,)), ((0,), (2,), (2,), (0,)), ((0,), (1,), (0, 1), (0,))])
+def test_devices_that_fit_no_stages_are_refused(devices: tuple[tuple[int, ...], ...]) -> None:
+    tuned = msgspec.structs.replace(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 4), stage_devices=devices)
+    with pytest.raises(ValueError, match="are not one for each shard or leave a device out"):
+        place_stages(tuned, step_us=1.0)
+
+
+def test_a_tied_tensor_counts_once_on_each_device() -> None:
+    tied = ((TiedParameter("table", 0), TiedParameter("table", 3)),)
+    tuned = msgspec.structs.replace(m_shape(2), tied=tied, tied_bytes=(1500,))
+    plan = build_plan(tuned, micro_batches=2, memory_limit_bytes=None, time_limit_s=0.5)
+    assert plan.static_bytes == (2 * (3 * 4000 - 1500),) * 2
+    # On the plain chain its two copies lie on two devices.
+    chain = msgspec.structs.replace(
+        tuned_model([(10.0, 20.0, 12.0, 11.0)] * 4), tied=tied, tied_bytes=(1500,)
+    )
+    plan = build_plan(chain, micro_batches=2, memory_limit_bytes=None, time_limit_s=0.5)
+    assert plan.static_bytes == (2 * 4000,) * 4
 
 
 def test_stages_with_shards_hold_every_device() -> None:

@@ -7,7 +7,7 @@ work twice. Checked in tests/tuner/programs/test_compiled_stages.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import tvm
@@ -37,6 +37,14 @@ class Machine:
         return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
 
 
+class StageMachine(Protocol):
+    """A function of a stage that takes and returns torch tensors by name."""
+
+    def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run on the inputs among the known tensors; return every output by name."""
+        ...
+
+
 class CompiledStage:
     """One stage, ready to run; satisfies the engine's `StageProgram`.
 
@@ -53,7 +61,7 @@ class CompiledStage:
         self,
         stage: Stage,
         *,
-        machines: Mapping[str, Machine],
+        machines: Mapping[str, StageMachine],
         weights: Tensors,
         inputs: Callable[[int], Tensors],
         sent_gradients: Sequence[str],

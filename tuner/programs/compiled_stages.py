@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
+import torch.distributed
 
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
@@ -35,7 +36,9 @@ from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan
 from tuner.programs.compiled_stage import CompiledStage, Machine
+from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import Tensors
+from tuner.shards import ShardedStage, Split, shard_ends
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
 from tuner.targets.resolution import resolve_target
@@ -70,20 +73,89 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
     weights = draw_weights(model, spec.seed)
     returned = _returned_gradients(stages)
     inputs = _inputs_on_device(model, spec)
-    return {
-        number: CompiledStage(
-            stages[number],
-            machines={
-                name: _compile(function, spec.plan, backends, target)
-                for name, function in _functions_of(stages[number]).items()
-            },
-            weights=_on_device({name: weights[name] for name in stages[number].parameters}, target),
+    divided = _divided(stages, spec.plan)
+    programs: dict[int, CompiledStage] = {}
+    parts: dict[
+        str, torch.Tensor
+    ] = {}  # a tied table is one tensor on a rank, whichever of its stages reads it
+
+    def compiled(function: StageFunction) -> Machine:
+        return _compile(function, spec.plan, backends, target)
+
+    for number in stage_numbers:
+        stage = stages[number]
+        borders = (returned[number], returned[number + 1] if number + 1 < len(stages) else ())
+        if stage.name in divided:
+            shard = _own_shard(divided[stage.name], stage)
+            own = {
+                name: parts.setdefault(name, shard.part_of(name, weights[name])) for name in stage.parameters
+            }
+            programs[number] = ShardedProgram(
+                stage,
+                shard=shard,
+                machines=shard.machines(compiled, target.kind),
+                weights=_on_device(own, target),
+                inputs=inputs,
+                borders=borders,
+            )
+            continue
+        programs[number] = CompiledStage(
+            stage,
+            machines={name: compiled(function) for name, function in _functions_of(stage).items()},
+            weights=_on_device({name: weights[name] for name in stage.parameters}, target),
             inputs=inputs,
-            sent_gradients=returned[number],
-            received_gradients=returned[number + 1] if number + 1 < len(stages) else (),
+            sent_gradients=borders[0],
+            received_gradients=borders[1],
         )
-        for number in stage_numbers
-    }
+    return programs
+
+
+def _divided(stages: Sequence[Stage], plan: ModelPlan) -> Mapping[str, ShardedStage]:
+    """Divide the stages again that the plan has over all devices, by name.
+
+    Raises:
+        TunerError: they are not the first and the last, or would be divided otherwise than planned.
+    """
+    planned = {stage.name: stage.shards for stage in plan.stages if stage.shards is not None}
+    if not planned:
+        return {}
+    found = shard_ends(stages) if len(stages) > 2 else {}
+    for name, shards in planned.items():
+        again = found.get(name)
+        axes = (
+            {}
+            if again is None
+            else {
+                weight: layout.axis
+                for weight, layout in again.layouts.items()
+                if weight in stages[_number(name)].parameters and isinstance(layout, Split)
+            }
+        )
+        if again is None or again.forward.num_shards != shards.num_shards or axes != shards.axes:
+            raise TunerError(
+                f"the plan has {name} over {shards.num_shards} devices, and the model cannot be divided so "
+                "again; tune it again"
+            )
+    return {name: found[name] for name in planned}
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("stage"))
+
+
+def _own_shard(sharded: ShardedStage, stage: Stage) -> OwnShard:
+    """Return this process's shard, one of as many as there are ranks.
+
+    Raises:
+        TunerError: there are more or fewer ranks than shards.
+    """
+    num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if num_ranks != sharded.forward.num_shards:
+        raise TunerError(
+            f"{stage.name} is divided over {sharded.forward.num_shards} devices, and there are {num_ranks} "
+            "ranks; run the plan with `tessel run`"
+        )
+    return OwnShard(sharded, torch.distributed.get_rank())
 
 
 def check_spec(spec: ProgramSpec) -> None:
@@ -94,12 +166,6 @@ def check_spec(spec: ProgramSpec) -> None:
             code that the user did not name.
     """
     _target_of(spec.plan)
-    for stage in spec.plan.stages:
-        if stage.shards is not None:
-            raise TunerError(
-                f"{stage.name} is divided over {stage.shards.num_shards} devices, and ranks run whole "
-                "stages; tune a chain to run it"
-            )
     require_trust(spec.plan.model, trusted=spec.trust_model)
     if Path(spec.plan.model).suffix in MODEL_FILES:
         load_planned_model(spec)

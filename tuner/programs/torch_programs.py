@@ -114,6 +114,12 @@ def check_spec(spec: TorchProgramSpec) -> None:
             "or tune a module:function"
         )
     require_trust(spec.plan.model, trusted=spec.trust_model)
+    for stage in spec.plan.stages:
+        if stage.shards is not None:
+            raise TunerError(
+                f"{stage.name} is divided over {stage.shards.num_shards} devices, and torch stages are whole "
+                "ones; run the compiled stages, or tune a chain"
+            )
     if spec.plan.shapes:
         raise TunerError(
             f"the plan has other shapes for {', '.join(sorted(spec.plan.shapes))} than the torch module's "

@@ -4,7 +4,7 @@ from tuner.shards.interface import Collective, Offset, ShardedFunction, ShardedS
 from tuner.shards.layouts import Layout, Partial, Replicated, Split, join_shards, split_axis, take_shard
 from tuner.shards.propagate import shard_function
 from tuner.shards.run import run_as_whole, run_shards
-from tuner.shards.stage import shard_stage
+from tuner.shards.stage import shard_ends, shard_stage
 from tuner.shards.vocabulary import vocabulary_layouts
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "join_shards",
     "run_as_whole",
     "run_shards",
+    "shard_ends",
     "shard_function",
     "shard_stage",
     "split_axis",

@@ -12,12 +12,13 @@ stays on the shard, by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tuner.plan import TensorInfo
-from tuner.shards.layouts import Layout
+from tuner.shards.layouts import Layout, Replicated, local_shape
 from tuner.stages.interface import StageFunction
 
 CollectiveKind: TypeAlias = Literal["sum", "max", "min"]
@@ -106,3 +107,20 @@ class ShardedStage:
     weight_bytes: tuple[int, ...]
     saved_bytes: tuple[int, ...]
     saved_for_weight_bytes: tuple[int, ...]
+
+    def functions(self) -> dict[str, ShardedFunction]:
+        """Return its functions by name, as `Stage.functions` does."""
+        found = {"forward": self.forward, "backward": self.backward}
+        if self.backward_input is not None:
+            found |= {"backward_input": self.backward_input, "backward_weight": self.backward_weight}
+        return {name: function for name, function in found.items() if function is not None}
+
+    def bytes_of(self, info: TensorInfo) -> tuple[int, ...]:
+        """Return what a tensor of the stage takes on each shard."""
+        return shard_bytes(info, self.layouts.get(info.name, Replicated()), self.forward.num_shards)
+
+
+def shard_bytes(info: TensorInfo, layout: Layout, num_shards: int) -> tuple[int, ...]:
+    """Return what a tensor takes on each shard."""
+    each = info.num_bytes // max(1, math.prod(info.shape))
+    return tuple(each * math.prod(local_shape(layout, info.shape, rank)) for rank in range(num_shards))

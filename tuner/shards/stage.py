@@ -8,13 +8,13 @@ and not summed. Checked in tests/tuner/shards/test_stage.py.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.plan import TensorInfo
-from tuner.shards.interface import ShardedFunction, ShardedStage
-from tuner.shards.layouts import Layout, Replicated, local_shape
+from tuner.shards.interface import ShardedFunction, ShardedStage, shard_bytes
+from tuner.shards.layouts import Layout, Replicated
 from tuner.shards.propagate import shard_function
+from tuner.shards.vocabulary import vocabulary_layouts
 from tuner.stages.interface import Stage, StageFunction, gradient_name
 
 
@@ -60,12 +60,19 @@ def shard_stage(stage: Stage, weights: Mapping[str, Layout], num_shards: int) ->
     )
 
 
+def shard_ends(stages: Sequence[Stage]) -> dict[str, ShardedStage]:
+    """Divide the first and the last stage by words, over as many devices as there are stages between.
+
+    Raises:
+        TunerError: they look up no words, or an operator between has no rule; names it.
+    """
+    ends = (stages[0], stages[-1])
+    num_shards = len(stages) - len(ends)
+    layouts = vocabulary_layouts(ends, num_shards)
+    return {stage.name: shard_stage(stage, layouts, num_shards) for stage in ends}
+
+
 def _bytes(tensors: Iterable[TensorInfo], layouts: Mapping[str, Layout], num_shards: int) -> tuple[int, ...]:
     """Sum what tensors take on each shard."""
-    totals = [0] * num_shards
-    for info in tensors:
-        each = info.num_bytes // max(1, math.prod(info.shape))
-        for rank in range(num_shards):
-            shape = local_shape(layouts.get(info.name, Replicated()), info.shape, rank)
-            totals[rank] += each * math.prod(shape)
-    return tuple(totals)
+    by_tensor = [shard_bytes(info, layouts.get(info.name, Replicated()), num_shards) for info in tensors]
+    return tuple(sum(each[rank] for each in by_tensor) for rank in range(num_shards))

@@ -46,7 +46,7 @@ def _num_words(stages: Sequence[Stage]) -> int:
     if not rows:
         raise TunerError(
             f"{' and '.join(stage.name for stage in stages)} look up no table by the model's inputs, so "
-            "there are no words to divide; give the layouts of their weights"
+            "there are no words to divide; choose a chain"
         )
     return max(rows)
 

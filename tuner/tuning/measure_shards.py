@@ -1,4 +1,4 @@
-"""Price a sharded stage: its segments measured on this machine, its collectives by bandwidth and latency.
+"""Price a sharded stage: its segments measured on this machine, its collectives given or measured there too.
 
 All shards run a segment side by side and then exchange, so a function takes, segment by segment, as long as
 its slowest shard, and then its collectives one after another. Segments are partitioned over the backends and
@@ -11,24 +11,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from records import Record
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
+from tuner.measuring.all_reduce import BACKEND, all_reduce_workload, measure_all_reduces
+from tuner.partition.price import Invalid
 from tuner.plan import Figure, ShardsPlan, StagePlan
-from tuner.shards import ShardedFunction, ShardedStage, Split, run_as_whole
+from tuner.pricing.measured import price_of
+from tuner.shards import Collective, ShardedFunction, ShardedStage, Split, run_as_whole
 from tuner.stages import StageFunction
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
-from tuner.tuning.session import Session
+from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.stage_pricing import price_stage
+
+
+class Collectives(Protocol):
+    """What says how long all-reduces take."""
+
+    def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
+        """Return the time of an all-reduce of each size, in order.
+
+        Raises:
+            TunerError: it cannot be found out.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins the devices, alike between any two.
+    """What joins the devices, alike between any two: collectives by arithmetic.
 
     Attributes:
         bytes_per_us: bandwidth of one device to the next.
@@ -54,6 +71,59 @@ class Link:
         steps = 2 * (num_devices - 1)
         return steps * (self.latency_us + num_bytes / num_devices / self.bytes_per_us)
 
+    def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
+        """Return the time of a ring all-reduce of each size, given by the link."""
+        return [
+            Figure(latency_us=self.all_reduce_us(size, num_devices), source="given") for size in sizes_bytes
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCollectives:
+    """Collectives among ranks of this machine, measured once and kept in the records.
+
+    Attributes:
+        session: what keeps them.
+    """
+
+    session: Session
+
+    def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
+        """Return the time of an all-reduce of each size among as many processes as there are devices.
+
+        Raises:
+            TunerError: the target is no CPU, or the ranks failed.
+        """
+        session, measurer = self.session, self.session.measurer
+        if session.target.kind != "cpu":
+            raise TunerError(
+                f"all-reduces between devices of {session.target.name} cannot be measured on one machine's "
+                "processors; give what the link does with --link and --hop-us"
+            )
+        wanted = sorted({max(1, size) for size in sizes_bytes})
+        workloads = {size: all_reduce_workload(size, num_devices) for size in wanted}
+        records = {size: measurer.find(workloads[size], BACKEND) for size in wanted}
+        missing = [size for size, record in records.items() if record is None]
+        measurer.new_measurements += len(missing)
+        measurer.reused_measurements += len(wanted) - len(missing)
+        if missing:
+            session.on_progress(TuningProgress(text=f"measuring all-reduces among {num_devices} ranks"))
+            environment = measurer.environment(BACKEND)
+            made = measure_all_reduces(missing, num_devices, target=session.target, environment=environment)
+            session.store.append_many(
+                [(workloads[size], each) for size, each in zip(missing, made, strict=True)]
+            )
+            records |= {size: measurer.find(workloads[size], BACKEND) for size in missing}
+        return [_measured(records[max(1, size)]) for size in sizes_bytes]
+
+
+def _measured(record: Record | None) -> Figure:
+    assert record is not None, "what was missing has been measured"
+    price = price_of(record)
+    if isinstance(price, Invalid):
+        raise TunerError(f"an all-reduce has no latency ({price.reason}); give --link and --hop-us")
+    return price
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedFigures:
@@ -61,7 +131,7 @@ class ShardedFigures:
 
     Attributes:
         segments: of each segment the slowest shard's latency, measured or predicted as the session prices.
-        collectives: of each round of collectives the time, given by the link.
+        collectives: of each round of collectives the time, given by a link or summed of measured ones.
         total: their sum, derived.
     """
 
@@ -112,12 +182,12 @@ class ShardMeasurer:
     Attributes:
         session: what measures.
         launch_penalty_us: what one more partition costs.
-        link: what collectives run over.
+        collectives: what says how long all-reduces take.
     """
 
     session: Session
     launch_penalty_us: float
-    link: Link
+    collectives: Collectives
     _known: dict[Structure, PartitionedFunction] = field(default_factory=dict)
     _figures: dict[Structure, Figure] = field(default_factory=dict)
 
@@ -140,18 +210,12 @@ class ShardMeasurer:
         for shards in function.segments:
             figures = [self._price_segment(part, name) for part in shards]
             segments.append(max(figures, key=lambda figure: figure.latency_us))
-        collectives = tuple(
-            Figure(
-                latency_us=sum(
-                    self.link.all_reduce_us(each.result.num_bytes, function.num_shards) for each in round_
-                ),
-                source="given",
-            )
-            for round_ in function.rounds
-        )
+        collectives = tuple(self._price_round(round_, function.num_shards) for round_ in function.rounds)
         total_us = sum(figure.latency_us for figure in (*segments, *collectives))
         return ShardedFigures(
-            segments=tuple(segments), collectives=collectives, total=_summed(segments, total_us)
+            segments=tuple(segments),
+            collectives=collectives,
+            total=_summed((*segments, *collectives), total_us),
         )
 
     def price_stage(self, stage: ShardedStage, name: str) -> MeasuredShards:
@@ -160,16 +224,19 @@ class ShardMeasurer:
         Raises:
             TunerError: see `price`.
         """
-        functions = {"forward": stage.forward, "backward": stage.backward}
-        if stage.backward_input is not None:
-            functions |= {"backward_input": stage.backward_input, "backward_weight": stage.backward_weight}
+        functions = stage.functions()
+        # All sizes at once: starting ranks to measure them takes longer than measuring them.
+        sizes = {
+            each.result.num_bytes
+            for function in functions.values()
+            for round_ in function.rounds
+            for each in round_
+        }
+        if sizes:
+            self.collectives.all_reduces(sorted(sizes), stage.forward.num_shards)
         return MeasuredShards(
             stage=stage,
-            figures={
-                kind: self.price(function, f"{name}.{kind}")
-                for kind, function in functions.items()
-                if function is not None
-            },
+            figures={kind: self.price(function, f"{name}.{kind}") for kind, function in functions.items()},
         )
 
     def run_as_whole(self, function: ShardedFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -186,6 +253,17 @@ class ShardMeasurer:
             return self.session.measurer.run(found.module, arrays)
 
         return run_as_whole(function, inputs, run)
+
+    def _price_round(self, collectives: Sequence[Collective], num_shards: int) -> Figure:
+        """Return the time of a round: its all-reduces one after the other."""
+        sizes = [each.result.num_bytes for each in collectives]
+        found = self.collectives.all_reduces(sizes, num_shards) if sizes else ()
+        if len(found) == 1:
+            return found[0]
+        total_us = sum(figure.latency_us for figure in found)
+        if all(figure.source == "given" for figure in found):
+            return Figure(latency_us=total_us, source="given")
+        return _summed(found, total_us)
 
     def _price_segment(self, part: StageFunction, name: str) -> Figure:
         structure = Structure(part.module)

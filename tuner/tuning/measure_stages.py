@@ -27,7 +27,7 @@ from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.plan import Figure, StagePlan, TiedParameter
 from tuner.pricing.protocol import is_spent
-from tuner.shards import ShardedFunction, shard_stage, vocabulary_layouts
+from tuner.shards import ShardedFunction, shard_ends
 from tuner.stages import (
     Layer,
     Stage,
@@ -41,7 +41,7 @@ from tuner.stages import (
     tied_groups,
 )
 from tuner.tuning.import_check import admit_import, reference_settings
-from tuner.tuning.measure_shards import Link, MeasuredShards, ShardMeasurer
+from tuner.tuning.measure_shards import Collectives, MeasuredShards, ShardMeasurer
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_pricing import predict_stage, price_stage
@@ -60,6 +60,7 @@ class MeasuredStages:
     Attributes:
         stages: plain data, in order.
         tied: groups of parameters that are one and the same.
+        tied_bytes: of each group on one device that holds it, of shards on the fullest.
         functions: the partitioned functions, by `stage1.forward` and the like.
         max_error: largest relative error of outputs and gradients against the model's own program, or else
             against the uncut model; None where nothing ran.
@@ -68,6 +69,7 @@ class MeasuredStages:
 
     stages: tuple[StagePlan, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
+    tied_bytes: tuple[int, ...]
     functions: tuple[PartitionedFunction, ...]
     max_error: float | None
     import_error: float | None
@@ -80,11 +82,11 @@ def measure_stages(
     num_stages: int | None = None,
     cuts: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
-    link: Link | None = None,
+    collectives: Collectives | None = None,
 ) -> MeasuredStages:
     """Cut the model, and measure each stage's forward, joint backward and split backward.
 
-    With a link, the first and the last layer are stages of their own, divided by words over `num_stages`
+    With collectives, the first and the last layer are stages of their own, divided by words over `num_stages`
     devices, and the layers between are cut into `num_stages` stages, one for each device (an m shape).
 
     Args:
@@ -94,7 +96,7 @@ def measure_stages(
         cuts: names of modules after which a stage ends, else those that the model marks; where there are
             any they decide alone.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
-        link: what the collectives of shards run over; None where no stage is divided.
+        collectives: says how long all-reduces of shards take; None where no stage is divided.
 
     Raises:
         TunerError: the model was imported wrongly or cannot be cut or divided so, a function cannot be
@@ -103,12 +105,14 @@ def measure_stages(
     """
     model, import_error = admit_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    if link is not None:
+    if collectives is not None:
         positions = _cut_m_shape(model, session, num_stages or 1, cuts, memory_limit_bytes, penalty_us)
     else:
         positions = _cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
     stages = build_stages(model, positions)
-    ends = None if link is None else _measure_ends(session, stages, link, penalty_us)
+    ends = (
+        None if collectives is None else _measure_ends(session, stages, collectives, penalty_us, model.name)
+    )
     divided = {} if ends is None else ends.stages
     whole = [each for each in stages if each.name not in divided]
     partitioned = _partition_stages(session, whole, penalty_us, model.layers_by_variable())
@@ -116,9 +120,11 @@ def measure_stages(
     for name, shards in divided.items():
         figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
     plans = [_stage_plan(stage, figures) for stage in stages]
+    tied = tied_groups(model, stages)
     return MeasuredStages(
         stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
-        tied=tied_groups(model, stages),
+        tied=tied,
+        tied_bytes=tuple(_tied_bytes(group, stages, divided) for group in tied),
         functions=(*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())),
         max_error=_check(model, session, stages, partitioned, ends),
         import_error=import_error,
@@ -133,19 +139,36 @@ class _Ends:
     stages: Mapping[str, MeasuredShards]
 
 
-def _measure_ends(session: Session, stages: Sequence[Stage], link: Link, penalty_us: float) -> _Ends:
+def _measure_ends(
+    session: Session, stages: Sequence[Stage], collectives: Collectives, penalty_us: float, model_name: str
+) -> _Ends:
     """Divide the first and the last stage over as many devices as there are stages between, and measure."""
     ends = (stages[0], stages[-1])
-    num_shards = len(stages) - len(ends)
-    layouts = vocabulary_layouts(ends, num_shards)
-    measurer = ShardMeasurer(session, penalty_us, link)
-    return _Ends(
-        measurer,
-        {
-            stage.name: measurer.price_stage(shard_stage(stage, layouts, num_shards), stage.name)
-            for stage in ends
-        },
-    )
+    try:
+        sharded = shard_ends(stages)
+    except TunerError as error:
+        layers = " and ".join(stage.layers[0] for stage in ends)
+        raise TunerError(
+            f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be divided by words "
+            f"({error})"
+        ) from error
+    measurer = ShardMeasurer(session, penalty_us, collectives)
+    return _Ends(measurer, {name: measurer.price_stage(each, name) for name, each in sharded.items()})
+
+
+def _tied_bytes(
+    group: Sequence[TiedParameter], stages: Sequence[Stage], divided: Mapping[str, MeasuredShards]
+) -> int:
+    """Return what a tied tensor takes on a device that holds it; where shares differ, the largest."""
+    largest = 0
+    for member in group:
+        stage = stages[member.stage]
+        (info,) = (each for each in stage.forward.inputs if each.name == member.name)
+        if stage.name in divided:
+            largest = max(largest, *divided[stage.name].stage.bytes_of(info))
+        else:
+            largest = max(largest, info.num_bytes)
+    return largest
 
 
 def _cut_chain(
@@ -164,8 +187,8 @@ def _cut_chain(
     positions = cut_after(model, cuts)
     if num_stages is not None and len(positions) + 1 != num_stages:
         raise TunerError(
-            f"{len(positions)} cuts make {len(positions) + 1} stages, but {num_stages} devices were "
-            "asked for; give one cut less than devices, or leave out cuts and marks"
+            f"{len(positions)} cuts make {len(positions) + 1} stages, but the placement has {num_stages}; "
+            "give one cut less than stages, or leave out cuts and marks"
         )
     return positions
 

@@ -6,19 +6,23 @@ records when it returns, so a second run measures nothing. Checked in tests/tune
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
+from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.measuring.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
 from tuner.tuning.import_check import admit_import
-from tuner.tuning.measure_shards import Link
+from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_graph import partition_graph
-from tuner.tuning.partition_model import partition_model
+from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
 from tuner.tuning.session import Session, TuningProgress
 
@@ -28,21 +32,40 @@ class TuningSettings:
     """How a model is cut for a pipeline, and how far its partition is searched.
 
     Attributes:
-        num_stages: pipeline stages, one per device.
+        num_stages: stages of the chain.
+        stage_devices: device of each stage of the chain; the next one for each if empty.
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: memory of one device; None for no limit.
-        hop_us: latency of one hop between devices; measured if None.
+        hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
+            None.
         graph_level_search: whole programs that the graph-level search may measure.
-        link: what joins the devices, where the first and the last layer are to be divided by words over all
-            of them (an m shape); None for a chain.
+        divides_ends: whether the first and the last layer are further stages, divided by words over all
+            devices of the chain (an m shape).
+        link: what joins the devices, for the collectives of what is divided; measured among ranks of this
+            machine if None.
     """
 
     num_stages: int
+    stage_devices: tuple[int, ...] = ()
     cuts: Sequence[str] | None = None
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
     graph_level_search: int = 0
+    divides_ends: bool = False
     link: Link | None = None
+
+    def __post_init__(self) -> None:
+        if self.stage_devices and len(self.stage_devices) != self.num_stages:
+            raise ValueError(
+                f"{self.num_stages} stages have {len(self.stage_devices)} devices; give one for each, or none"
+            )
+
+    @property
+    def devices_by_stage(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each stage, those that are divided included."""
+        chain = tuple((device,) for device in self.stage_devices or range(self.num_stages))
+        every = tuple(sorted({device for (device,) in chain}))
+        return (every, *chain, every) if self.divides_ends else chain
 
 
 def tune_model(
@@ -65,17 +88,63 @@ def tune_model(
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
+    plan = tune_placements(model, session, {"": settings}, shapes=shapes, batch=batch)[""]
+    if isinstance(plan, TunerError):
+        raise plan
+    return plan
+
+
+def tune_placements(
+    model: Model,
+    session: Session,
+    placements: Mapping[str, TuningSettings],
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch: int = 1,
+) -> dict[str, ModelPlan | TunerError]:
+    """Tune a model for several placements of its stages; the whole model is partitioned once.
+
+    Args:
+        model: what is tuned.
+        session: target, backends, records and the measuring process.
+        placements: how the model is cut for each, by name; at least one, and the `graph_level_search` of the
+            first is that of the whole model.
+        shapes: see `tune_model`.
+        batch: see `tune_model`.
+
+    Returns:
+        A plan for each placement, or why the model cannot be cut or measured so.
+
+    Raises:
+        TunerError: the whole model cannot be tuned.
+    """
     model, _ = admit_import(model, session)
-    whole = partition_model(model, session, graph_level_search=settings.graph_level_search)
+    first = next(iter(placements.values()))
+    whole = partition_model(model, session, graph_level_search=first.graph_level_search)
+    found: dict[str, ModelPlan | TunerError] = {}
+    for name, settings in placements.items():
+        try:
+            plan = _plan_stages(model, session, settings, whole)
+        except TunerError as error:
+            found[name] = error
+        else:
+            found[name] = msgspec.structs.replace(plan, shapes=dict(shapes or {}), batch=batch)
+    return found
+
+
+def _plan_stages(
+    model: Model, session: Session, settings: TuningSettings, whole: PartitionedModel
+) -> ModelPlan:
+    """Cut the model as one placement asks, and measure its stages."""
     measured = measure_stages(
         model,
         session,
         num_stages=settings.num_stages,
         cuts=settings.cuts,
         memory_limit_bytes=settings.memory_limit_bytes,
-        link=settings.link,
+        collectives=_collectives(session, settings),
     )
-    hops, hop_source = _hop_latencies(session, measured.stages, settings.hop_us)
+    hops, hop_source = _hop_latencies(session, measured.stages, settings)
     measurer = session.measurer
     environment = measurer.environment(session.backends[0].name)
     partition = partition_plans(measured.functions)
@@ -98,12 +167,12 @@ def tune_model(
         max_gradient_error=measured.max_error if model.training else None,
         stages=measured.stages,
         tied=measured.tied,
+        tied_bytes=measured.tied_bytes,
+        stage_devices=settings.devices_by_stage,
         hop_latency_us=hops,
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
         reused_measurements=measurer.reused_measurements,
-        shapes=dict(shapes or {}),
-        batch=batch,
         ratio_to_mix=whole.ratio_to_mix,
         is_tie=whole.is_tie,
         import_error=whole.import_error,
@@ -113,13 +182,22 @@ def tune_model(
     )
 
 
+def _collectives(session: Session, settings: TuningSettings) -> Collectives | None:
+    if not settings.divides_ends:
+        return None
+    return settings.link or MeasuredCollectives(session)
+
+
 def _hop_latencies(
-    session: Session, stages: Sequence[StagePlan], hop_us: float | None
+    session: Session, stages: Sequence[StagePlan], settings: TuningSettings
 ) -> tuple[tuple[float, ...], Literal["measured", "given"]]:
-    """Return the latency of each hop between neighbouring stages."""
-    if hop_us is not None:
-        return (hop_us,) * (len(stages) - 1), "given"
+    """Return the latency of each hop between neighbouring stages; none where both are on the same device."""
+    crosses = [before != after for before, after in itertools.pairwise(settings.devices_by_stage)]
     sizes = [max(1, stage.boundary_bytes) for stage in stages[:-1]]
+    if settings.hop_us is not None:
+        per_byte_us = 0.0 if settings.link is None else 1 / settings.link.bytes_per_us
+        given = [settings.hop_us + per_byte_us * size for size in sizes]
+        return tuple(each if crossed else 0.0 for each, crossed in zip(given, crosses, strict=True)), "given"
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
     found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}
@@ -134,4 +212,6 @@ def _hop_latencies(
         latency_us |= {size: found.latency_us for size, found in zip(missing, measurements, strict=True)}
     measurer.new_measurements += len(missing)
     measurer.reused_measurements += len(found) - len(missing)
-    return tuple(latency_us[size] for size in sizes), "measured"
+    return tuple(
+        latency_us[size] if crossed else 0.0 for size, crossed in zip(sizes, crosses, strict=True)
+    ), "measured"

@@ -115,7 +115,7 @@ def small_language_model():
 
 def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones(session):
     link = Link(bytes_per_us=1000.0, latency_us=10.0)
-    measured = measure_stages(small_language_model(), session, num_stages=2, link=link)
+    measured = measure_stages(small_language_model(), session, num_stages=2, collectives=link)
     embedding, *chain, head = measured.stages
     assert [stage.shards for stage in chain] == [None, None]
     for stage in (embedding, head):
@@ -140,6 +140,6 @@ def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones
 def test_a_model_too_short_for_an_m_shape_is_refused(session):
     link = Link(bytes_per_us=1.0, latency_us=0.0)
     with pytest.raises(TunerError, match="needs at least 2, and a layer for each between"):
-        measure_stages(small_language_model(), session, num_stages=5, link=link)
+        measure_stages(small_language_model(), session, num_stages=5, collectives=link)
     with pytest.raises(TunerError, match="leave out cuts"):
-        measure_stages(small_language_model(), session, num_stages=2, cuts=("x",), link=link)
+        measure_stages(small_language_model(), session, num_stages=2, cuts=("x",), collectives=link)

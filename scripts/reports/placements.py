@@ -1,0 +1,68 @@
+"""The placements that a model was tuned for, side by side: built from their plans, and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.placement_comparison import PlacementRow
+    from tessel.plan import Plan
+
+
+def placement_rows(
+    plans: Mapping[str, Plan], failures: Mapping[str, Exception], chosen: str
+) -> tuple[PlacementRow, ...]:
+    """Return a row for each placement, the fastest first."""
+    from tessel.model_placement import BASELINE
+    from tessel.placement_comparison import PlacementResult, compare_placements
+
+    found: dict[str, PlacementResult | str] = {
+        name: PlacementResult(
+            rows=plan.comparison, found_by=plan.schedule.found_by, optimal=plan.schedule.optimal
+        )
+        for name, plan in plans.items()
+    }
+    found |= {name: str(error) for name, error in failures.items()}
+    return compare_placements(found, baseline=BASELINE, chosen=chosen)
+
+
+def print_placements(placements: Sequence[PlacementRow]) -> None:
+    """Print the table of placements, and under it why some have no schedule."""
+    rows = []
+    for row in placements:
+        if row.searched_ms is None:
+            continue
+        fastest = "-" if row.handwritten_ms is None else f"{row.handwritten} {_ms(row.handwritten_ms)}"
+        rows.append(
+            [
+                f"{row.placement} (chosen)" if row.chosen else row.placement,
+                _ms(row.searched_ms),
+                _ms(row.one_f_one_b_ms),
+                fastest,
+                "-" if row.peak_memory_bytes is None else console.format_bytes(row.peak_memory_bytes),
+                "-" if row.ratio_to_v_1f1b is None else f"{row.ratio_to_v_1f1b:.3f}",
+            ]
+        )
+    columns = [
+        "placement",
+        "searched (ms)",
+        "1F1B (ms)",
+        "fastest hand-written (ms)",
+        "peak memory, fullest device",
+        "ratio to V-1F1B",
+    ]
+    console.print_table(
+        "Placements, each with its own cuts, simulated from the figures of its stages", columns, rows
+    )
+    for row in placements:
+        if row.reason:
+            console.print_line(f"{row.placement}: {row.reason}")
+
+
+def _ms(time_ms: float | None) -> str:
+    from tessel.comparison import format_ms
+
+    return "-" if time_ms is None else format_ms(time_ms)

@@ -1,0 +1,38 @@
+"""Compiled shards whose ranks all lose the same collectives, as `tessel.engine` asks for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tuner.programs import sharded_program
+from tuner.programs.compiled_stage import CompiledStage
+from tuner.programs.compiled_stages import provide_programs
+
+FAULTS = ("without_maxima", "without_one_sum")
+
+
+def without_maxima(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Leave out the maxima of the logits' rows: each rank goes by its own."""
+    return _losing(spec_json, stage_numbers, lambda kind, number: kind == "max")
+
+
+def without_one_sum(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Leave out one sum in four."""
+    return _losing(spec_json, stage_numbers, lambda kind, number: kind == "sum" and number % 4 == 2)
+
+
+def _losing(
+    spec_json: str, stage_numbers: Sequence[int], is_lost: Callable[[str, int], bool]
+) -> dict[int, CompiledStage]:
+    counter = itertools.count()
+    whole = sharded_program.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, kind: str = "sum") -> None:
+        if not is_lost(kind, next(counter)):
+            whole(tensor, kind)
+
+    sharded_program.all_reduce = all_reduce  # in a rank's own process
+    return provide_programs(spec_json, stage_numbers)

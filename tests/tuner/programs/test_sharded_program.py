@@ -1,0 +1,92 @@
+"""An m shape on real ranks: losses and gradients are those of plain torch, and a lost all-reduce is seen."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+import sharded_with_a_fault
+from planned_models import LANGUAGE_MODEL, m_shape_on_tvm
+from shared_modules import PYTHONPATH
+
+from tessel.engine.results_check import ExpectedResults
+from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
+from tessel.pipeline import place_stages
+from tessel.search import find_schedule
+from tuner.errors import TunerError
+from tuner.plan import ModelPlan
+from tuner.programs.compiled_stages import ProgramSpec, load_programs, reference_step
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+MICRO_BATCHES = 3
+
+
+def run(plan: ModelPlan, provider: str = "tuner.programs.compiled_stages:provide_programs") -> RunReport:
+    spec = ProgramSpec(plan=plan, trust_model=True)
+    schedule = find_schedule(
+        place_stages(plan, step_us=1.0), micro_batches=MICRO_BATCHES, memory=None, time_limit_s=0.5
+    )
+    return run_schedule(
+        schedule,
+        StagePrograms(provider, msgspec.json.encode(spec).decode()),
+        expected=ExpectedResults(
+            reference=lambda count: reference_step(spec, count),
+            name="plain torch",
+            tied=plan.tied,
+            parameters=[stage.parameters for stage in plan.stages],
+        ),
+        settings=RunSettings(repeats=1),
+    )
+
+
+@pytest.fixture(autouse=True)
+def ranks_find_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+
+
+@pytest.fixture(scope="module")
+def two() -> ModelPlan:
+    return m_shape_on_tvm(LANGUAGE_MODEL, 2)
+
+
+def test_two_ranks_have_the_losses_and_gradients_of_plain_torch(two: ModelPlan) -> None:
+    check(run(two))
+
+
+@pytest.mark.slow  # four ranks compile at once
+def test_four_ranks_have_the_losses_and_gradients_of_plain_torch() -> None:
+    check(run(m_shape_on_tvm(LANGUAGE_MODEL, 4)))
+
+
+def check(report: RunReport) -> None:
+    assert not report.check.failures, report.check.describe_failures()
+    # Searched and 1F1B: the tied table, four layers with a bias each, and a loss of each micro-batch.
+    assert report.check.num_gradients == 2 * 9
+    assert report.check.num_losses == 2 * MICRO_BATCHES
+    assert report.max_gradient_error is not None
+    assert report.max_gradient_error < 1e-4
+
+
+@pytest.mark.parametrize("fault", sharded_with_a_fault.FAULTS)
+def test_a_collective_that_is_lost_is_seen(two: ModelPlan, fault: str) -> None:
+    failures = run(two, f"sharded_with_a_fault:{fault}").check.failures
+    assert failures
+
+
+def test_a_shard_is_not_built_outside_of_its_ranks(two: ModelPlan) -> None:
+    with pytest.raises(TunerError, match="divided over 2 devices, and there are 1 ranks"):
+        load_programs(ProgramSpec(plan=two, trust_model=True), [0])
+
+
+def test_a_plan_that_divides_otherwise_is_refused(two: ModelPlan) -> None:
+    first, *rest = two.stages
+    assert first.shards is not None
+    other = msgspec.structs.replace(
+        first, shards=msgspec.structs.replace(first.shards, axes=dict.fromkeys(first.shards.axes, 1))
+    )
+    plan = msgspec.structs.replace(two, stages=(other, *rest))
+    with pytest.raises(TunerError, match="stage0 over 2 devices, and the model cannot be divided so again"):
+        load_programs(ProgramSpec(plan=plan, trust_model=True), [0])

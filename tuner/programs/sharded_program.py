@@ -1,0 +1,157 @@
+"""A rank's shard of a compiled stage: its segments one after another, all-reduces between them.
+
+Every rank of the run holds a shard, and runs the same segments in the same order, so the collectives of all
+ranks meet in order. They go over the default group of torch.distributed. A weight's gradient is that of the
+shard's own part until it is asked for, and then whole on every rank. Checked on real ranks in
+tests/tuner/programs/test_sharded_program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tuner.programs.compiled_stage import CompiledStage, StageMachine
+from tuner.programs.step_results import Tensors
+from tuner.shards import Replicated, ShardedFunction, ShardedStage, Split, take_shard
+from tuner.shards.interface import CollectiveKind
+from tuner.stages import Stage, StageFunction
+
+_OPERATIONS: dict[CollectiveKind, dist.ReduceOp.RedOpType] = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+def all_reduce(tensor: torch.Tensor, kind: CollectiveKind = "sum") -> None:
+    """Reduce a tensor among all ranks, in place."""
+    dist.all_reduce(tensor, op=_OPERATIONS[kind])
+
+
+class OwnShard:
+    """One rank's part of a stage that is divided over all ranks.
+
+    Args:
+        stage: over the shards.
+        rank: which of them.
+    """
+
+    def __init__(self, stage: ShardedStage, rank: int) -> None:
+        self._stage = stage
+        self._rank = rank
+
+    def part_of(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """Return this shard's part of a weight, in memory of its own unless it is whole here."""
+        layout = self._stage.layouts.get(name, Replicated())
+        if not isinstance(layout, Split):
+            return whole
+        return torch.from_numpy(np.ascontiguousarray(take_shard(whole.numpy(), layout, self._rank))).clone()
+
+    def whole_of(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """Return the whole of what lies as a weight does, from every shard's part; all ranks ask at once."""
+        layout = self._stage.layouts.get(name, Replicated())
+        if not isinstance(layout, Split):
+            return part
+        shape = list(part.shape)
+        shape[layout.axis] = layout.extent
+        whole = torch.zeros(shape, dtype=part.dtype, device=part.device)
+        first = 0
+        for start, length in layout.pieces[self._rank]:
+            whole.narrow(layout.axis, start, length).copy_(part.narrow(layout.axis, first, length))
+            first += length
+        all_reduce(whole)
+        return whole
+
+    def machines(
+        self, compiled: Callable[[StageFunction], StageMachine], device: str
+    ) -> dict[str, StageMachine]:
+        """Compile this shard's segments of every function.
+
+        Args:
+            compiled: compiles one function.
+            device: where they run, as torch calls it.
+        """
+        return {
+            name: ShardedMachine(
+                function, [compiled(shards[self._rank]) for shards in function.segments], self._rank, device
+            )
+            for name, function in self._stage.functions().items()
+        }
+
+
+class ShardedMachine:
+    """A function over shards as one rank runs it: takes and returns this shard's parts by name.
+
+    Args:
+        function: over the shards.
+        segments: this rank's, compiled.
+        rank: which shard it is.
+        device: where it runs, as torch calls it.
+    """
+
+    def __init__(
+        self, function: ShardedFunction, segments: Sequence[StageMachine], rank: int, device: str
+    ) -> None:
+        self._segments = tuple(segments)
+        self._rounds = function.rounds
+        self._sources = function.sources
+        self._offsets = {
+            offset.name: torch.tensor(
+                offset.values[rank], dtype=getattr(torch, offset.dtype), device=device
+            ).clone()
+            for offset in function.offsets
+        }
+
+    def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
+        """Run the segments and the collectives between them; return every output by name."""
+        held = {**known, **self._offsets}
+        for segment, collectives in zip(self._segments, self._rounds, strict=True):
+            held |= segment(held)
+            for collective in collectives:
+                # The term may be read again, so it is not reduced where it lies.
+                reduced = held[collective.source].clone(memory_format=torch.contiguous_format)
+                all_reduce(reduced, collective.kind)
+                held[collective.result.name] = reduced
+        return {name: held[source] for name, source in self._sources.items()}
+
+
+class ShardedProgram(CompiledStage):
+    """A rank's shard of a stage, ready to run; satisfies the engine's `StageProgram`.
+
+    Args:
+        stage: the whole stage.
+        shard: this rank's part.
+        machines: see `OwnShard.machines`.
+        weights: this rank's parts of its weights, by name.
+        inputs: gives the user's inputs of a micro-batch.
+        borders: names of the received tensors whose gradients go back, and of the sent ones whose gradients
+            come back.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        shard: OwnShard,
+        machines: Mapping[str, StageMachine],
+        weights: Tensors,
+        inputs: Callable[[int], Tensors],
+        borders: tuple[Sequence[str], Sequence[str]],
+    ) -> None:
+        super().__init__(
+            stage,
+            machines=machines,
+            weights=weights,
+            inputs=inputs,
+            sent_gradients=borders[0],
+            received_gradients=borders[1],
+        )
+        self._shard = shard
+
+    def gradients(self) -> Tensors:
+        """Return each weight's whole gradient; every rank asks for its stages in the same order."""
+        return {name: self._shard.whole_of(name, part) for name, part in super().gradients().items()}
