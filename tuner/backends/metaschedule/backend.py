@@ -11,11 +11,7 @@ tests/tuner/backends/metaschedule/test_backend.py and test_schedule_cost_model.p
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import logging
-import sys
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +24,7 @@ from tvm.s_tir import meta_schedule
 
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
+from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -71,8 +68,6 @@ takes 20 s before its first trial."""
 TVM_MODEL, RECORDS_MODEL = "tvm", "records"
 COST_MODELS = (TVM_MODEL, RECORDS_MODEL)
 """Who orders schedules before they are measured."""
-
-_INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 class MetaSchedule:
@@ -327,15 +322,3 @@ def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
     """
     plain = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
     return tvm.build(_with_vector_math(plain), target=target)
-
-
-def import_x86_intrinsics() -> None:
-    """Import the tensor intrinsics of x86 alone, in place of those of every device (18 s, most for CUDA)."""
-    if _INTRINSICS in sys.modules:
-        return
-    spec = importlib.util.find_spec(_INTRINSICS)
-    assert spec is not None, "TVM has its tensor intrinsics"
-    package = types.ModuleType(_INTRINSICS)
-    package.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[_INTRINSICS] = package
-    importlib.import_module(f"{_INTRINSICS}.x86")

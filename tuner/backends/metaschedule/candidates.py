@@ -16,6 +16,7 @@ from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
 from cost_model.draft.decision_space import DecisionKind, DecisionSpace, TiledKernel
+from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.traces import (
     SAMPLING,
     decisions_of,
@@ -125,6 +126,8 @@ def candidates_of(module: IRModule, tuned_for: Any) -> KernelCandidates:
         module: whose `main` is the kernel.
         tuned_for: TVM's target, with its number of cores.
     """
+    if "cpu" in map(str, tuned_for.keys):
+        import_x86_intrinsics()
     context = meta_schedule.TuneContext(
         mod=module, target=tuned_for, space_generator="post-order-apply", rand_state=1
     )
