@@ -338,6 +338,10 @@ _MEASURING: Mapping[str, tuple[Rule, ...]] = {
     "--trials": (_NO_TUNER,),
     "--threads": (_THREADS,),
 }
+_TRIALS = Condition(
+    "--trials above 0",
+    lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
+)
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **_free("--price", "--prune", "--match"),
     **_MEASURING,
@@ -348,16 +352,17 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     "--tvm-database": (_NO_TUNER,),
     "--schedule-cost-model": (
         _NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it orders trials, and there is none", remedy="add --trials"),
         Rule(
-            needs=(
-                Condition(
-                    "--trials above 0",
-                    lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
-                ),
-            ),
-            why="it orders trials, and there is none",
-            remedy="add --trials",
+            excludes=(_valued("--proposer", "draft", "neighbour", "random"),),
+            why="this proposer orders schedules itself",
+            remedy="leave --schedule-cost-model out",
         ),
+        _MEASURED,
+    ),
+    "--proposer": (
+        _NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
         _MEASURED,
     ),
 }

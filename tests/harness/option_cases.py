@@ -81,6 +81,7 @@ TUNING = {
     "--match": "any",
     "--tvm-database": "{folder}/database",
     "--schedule-cost-model": "records",
+    "--proposer": "draft",
 }
 MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
 TUNING_CONTEXT = {
@@ -88,6 +89,7 @@ TUNING_CONTEXT = {
     "--regret": "--price active",
     "--cost-model": "--price active",
     "--schedule-cost-model": "--trials 4",
+    "--proposer": "--trials 4",
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
