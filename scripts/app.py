@@ -15,6 +15,7 @@ from scripts.commands.check import command as check
 from scripts.commands.cost_model import evaluate as cost_model_evaluate
 from scripts.commands.cost_model import predict as cost_model_predict
 from scripts.commands.cost_model import train as cost_model_train
+from scripts.commands.language import collect as language_collect
 from scripts.commands.language import evaluate as language_evaluate
 from scripts.commands.language import generate as language_generate
 from scripts.commands.language import train as language_train
@@ -74,6 +75,7 @@ _language = CommandApp(
     help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
     "Example: `tessel language train`",
 )
+_language.command("collect")(language_collect.collect)
 _language.command("train")(language_train.train)
 _language.command("generate")(language_generate.generate)
 _language.command("evaluate")(language_evaluate.evaluate)

@@ -638,6 +638,25 @@ _RUN: Mapping[str, tuple[Rule, ...]] = {
 
 # The tensor language model.
 
+_LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
+    **_free(
+        "--records",
+        "--out",
+        "--target",
+        "--threads",
+        "--kernels",
+        "--random",
+        "--rounds",
+        "--seed",
+    ),
+    "--count": (Rule(excludes=_given("--kernels"), why="no kernel is drawn where they are named"),),
+    "--batch": (
+        Rule(
+            excludes=(Condition("--rounds 0", lambda line: line.values.get("--rounds") == 0),),
+            why="no round is guided",
+        ),
+    ),
+}
 _RESUMES = Rule(
     excludes=_given("--resume"),
     why="the model in --out is fine-tuned as it is",
@@ -753,6 +772,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "cost-model train": _free("--records", "--out", "--seed", "--threads", "--gpu"),
     "cost-model evaluate": _free("--records", "--networks", "--min-latency-us", "--seed", "--threads"),
     "cost-model predict": _free("--model", "--records", "--gpu"),
+    "language collect": _LANGUAGE_COLLECT,
     "language train": _LANGUAGE_TRAIN,
     "language generate": _LANGUAGE_GENERATE,
     "language evaluate": _free(

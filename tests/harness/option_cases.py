@@ -448,6 +448,34 @@ OF_TVM: dict[str, Case] = {
     ),
 }
 OF_TORCH: dict[str, Case] = {
+    "language collect": Case(
+        bases=("",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--out": "{folder}/out/draft",
+            "--target": "llvm",
+            "--threads": "2",
+            "--kernels": "dense:4x8x8",
+            "--count": "3",
+            "--random": "3",
+            "--rounds": "2",
+            "--batch": "3",
+            "--seed": "5",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.language.collect.check_writable_folder": None,
+            "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
+            "tuner.language.kernels.named_kernels": [("kernel", "module")],
+            "tuner.language.collecting.collection_kernels": [("kernel", "module")],
+            "tuner.language.collecting.train_on_records": SimpleNamespace(
+                save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
+            ),
+            "tuner.language.collecting.collect_schedules": SimpleNamespace(
+                num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)
+            ),
+        },
+    ),
     "language train": Case(
         bases=("",),
         samples={

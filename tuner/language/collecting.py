@@ -29,7 +29,7 @@ from tuner.backends.metaschedule.proposers import (
 from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, random_kernel
-from tuner.language.model_training import Machine
+from tuner.language.machine import Machine
 from tuner.language.trials import measure_schedules
 
 FAMILIES = ("dense", "product", "convolution", "depthwise")
@@ -166,6 +166,15 @@ def collect_schedules(
         num_new=sum(map(len, measured)),
         mean_quality=_mean_quality(measured, _knowledge(records_url, machine).trials),
     )
+
+
+def train_on_records(records_url: str, machine: Machine, *, seed: int) -> DraftModel | None:
+    """Return a draft model of all trials that the records hold of this machine; None if they are too few.
+
+    Raises:
+        RecordError: the records cannot be read.
+    """
+    return _model_of(_knowledge(records_url, machine), seed)
 
 
 def _recorded_counts(records_url: str, machine: Machine) -> dict[str, int]:
