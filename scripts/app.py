@@ -17,6 +17,7 @@ from scripts.commands.cost_model import predict as cost_model_predict
 from scripts.commands.cost_model import train as cost_model_train
 from scripts.commands.fleet import status as fleet_status
 from scripts.commands.fleet import worker as fleet_worker
+from scripts.commands.language import collect as language_collect
 from scripts.commands.language import evaluate as language_evaluate
 from scripts.commands.language import generate as language_generate
 from scripts.commands.language import train as language_train
@@ -76,6 +77,7 @@ _language = CommandApp(
     help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
     "Example: `tessel language train`",
 )
+_language.command("collect")(language_collect.collect)
 _language.command("train")(language_train.train)
 _language.command("generate")(language_generate.generate)
 _language.command("evaluate")(language_evaluate.evaluate)

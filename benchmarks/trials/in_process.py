@@ -3,15 +3,20 @@
 TVM's own builder and runner start processes and link a library for every trial, so that a schedule that
 crashes ends no session; a run of 32 trials takes 50 to 140 s with them. Here a trial is compiled in memory
 and timed at once, by the same passes and the same evaluator: such a run takes 15 to 30 s. A crash ends it.
+
+On a machine that others load, kernels of one thread can be timed by the processor time of that thread, which
+does not count while others have the core.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 from tvm.ir.utils import derived_object
@@ -24,10 +29,14 @@ _LEAST_SAMPLE_MS = 20
 """Three samples of 20 ms in place of TVM's one of 100 ms: their median leaves out one disturbed sample."""
 
 
-def builder_and_runner() -> tuple[Any, Any]:
+Clock = Literal["wall", "thread"]
+"""Time on the wall, or processor time of the one thread that runs a kernel."""
+
+
+def builder_and_runner(clock: Clock = "wall") -> tuple[Any, Any]:
     """Return a builder, and the runner that measures what it built."""
     built: dict[str, Any] = {}
-    return _Builder(built), _Runner(built)
+    return _Builder(built), _Runner(built, clock)
 
 
 @derived_object
@@ -52,19 +61,23 @@ class _Builder(meta_schedule.builder.PyBuilder):
 
 @derived_object
 class _Runner(meta_schedule.runner.PyRunner):
-    def __init__(self, built: dict[str, Any]) -> None:
+    def __init__(self, built: dict[str, Any], clock: Clock) -> None:
         super().__init__()
         self.built = built
+        self.clock = clock
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
         return [self._run(each) for each in runner_inputs]
 
     def _run(self, trial: Any) -> Any:
-        evaluate = _evaluator(self.built.pop(str(trial.artifact_path)), trial.args_info, _NUM_SAMPLES)
+        module = self.built.pop(str(trial.artifact_path))
+        evaluate = _evaluator(module, trial.args_info, _NUM_SAMPLES, self.clock)
         return meta_schedule.runner.local_runner.LocalRunnerFuture(evaluate(), None)
 
 
-def measure_in_turn(modules: Sequence[Any], tuned_for: Any, *, rounds: int = 9) -> list[float]:
+def measure_in_turn(
+    modules: Sequence[Any], tuned_for: Any, *, rounds: int = 9, clock: Clock = "wall"
+) -> list[float]:
     """Return the median latency in microseconds of each scheduled kernel, all measured again in turn.
 
     What disturbs a machine for a second disturbs one round of all of them, not one of them.
@@ -73,23 +86,42 @@ def measure_in_turn(modules: Sequence[Any], tuned_for: Any, *, rounds: int = 9) 
         modules: schedules of one kernel.
         tuned_for: TVM's target.
         rounds: times each is measured.
+        clock: what times them.
     """
     evaluators = []
     for module in modules:
         entry = meta_schedule.arg_info.ArgInfo.from_entry_func(module)
-        evaluators.append(_evaluator(build_trial(module, tuned_for, None), entry, 1))
+        evaluators.append(_evaluator(build_trial(module, tuned_for, None), entry, 1, clock))
     seconds = [[evaluate()[0] for evaluate in evaluators] for _ in range(rounds)]
     return [statistics.median(column) * 1e6 for column in zip(*seconds, strict=True)]
 
 
-def _evaluator(module: Any, arguments: Sequence[Any], num_samples: int) -> Callable[[], list[float]]:
+def _evaluator(
+    module: Any, arguments: Sequence[Any], num_samples: int, clock: Clock
+) -> Callable[[], list[float]]:
     device = tvm.cpu()
     fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
     tensors = []
     for each in arguments:
         tensors.append(tvm.runtime.empty(tuple(map(int, each.shape)), str(each.dtype), device))
         fill(tensors[-1])
+    if clock == "thread":
+        return lambda: [_thread_seconds(module[module.entry_name], tensors) for _ in range(num_samples)]
     timed = module.time_evaluator(
         module.entry_name, device, number=1, repeat=num_samples, min_repeat_ms=_LEAST_SAMPLE_MS
     )
     return lambda: [float(each) for each in timed(*tensors).results]
+
+
+def _thread_seconds(function: Any, tensors: Sequence[Any]) -> float:
+    """Return the processor time of one call, from as many as take 20 ms."""
+    function(*tensors)
+    calls = 1
+    while True:
+        started = time.thread_time_ns()
+        for _ in range(calls):
+            function(*tensors)
+        spent_ms = (time.thread_time_ns() - started) / 1e6
+        if spent_ms >= _LEAST_SAMPLE_MS / 2:
+            return spent_ms / 1e3 / calls
+        calls = max(2 * calls, math.ceil(calls * _LEAST_SAMPLE_MS / max(spent_ms, 1e-3)))

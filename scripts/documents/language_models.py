@@ -14,6 +14,27 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
 
 
+class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel language collect` measured.
+
+    Attributes:
+        kernels: of the collection.
+        trials: of them in the records now.
+        new_trials: measured now.
+        mean_quality: by round, the mean over its trials of the kernel's best latency over theirs; the first
+            is of random schedules; null where nothing was measured now.
+        model: folder of the draft model; null where the trials are too few for one.
+        interval: half the width of its intervals, in logarithms of relative speed; null likewise.
+    """
+
+    kernels: int
+    trials: int
+    new_trials: int
+    mean_quality: tuple[float | None, ...]
+    model: str | None
+    interval: float | None
+
+
 class PrintedProposal(msgspec.Struct, frozen=True, kw_only=True):
     """One schedule of a kernel: its sketch, its decisions, whether TVM takes it, and its measured latency."""
 

@@ -26,6 +26,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cost-model": ("cost_model.kernel_model:Manifest",),
         "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
+        "draft-model": ("cost_model.draft.draft_model:Manifest",),
         "language-model": ("tuner.language.model_files:Manifest",),
     }
 )
@@ -67,6 +68,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             f"{_OWN}.cost_models:StagesPredicted",
             f"{_OWN}.cost_models:GpuPredicted",
         ),
+        "language collect": (f"{_OWN}.language_models:SchedulesCollected",),
         "language train": (f"{_OWN}.language_models:Trained",),
         "language generate": (f"{_OWN}.language_models:Generated",),
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),

@@ -343,6 +343,10 @@ _MEASURING: Mapping[str, tuple[Rule, ...]] = {
     "--trials": (_NO_TUNER,),
     "--threads": (_THREADS,),
 }
+_TRIALS = Condition(
+    "--trials above 0",
+    lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
+)
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **_free("--price", "--prune", "--match"),
     **_MEASURING,
@@ -355,16 +359,17 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     "--tvm-database": (_NO_TUNER, _HERE),
     "--schedule-cost-model": (
         _NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it orders trials, and there is none", remedy="add --trials"),
         Rule(
-            needs=(
-                Condition(
-                    "--trials above 0",
-                    lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
-                ),
-            ),
-            why="it orders trials, and there is none",
-            remedy="add --trials",
+            excludes=(_valued("--proposer", "draft", "neighbour", "random"),),
+            why="this proposer orders schedules itself",
+            remedy="leave --schedule-cost-model out",
         ),
+        _MEASURED,
+    ),
+    "--proposer": (
+        _NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
         _MEASURED,
     ),
 }
@@ -649,6 +654,25 @@ _RUN: Mapping[str, tuple[Rule, ...]] = {
 
 # The tensor language model.
 
+_LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
+    **_free(
+        "--records",
+        "--out",
+        "--target",
+        "--threads",
+        "--kernels",
+        "--random",
+        "--rounds",
+        "--seed",
+    ),
+    "--count": (Rule(excludes=_given("--kernels"), why="no kernel is drawn where they are named"),),
+    "--batch": (
+        Rule(
+            excludes=(Condition("--rounds 0", lambda line: line.values.get("--rounds") == 0),),
+            why="no round is guided",
+        ),
+    ),
+}
 _RESUMES = Rule(
     excludes=_given("--resume"),
     why="the model in --out is fine-tuned as it is",
@@ -770,6 +794,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "cost-model train": _free("--records", "--out", "--seed", "--threads", "--gpu"),
     "cost-model evaluate": _free("--records", "--networks", "--min-latency-us", "--seed", "--threads"),
     "cost-model predict": _free("--model", "--records", "--gpu"),
+    "language collect": _LANGUAGE_COLLECT,
     "language train": _LANGUAGE_TRAIN,
     "language generate": _LANGUAGE_GENERATE,
     "language evaluate": _free(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
 SCHEDULE_COST_MODELS = ("tvm", "records")
+PROPOSERS = ("draft", "neighbour", "evolutionary", "random")
+_FEW_TRIALS = 32
+"""Below this, MetaSchedule's evolution is not used unless asked for; equal to the backend's own number."""
 PRICES = ("measured", "active", "model")
 DEFAULT_RECORDS = "sqlite:///out/records.db"
 
@@ -145,6 +148,17 @@ FleetOption = Annotated[
         rich_help_panel=_TUNING,
     ),
 ]
+ProposerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who proposes MetaSchedule's trials: a model of decisions (`draft`), similar kernels in the "
+        "records (`neighbour`), TVM's search (`evolutionary`), or chance (`random`); default: `evolutionary` "
+        "from 32 trials on, else `random`.",
+        rich_help_panel=_TUNING,
+        autocompletion=completion.one_of(*PROPOSERS),
+        callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]
@@ -199,6 +213,7 @@ class TuningOptions(MeasuringOptions):
     database: DatabaseOption = None
     schedule_cost_model: ScheduleCostModelOption = "tvm"
     fleet: FleetOption = None
+    proposer: ProposerOption = None
 
 
 @contextmanager
@@ -212,6 +227,11 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         value = getattr(tuning, name)
         if value is not None and value < least:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
+    if 0 < tuning.trials < _FEW_TRIALS and tuning.proposer is None and tuning.schedule_cost_model == "tvm":
+        console.print_note(
+            f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
+            "random; --proposer draft uses what the records know of other kernels"
+        )
     with (
         console.progress_bar("starting") as update,
         start_session(
@@ -221,6 +241,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
                 trials=tuning.trials,
                 database=None if tuning.database is None else str(tuning.database),
                 schedule_cost_model=tuning.schedule_cost_model,
+                proposer=tuning.proposer,
                 num_threads=tuning.threads,
                 jobs=tuning.jobs,
                 seed=tuning.seed,

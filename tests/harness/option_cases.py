@@ -84,6 +84,7 @@ TUNING = {
     "--tvm-database": "{folder}/database",
     "--schedule-cost-model": "records",
     "--fleet": "tcp://127.0.0.1:8786",
+    "--proposer": "draft",
 }
 MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
 TUNING_CONTEXT = {
@@ -91,6 +92,7 @@ TUNING_CONTEXT = {
     "--regret": "--price active",
     "--cost-model": "--price active",
     "--schedule-cost-model": "--trials 4",
+    "--proposer": "--trials 4",
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
@@ -474,6 +476,34 @@ OF_TVM: dict[str, Case] = {
     ),
 }
 OF_TORCH: dict[str, Case] = {
+    "language collect": Case(
+        bases=("",),
+        samples={
+            "--records": "{folder}/other.db",
+            "--out": "{folder}/out/draft",
+            "--target": "llvm",
+            "--threads": "2",
+            "--kernels": "dense:4x8x8",
+            "--count": "3",
+            "--random": "3",
+            "--rounds": "2",
+            "--batch": "3",
+            "--seed": "5",
+            "--json": "",
+        },
+        spies={
+            "scripts.commands.language.collect.check_writable_folder": None,
+            "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
+            "tuner.language.kernels.named_kernels": [("kernel", "module")],
+            "tuner.language.collecting.collection_kernels": [("kernel", "module")],
+            "tuner.language.collecting.train_on_records": SimpleNamespace(
+                save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
+            ),
+            "tuner.language.collecting.collect_schedules": SimpleNamespace(
+                num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)
+            ),
+        },
+    ),
     "language train": Case(
         bases=("",),
         samples={

@@ -67,6 +67,8 @@ SLOW = {
     "stages": f"{SMALL} --devices 2",
     "tune": f"{SMALL} --devices 2 --micro-batches 2 --time-limit 1s --out {{folder}}/tuned",
     "records best": "mlp:tiny --threads 1 --records {folder}/measured.db",
+    "language collect": "--records {folder}/measured.db --out {folder}/draft --kernels dense:4x8x8 "
+    "--random 2 --rounds 0",
     "language train": "--records {folder}/measured.db --out {folder}/language --families dense --random 2 "
     "--samples 4 --epochs 2 --layers 1 --width 32 --kernels dense:4x8x8 --trials 3",
     "language generate": "dense:4x8x8 --model {folder}/language --count 2",

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
-from records import Environment, RecordStore
+from records import RecordStore
 from tuner.backends.metaschedule.trials import task_name
 from tuner.language.evaluation import Measuring
+from tuner.language.machine import Machine
 from tuner.language.model_files import Manifest, save_network
 from tuner.language.network import Network
 from tuner.language.sketches import KernelSpace
@@ -31,28 +31,12 @@ from tuner.language.training import (
     split_kernels,
 )
 from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-from tuner.targets.target import Target
 
 _CHECKPOINT_SECONDS = 20.0
 """Between two checkpoints; writing one takes a tenth of a second."""
 
 Report: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What kernels are tuned for, and where from here.
-
-    Attributes:
-        target: this machine's processor.
-        tuned_for: the same as MetaSchedule wants it.
-        environment: that trials belong to.
-    """
-
-    target: Target
-    tuned_for: Any
-    environment: Environment
 
 
 class ModelTraining:

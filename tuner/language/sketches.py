@@ -20,16 +20,17 @@ import numpy as np
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from tuner.backends.metaschedule.backend import (
+from tuner.backends.metaschedule.intrinsics import (
     import_x86_intrinsics,  # TVM's context needs them before it is made
 )
+from tuner.backends.metaschedule.traces import LOCATION as _LOCATION
+from tuner.backends.metaschedule.traces import OPTION, decisions_of, plain_json
+from tuner.backends.metaschedule.traces import SAMPLING as _SAMPLING
+from tuner.backends.metaschedule.traces import TILE as _TILE
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.language.choices import Choice, Decision, LocationChoice, OptionChoice, TileChoice
 from tuner.language.text import Argument, Block, KernelText, SketchText
-
-_TILE, _OPTION, _LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
-_SAMPLING = (_TILE, _OPTION, _LOCATION)
 
 _NO_LOCATION = 1 << 20
 """Larger than the index of any loop: TVM turns it into the largest index that is legal."""
@@ -77,7 +78,7 @@ class Sketch:
     @cached_property
     def text(self) -> SketchText:
         """The instructions as the language writes them."""
-        return SketchText.of_instructions(_plain(self.trace.as_json(remove_postproc=True)[0]))
+        return SketchText.of_instructions(plain_json(self.trace.as_json(remove_postproc=True)[0]))
 
     def choice(self, decisions: Sequence[Decision]) -> Choice | None:
         """Return what may be decided next; None where all is decided.
@@ -255,21 +256,9 @@ class KernelSpace:
         return schedule if accepted else None
 
 
-def decisions_of(trace: Any) -> tuple[Decision, ...]:
-    """Return the decisions of a trace in the order of its instructions, without postprocessors'."""
-    found: list[Decision] = []
-    for instruction in trace.insts:
-        if instruction.kind.name == "EnterPostproc":
-            break
-        if instruction.kind.name in _SAMPLING:
-            decision = trace.get_decision(instruction)
-            found.append(tuple(map(int, decision)) if instruction.kind.name == _TILE else int(decision))
-    return tuple(found)
-
-
 def _key(trace: Any) -> str:
     """Return the instructions without those whose results nobody uses, which evolution leaves out."""
-    return json.dumps(_plain(trace.simplified(remove_postproc=True).as_json()[0]))
+    return json.dumps(plain_json(trace.simplified(remove_postproc=True).as_json()[0]))
 
 
 def _simple_choice(
@@ -311,7 +300,7 @@ def _fixed(instructions: Sequence[Any]) -> list[bool]:
         kind = str(instruction.kind.name)
         handles = [hash(each) for each in instruction.inputs if hasattr(each, "same_as")]
         if kind in _SAMPLING:
-            fixed.append(kind == _OPTION or (kind == _TILE and set(handles) <= settled))
+            fixed.append(kind == OPTION or (kind == _TILE and set(handles) <= settled))
             sampled.update(map(hash, instruction.outputs))
         elif sampled.intersection(handles):
             is_settled = False
@@ -322,14 +311,3 @@ def _fixed(instructions: Sequence[Any]) -> list[bool]:
 
 def _iteration(variable: Any) -> tuple[str, int]:
     return _ITERATION_KINDS.get(int(variable.iter_type), "other"), int(variable.dom.extent)
-
-
-def _plain(value: Any) -> Any:
-    """Return TVM's containers as lists, and its numbers as Python's."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if hasattr(value, "value") and not hasattr(value, "__iter__"):
-        return value.value
-    if hasattr(value, "__iter__"):
-        return [_plain(each) for each in value]
-    return str(value)

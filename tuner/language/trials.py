@@ -18,6 +18,7 @@ from records import Environment, RecordStore, Status
 from records.files.metaschedule import BACKEND, Trial, trial_of
 from tuner.backends.metaschedule.backend import build_trial
 from tuner.errors import TunerError
+from tuner.graph.relax_types import IRModule
 from tuner.language.sketches import KernelSpace, Proposal
 from tuner.targets.target import Target
 
@@ -147,21 +148,43 @@ def _space_of(trial: Trial, tuned_for: Any) -> KernelSpace | None:
         return None
 
 
+def measure_schedules(
+    module: IRModule,
+    tuned_for: Any,
+    schedules: Sequence[Any],
+    *,
+    builder: Any,
+    runner: Any,
+    keep: Any | None = None,
+) -> list[float | None]:
+    """Build and run schedules of a kernel, ready to be built; return the medians of their latencies in µs.
+
+    Args:
+        module: whose `main` is the kernel.
+        tuned_for: TVM's target.
+        schedules: what to measure.
+        builder: TVM's.
+        runner: TVM's.
+        keep: called with the batch in the manner of MetaSchedule's callbacks, such as `KeepTrials`.
+    """
+    arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(module)
+    built = builder.build([meta_schedule.builder.BuilderInput(each.mod, tuned_for) for each in schedules])
+    results = [_run(each, tuned_for, arguments, runner) for each in built]
+    if keep is not None and schedules:
+        candidates = [meta_schedule.MeasureCandidate(schedule, arguments) for schedule in schedules]
+        unused = meta_schedule.task_scheduler.RoundRobin()  # TVM's interface asks for one
+        keep.apply(unused, 0, candidates, built, results)
+    return [_latency_us(each) for each in results]
+
+
 def _measure_batch(
     space: KernelSpace, proposals: Sequence[Proposal], builder: Any, runner: Any, keep: Any | None
 ) -> list[MeasuredProposal]:
     schedules = [space.schedule(proposal) for proposal in proposals]
-    arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(space.module)
     legal = [schedule for schedule in schedules if schedule is not None]
-    built = builder.build(
-        [meta_schedule.builder.BuilderInput(schedule.mod, space.tuned_for) for schedule in legal]
+    latency = iter(
+        measure_schedules(space.module, space.tuned_for, legal, builder=builder, runner=runner, keep=keep)
     )
-    results = [_run(each, space.tuned_for, arguments, runner) for each in built]
-    if keep is not None and legal:
-        candidates = [meta_schedule.MeasureCandidate(schedule, arguments) for schedule in legal]
-        unused = meta_schedule.task_scheduler.RoundRobin()  # TVM's interface asks for one
-        keep.apply(unused, 0, candidates, built, results)
-    latency = iter([_latency_us(each) for each in results])
     return [
         MeasuredProposal(proposal, None if schedule is None else next(latency))
         for proposal, schedule in zip(proposals, schedules, strict=True)

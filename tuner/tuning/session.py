@@ -73,6 +73,7 @@ class SessionSettings:
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
         schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
             that the records hold.
+        proposer: who proposes MetaSchedule's trials; if None, evolution where they are enough for it.
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
@@ -84,6 +85,7 @@ class SessionSettings:
     trials: int = 0
     database: str | None = None
     schedule_cost_model: str = "tvm"
+    proposer: str | None = None
     num_threads: int | None = None
     jobs: int = 1
     seed: int = 0
@@ -271,6 +273,7 @@ def _tuned(settings: SessionSettings, records_url: str) -> str | None:
         **where,
         "cost_model": settings.schedule_cost_model,
         "records": records_url,
+        **({} if settings.proposer is None else {"proposer": settings.proposer}),
     }
     return f"metaschedule?{urlencode(named)}"
 

@@ -31,7 +31,7 @@ from scripts.terminal import console
 
 if TYPE_CHECKING:
     from tuner.language.generation import Generated as Written
-    from tuner.language.model_training import Machine
+    from tuner.language.machine import Machine
     from tuner.language.sketches import KernelSpace
 
 _KERNEL_HELP = (

@@ -13,7 +13,7 @@ from scripts.terminal import console
 
 if TYPE_CHECKING:
     from tuner.language.evaluation import Measuring
-    from tuner.language.model_training import Machine
+    from tuner.language.machine import Machine
     from tuner.language.sketches import KernelSpace
 
 DEFAULT_MODEL = Path("out/language")
@@ -33,7 +33,7 @@ def find_machine(text: str, threads: int) -> Machine:
     """
     from tuner.backends.environment import environment_of
     from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
-    from tuner.language.model_training import Machine
+    from tuner.language.machine import Machine
     from tuner.targets.resolution import check_measurable, resolve_target
 
     with console.progress_bar("starting"):

@@ -30,8 +30,8 @@ from scripts.options.tuning_options import (
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from tuner.language.machine import Machine
     from tuner.language.model_files import Manifest
-    from tuner.language.model_training import Machine
     from tuner.language.network import Network, NetworkShape
 
 

@@ -4,18 +4,15 @@ A partition is fused as the `tvm` backend fuses it; each kernel is then looked u
 for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
 the `tvm` backend's schedule. Databases are kept apart by target and number of threads, because TVM's look-up
 ignores both. Trials are kept in the records too where those are named; there, schedules may be ordered by a
-cost model that learnt from the trials of all kernels, in place of TVM's own. Checked in
-tests/tuner/backends/metaschedule/test_backend.py and test_schedule_cost_model.py.
+cost model that learnt from the trials of all kernels, in place of TVM's own, or be proposed by another than
+TVM's evolution. Checked in tests/tuner/backends/metaschedule/test_backend.py, test_cost_model.py and
+test_search_strategy.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import logging
-import sys
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +23,21 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
+from cost_model.draft.draft_model import DraftTrials
+from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
+from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
+from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
+from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
+from tuner.backends.metaschedule.proposers import (
+    EVOLUTIONARY,
+    PROPOSERS,
+    RANDOM,
+    Knowledge,
+    new_proposer,
+)
+from tuner.backends.metaschedule.search_strategy import ProposedTrials
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -64,15 +74,13 @@ _SECONDS_TO_START = 120.0
 _BATCH = 16
 """Trials between two updates of the tuner's own cost model."""
 
-_FEW_TRIALS = 2 * _BATCH
+FEW_TRIALS = 2 * _BATCH
 """Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
 takes 20 s before its first trial."""
 
 TVM_MODEL, RECORDS_MODEL = "tvm", "records"
 COST_MODELS = (TVM_MODEL, RECORDS_MODEL)
 """Who orders schedules before they are measured."""
-
-_INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 class MetaSchedule:
@@ -86,6 +94,7 @@ class MetaSchedule:
         database: str = DEFAULT_FOLDER,
         cost_model: str = TVM_MODEL,
         records: str = "",
+        proposer: str = "",
     ) -> None:
         """Tune with so many trials per kernel; 0 only reads the database.
 
@@ -94,9 +103,11 @@ class MetaSchedule:
             database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
             cost_model: who orders schedules: `tvm`, or `records` for a model of the records' trials.
             records: URL of the records that keep trials; none are kept if empty.
+            proposer: who proposes schedules; if empty, TVM's evolution where trials are enough for it to
+                learn from, else chance.
 
         Raises:
-            ValueError: there is no such cost model, or it has no records.
+            ValueError: there is no such cost model or proposer, or a model has no records.
         """
         if cost_model not in COST_MODELS:
             raise ValueError(f"cost model {cost_model!r} is not known; give one of {', '.join(COST_MODELS)}")
@@ -104,10 +115,13 @@ class MetaSchedule:
             raise ValueError(
                 "the cost model `records` learns from records, but none are named; add records=URL"
             )
+        if proposer and proposer not in PROPOSERS:
+            raise ValueError(f"proposer {proposer!r} is not known; give one of {', '.join(PROPOSERS)}")
         self.trials = trials
         self.database = database
         self.cost_model = cost_model
         self.records = records
+        self.proposer = proposer
 
     @property
     def settings(self) -> str:
@@ -126,7 +140,8 @@ class MetaSchedule:
             "database": self.database,
             "cost_model": self.cost_model,
         }
-        return f"{self.name}?{urlencode(named | ({'records': self.records} if self.records else {}))}"
+        given = {"records": self.records, "proposer": self.proposer}
+        return f"{self.name}?{urlencode(named | {name: text for name, text in given.items() if text})}"
 
     @property
     def tuning_timeout_s(self) -> float:
@@ -190,10 +205,28 @@ class MetaSchedule:
         tune_kernel(
             task,
             tuned_for,
-            TrialSettings(trials=self.trials, work_dir=folder / "logs"),
+            TrialSettings(
+                trials=self.trials,
+                work_dir=folder / "logs",
+                strategy=self._strategy(task, target),
+            ),
             database=database,
             cost_model=self._learnt_model(task, tuned_for, target),
             callbacks=self._keepers(task, tuned_for, target),
+        )
+
+    def _strategy(self, task: IRModule, target: Target) -> Any | None:
+        """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
+        if self.proposer in ("", EVOLUTIONARY):
+            return self.proposer or None
+        environment = environment_of(target, self)
+        known: tuple[DraftTrials, ...] = ()
+        if self.records and self.proposer != RANDOM:
+            with open_store(self.records) as store:
+                known = load_draft_trials(store, target, environment)
+        caches = caches_of_this_machine(target.num_threads)
+        return proposed_trials(
+            self.proposer, task_name(task), Knowledge(known, caches, environment.device_model), seed=1
         )
 
     def _learnt_model(self, task: IRModule, tuned_for: Any, target: Target) -> Any | None:
@@ -208,7 +241,11 @@ class MetaSchedule:
         return [KeepTrials(self.records, task, tuned_for, target, environment_of(target, self))]
 
     def _suffix(self, separator: str) -> str:
-        return "" if self.cost_model == TVM_MODEL else f"{separator}cost_model={self.cost_model}"
+        named = {
+            "cost_model": "" if self.cost_model == TVM_MODEL else self.cost_model,
+            "proposer": self.proposer,
+        }
+        return "".join(f"{separator}{name}={text}" for name, text in named.items() if text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +258,8 @@ class TrialSettings:
         builder: builds a batch of trials; if None, a process of its own does.
         runner: measures what was built; if None, a process of its own does.
         seed: at least 1; TVM takes 0 for a random one.
+        strategy: `evolutionary`, or a search strategy of TVM's; if None, evolution where trials are enough
+            for it to learn from, else chance.
     """
 
     trials: int
@@ -228,6 +267,19 @@ class TrialSettings:
     builder: Any | None = None
     runner: Any | None = None
     seed: int = 1
+    strategy: Any | None = None
+
+
+def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int) -> Any:
+    """Return a search strategy of TVM's by one of our own proposers.
+
+    Args:
+        proposer: one of `PROPOSERS` but `evolutionary`.
+        task: names the kernel, as trials do.
+        knowledge: what the proposer starts from.
+        seed: of the random numbers.
+    """
+    return ProposedTrials(lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed))
 
 
 def tune_kernel(
@@ -252,23 +304,25 @@ def tune_kernel(
     """
     if "cpu" in map(str, tuned_for.keys):
         import_x86_intrinsics()
-    is_blind = cost_model is None and settings.trials < _FEW_TRIALS
+    strategy = settings.strategy
+    is_proposed = strategy is not None and strategy != EVOLUTIONARY
+    is_blind = strategy is None and cost_model is None and settings.trials < FEW_TRIALS
     _prepare_logger()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
         work_dir=str(settings.work_dir),
         max_trials_global=settings.trials,
-        num_trials_per_iter=min(settings.trials, _BATCH),
+        num_trials_per_iter=min(settings.trials, PROPOSED_BATCH if is_proposed else _BATCH),
         builder=settings.builder
         or meta_schedule.builder.LocalBuilder(
             max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
         ),
         runner=settings.runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
         database=database,
-        cost_model=cost_model or ("random" if is_blind else "xgb"),
+        cost_model=cost_model or ("random" if is_blind or is_proposed else "xgb"),
         measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
-        strategy="replay-trace" if is_blind else "evolutionary",
+        strategy="replay-trace" if is_blind else strategy or EVOLUTIONARY,
         num_tuning_cores=1,
         seed=settings.seed,
     )
@@ -327,15 +381,3 @@ def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
     """
     plain = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
     return tvm.build(_with_vector_math(plain), target=target)
-
-
-def import_x86_intrinsics() -> None:
-    """Import the tensor intrinsics of x86 alone, in place of those of every device (18 s, most for CUDA)."""
-    if _INTRINSICS in sys.modules:
-        return
-    spec = importlib.util.find_spec(_INTRINSICS)
-    assert spec is not None, "TVM has its tensor intrinsics"
-    package = types.ModuleType(_INTRINSICS)
-    package.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[_INTRINSICS] = package
-    importlib.import_module(f"{_INTRINSICS}.x86")

@@ -1,0 +1,1 @@
+"""Who proposes the schedules of a kernel, compared at equal numbers of trials."""

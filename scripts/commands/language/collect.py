@@ -1,0 +1,133 @@
+"""`tessel language collect`: measure schedules of many kernels, and train the draft model on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scripts.commands.language.machine import ThreadsOption, check_numbers, find_machine
+from scripts.options.dataclass_options import takes_options
+from scripts.options.tuning_options import (
+    DEFAULT_RECORDS,
+    JsonOption,
+    RecordsOption,
+    SeedOption,
+    TargetOption,
+    check_writable_folder,
+)
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from cost_model.draft.draft_model import DraftModel
+    from tuner.graph.relax_types import IRModule
+    from tuner.language.collecting import Collected
+
+DEFAULT_DRAFT = Path("out/draft")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions:
+    """Which kernels are measured, and how often."""
+
+    records: RecordsOption = DEFAULT_RECORDS
+    out: Annotated[Path, typer.Option(help="Folder for the draft model.")] = DEFAULT_DRAFT
+    target: TargetOption = "cpu"
+    threads: ThreadsOption = 1
+    kernels: Annotated[
+        str | None,
+        typer.Option(help="Kernels, or models for all of theirs, by spaces; random ones if left out."),
+    ] = None
+    count: Annotated[int, typer.Option(help="Random kernels, of all families in turn.")] = 48
+    random: Annotated[int, typer.Option(help="Trials at random of each kernel.")] = 16
+    rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
+    batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
+    seed: SeedOption = 0
+    json: JsonOption = False
+
+
+@takes_options
+def collect(options: CollectOptions) -> None:
+    """Measure schedules of many kernels: random ones, then rounds guided by the draft model.
+
+    Every finished batch is a record, so that Ctrl-C keeps it and the same command goes on. The draft model
+    that `--proposer draft` trains from these records is also written to --out.
+
+    Example: `tessel language collect --kernels "dense:64x256x256,relu product:8x64x64x64" --random 8`
+    """
+    check_numbers(
+        ("--count", options.count, 1),
+        ("--random", options.random, 1),
+        ("--rounds", options.rounds, 0),
+        ("--batch", options.batch, 1),
+        ("--threads", options.threads, 1),
+    )
+    check_writable_folder(options.out)
+    from tuner.language.collecting import CollectionPlan, collect_schedules, train_on_records
+    from tuner.language.trials import new_builder, new_runner
+
+    machine = find_machine(options.target, options.threads)
+    plan = CollectionPlan(
+        random=options.random, rounds=options.rounds, batch=options.batch, seed=options.seed
+    )
+    with console.progress_bar("starting") as update:
+        found = collect_schedules(
+            _kernels(options),
+            plan,
+            machine=machine,
+            records_url=options.records,
+            builder=new_builder(),
+            runner=new_runner(),
+            on_progress=update,
+        )
+        model = train_on_records(options.records, machine, seed=options.seed)
+    if model is not None:
+        model.save(options.out)
+    _show(found, model, options)
+
+
+def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
+    """Return the kernels by name.
+
+    Raises:
+        typer.BadParameter: none is named.
+    """
+    from tuner.language.collecting import collection_kernels
+    from tuner.language.kernels import named_kernels
+
+    if options.kernels is None:
+        return collection_kernels(options.count, options.seed)
+    kernels = dict(each for word in options.kernels.split() for each in named_kernels(word))
+    if not kernels:
+        raise typer.BadParameter("--kernels names none; give at least one, such as dense:64x256x256,relu")
+    return list(kernels.items())
+
+
+def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -> None:
+    if options.json:
+        from scripts.documents.language_models import SchedulesCollected
+
+        console.print_json(
+            SchedulesCollected(
+                kernels=found.num_kernels,
+                trials=found.num_trials,
+                new_trials=found.num_new,
+                mean_quality=found.mean_quality,
+                model=None if model is None else str(options.out),
+                interval=None if model is None else model.manifest.residual,
+            )
+        )
+        return
+    console.print_line(
+        f"{found.num_kernels} kernels have {found.num_trials} trials, {found.num_new} of them measured now"
+    )
+    for number, quality in enumerate(found.mean_quality):
+        if quality is not None:
+            label = "random schedules" if number == 0 else f"guided round {number}"
+            console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
+    if model is None:
+        console.print_note("these are too few trials for a draft model; raise --random or --count")
+    else:
+        console.print_line(f"draft model of {model.manifest.num_samples} trials written to {options.out}")

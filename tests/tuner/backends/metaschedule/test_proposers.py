@@ -1,0 +1,105 @@
+"""Proposers propose new legal candidates; what they know of other kernels makes the first ones fast."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from draft_samples import CACHES, made_up_latencies
+from kernel_spaces import space_of
+
+from cost_model.draft.draft_model import DraftTrials
+from tuner.backends.metaschedule.candidates import KernelCandidates, candidates_of
+from tuner.backends.metaschedule.proposers import (
+    DRAFT,
+    NEIGHBOUR,
+    RANDOM,
+    DraftProposer,
+    Knowledge,
+    RandomProposer,
+    new_proposer,
+)
+
+pytestmark = pytest.mark.tvm
+
+NAMES = ("dense:16x64x96", "dense:49x48x64", "dense:8x100x48", "dense:32x60x80")
+
+
+def candidates_named(name: str) -> KernelCandidates:
+    space = space_of(name)
+    return candidates_of(space.module, space.tuned_for)
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> Knowledge:
+    """Trials of other kernels, whose latencies follow from their tiles."""
+    trials = []
+    for number, name in enumerate(NAMES):
+        (space,) = candidates_named(name).spaces
+        rows = np.unique(space.sample(40, np.random.default_rng(number)), axis=0)
+        trials.append(DraftTrials(name, space, rows, made_up_latencies(space, rows)))
+    return Knowledge(tuple(trials), CACHES, "made up")
+
+
+@pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT])
+def test_candidates_are_new_and_many(name: str, knowledge: Knowledge) -> None:
+    candidates = candidates_named("dense:24x72x112")
+    proposer = new_proposer(name, "new", candidates, knowledge, seed=0)
+    keys: list[object] = []
+    for _ in range(3):
+        found = proposer.propose(4)
+        assert len(found) == 4
+        keys += [each.key for each in found]
+        rows = np.stack([each.row for each in found if each.row is not None])
+        proposer.learn(found, made_up_latencies(candidates.spaces[0], rows))
+    assert None not in keys
+    assert len(set(keys)) == 12
+
+
+@pytest.mark.parametrize("name", [NEIGHBOUR, DRAFT])
+def test_what_is_known_of_others_makes_the_first_trials_fast(name: str, knowledge: Knowledge) -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    drawn = made_up_latencies(space, space.sample(400, np.random.default_rng(0)))
+    rows = np.stack(
+        [each.row for each in new_proposer(name, "new", candidates, knowledge, seed=0).propose(2)]
+    )
+    assert min(made_up_latencies(space, rows)) < np.quantile(drawn, 0.03)
+
+
+def test_a_kernels_own_trials_are_learnt_from() -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    proposer = DraftProposer("new", candidates, Knowledge((), CACHES, ""), seed=0)
+    assert proposer.model is None  # nothing is known, so that chance proposes
+    for _ in range(3):
+        found = proposer.propose(12)
+        rows = np.stack([each.row for each in found if each.row is not None])
+        proposer.learn(found, [*made_up_latencies(space, rows)[:-1], math.inf])
+    assert proposer.model is not None
+    rows = np.stack([each.row for each in proposer.propose(4) if each.row is not None])
+    own = [latency for _, latency in proposer.own[0] if math.isfinite(latency)]
+    assert np.median(made_up_latencies(space, rows)) < np.quantile(own, 0.25)
+
+
+def test_equal_seeds_propose_equal_candidates(knowledge: Knowledge) -> None:
+    keys = [
+        [
+            each.key
+            for each in new_proposer(DRAFT, "new", candidates_named(NAMES[0]), knowledge, seed=3).propose(3)
+        ]
+        for _ in range(2)
+    ]
+    assert keys[0] == keys[1]
+
+
+def test_a_kernel_without_levels_of_tiles_is_proposed_for_at_random() -> None:
+    candidates = candidates_named(NAMES[0])
+    candidates.spaces = []
+    assert isinstance(new_proposer(DRAFT, "new", candidates, Knowledge(), seed=0), RandomProposer)
+
+
+def test_an_unknown_proposer_is_refused() -> None:
+    with pytest.raises(ValueError, match="'evolution' is not known"):
+        new_proposer("evolution", "new", candidates_named(NAMES[0]), Knowledge(), seed=0)

@@ -1,0 +1,303 @@
+"""Who proposes the schedules of a kernel that are measured: chance, similar kernels, or the draft model.
+
+All start from what the records hold of other kernels, and learn from each batch of the kernel at hand. A
+kernel without decisions that the draft model knows is proposed for at random. Checked in
+tests/tuner/backends/metaschedule/test_proposers.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.draft.decision_features import Caches, decision_features
+from cost_model.draft.decision_space import DecisionSpace
+from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
+from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
+from cost_model.draft.neighbours import neighbour_rows
+from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
+
+logger = logging.getLogger(__name__)
+
+RANDOM, NEIGHBOUR, DRAFT, EVOLUTIONARY = "random", "neighbour", "draft", "evolutionary"
+PROPOSERS = (DRAFT, NEIGHBOUR, EVOLUTIONARY, RANDOM)
+"""All who propose; `evolutionary` is TVM's own search."""
+
+BATCH = 4
+"""Trials that are measured before the draft model learns from them."""
+
+_SHORT_LIST = 256
+"""Candidates among which a diverse batch is picked."""
+
+_DRAWS = 16
+"""Draws for each candidate that is wanted, after which a kernel has no more that are new."""
+
+
+class Proposer(Protocol):
+    """Proposes candidates of one kernel, and is told what they take."""
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return new candidates, the most promising first; fewer where there are no more."""
+
+    def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
+        """Take the latencies of measured candidates; infinite where one failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a proposer starts from.
+
+    Attributes:
+        trials: of any kernels, the one at hand included.
+        caches: of this machine.
+        device_model: this machine's processor.
+    """
+
+    trials: tuple[DraftTrials, ...] = ()
+    caches: Caches = field(default_factory=Caches)
+    device_model: str = ""
+
+
+def new_proposer(
+    name: str, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int
+) -> Proposer:
+    """Return the proposer of a name.
+
+    Args:
+        name: one of `PROPOSERS` but `evolutionary`.
+        task: names the kernel, as trials do.
+        candidates: its schedules.
+        knowledge: what the proposer starts from.
+        seed: of the random numbers.
+
+    Raises:
+        ValueError: there is no such proposer.
+    """
+    if name == RANDOM or (name in (NEIGHBOUR, DRAFT) and not candidates.spaces):
+        return RandomProposer(candidates, seed=seed)
+    if name == NEIGHBOUR:
+        return NeighbourProposer(task, candidates, knowledge, seed=seed)
+    if name == DRAFT:
+        return DraftProposer(task, candidates, knowledge, seed=seed)
+    raise ValueError(f"proposer {name!r} is not known here; give one of {RANDOM}, {NEIGHBOUR}, {DRAFT}")
+
+
+class RandomProposer:
+    """Draws schedules as TVM does."""
+
+    def __init__(self, candidates: KernelCandidates, *, seed: int) -> None:
+        self.candidates = candidates
+        self.rng = np.random.default_rng([seed, 1])
+        self.known: set[object] = set()
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return new candidates, all as likely."""
+        return sampled(self.candidates, count, self.known, self.rng)
+
+    def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
+        """Learn nothing."""
+
+
+class _Informed:
+    """What the proposers share that know other kernels: their trials, and those of the kernel at hand."""
+
+    def __init__(self, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int) -> None:
+        self.task = task
+        self.candidates = candidates
+        self.knowledge = knowledge
+        self.seed = seed
+        self.rng = np.random.default_rng([seed, 2])
+        self.others = [each for each in knowledge.trials if each.task != task]
+        self.known: set[object] = set()
+        self.own: list[list[tuple[npt.NDArray[np.int64], float]]] = [[] for _ in candidates.spaces]
+        for trials in knowledge.trials:
+            if trials.task == task:
+                self._recall(trials)
+
+    def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
+        """Keep the latencies."""
+        for candidate, latency_us in zip(candidates, latencies_us, strict=True):
+            if candidate.space is not None and candidate.row is not None:
+                self.own[candidate.space].append((candidate.row, latency_us))
+
+    def best_rows(self, space: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the fastest candidates of this kernel so far."""
+        ranked = sorted(
+            (each for each in self.own[space] if math.isfinite(each[1])), key=lambda each: each[1]
+        )
+        width = len(self.candidates.spaces[space].sizes)
+        return np.asarray([row for row, _ in ranked[:count]], dtype=np.int64).reshape(-1, width)
+
+    def make(self, wanted: Iterable[tuple[int, npt.NDArray[np.int64]]], count: int) -> list[Candidate]:
+        """Return the first so many candidates that are new and that TVM accepts."""
+        found: list[Candidate] = []
+        for space, row in wanted:
+            if len(found) == count:
+                break
+            if (space, row.tobytes()) in self.known:
+                continue
+            self.known.add((space, row.tobytes()))
+            made = self.candidates.make(space, row)
+            if made is None or (made.key in self.known and made.key != (space, row.tobytes())):
+                continue
+            self.known.add(made.key)
+            found.append(made)
+        return found
+
+    def neighbours(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        """Return rows after the best trials of similar kernels."""
+        return [
+            (index, row)
+            for index, space in enumerate(self.candidates.spaces)
+            for row in neighbour_rows(space, self.others, count)
+        ]
+
+    def _recall(self, trials: DraftTrials) -> None:
+        """Take earlier trials of this kernel; they may be measured again, so they are not known."""
+        for index, space in enumerate(self.candidates.spaces):
+            if (space.kernel, space.kinds) != (trials.space.kernel, trials.space.kinds):
+                continue
+            for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
+                sketch, decisions = trials.space.decisions_of(row)
+                level = trials.space.epilogue_levels[sketch]
+                if level in space.epilogue_levels:
+                    found = space.row_of(space.epilogue_levels.index(level), decisions)
+                    if found is not None:
+                        self.own[index].append((found, latency_us))
+
+
+class NeighbourProposer(_Informed):
+    """Proposes the best decisions of similar kernels, then changes of the best that was measured."""
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return candidates after the nearest kernels first."""
+        found = self.make(self.neighbours(len(self.known) + _DRAWS * count), count)
+        if len(found) < count:
+            found += self.make(self._changes(_DRAWS * count), count - len(found))
+        if len(found) < count:
+            found += sampled(self.candidates, count - len(found), self.known, self.rng)
+        return found
+
+    def _changes(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        changed = []
+        for index, space in enumerate(self.candidates.spaces):
+            best = self.best_rows(index, BATCH)
+            if len(best):
+                parents = best[self.rng.integers(len(best), size=count)]
+                changed += [(index, row) for row in mutate(space, parents, self.rng)]
+        return changed
+
+
+class DraftProposer(_Informed):
+    """Proposes what the draft model ranks first among evolved candidates, and trains it with every batch."""
+
+    def __init__(
+        self,
+        task: str,
+        candidates: KernelCandidates,
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        exploration: float = 0.0,
+        model: DraftModel | None = None,
+    ) -> None:
+        """Train on what is known, unless a model is given.
+
+        Args:
+            task: names the kernel.
+            candidates: its schedules.
+            knowledge: what is known at first.
+            seed: of random numbers and trees.
+            exploration: how many standard deviations between forests are added to a prediction.
+            model: of all that is known; it is not trained again before the first batch is learnt.
+        """
+        super().__init__(task, candidates, knowledge, seed=seed)
+        self.exploration = exploration
+        self.model = model or self.train()
+
+    def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
+        """Keep the latencies, and train again."""
+        super().learn(candidates, latencies_us)
+        self.model = self.train()
+
+    def train(self) -> DraftModel | None:
+        """Return a model of all trials so far; None while there are too few."""
+        own = [
+            DraftTrials(self.task, space, np.stack([row for row, _ in rows]), tuple(each for _, each in rows))
+            for space, rows in zip(self.candidates.spaces, self.own, strict=True)
+            if rows
+        ]
+        if sum(len(each.rows) for each in (*self.others, *own)) < MIN_TRIALS:
+            return None
+        return train_draft_model(
+            [*self.others, *own],
+            caches=self.knowledge.caches,
+            device_model=self.knowledge.device_model,
+            current=self.task,
+            seed=self.seed,
+        )
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return a diverse batch of what is predicted to be fast; neighbours' or random ones at first."""
+        found: list[Candidate] = []
+        model = self.model
+        if model is not None:
+            found = self.make(self._drafted(model, count), count)
+        else:
+            found = self.make(self.neighbours(count), count)
+        if len(found) < count:
+            found += sampled(self.candidates, count - len(found), self.known, self.rng)
+        return found
+
+    def _drafted(self, model: DraftModel, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        spaces = self.candidates.spaces
+        ranked: list[tuple[float, int, npt.NDArray[np.int64]]] = []
+        for index, space in enumerate(spaces):
+            listed, features = self._short_list(model, index, space)
+            picked = pick_diverse(listed, features, 2 * count)
+            rest = np.setdiff1d(np.arange(len(listed)), picked)
+            # What is refused or known is replaced by the next best.
+            for place, number in enumerate([*picked, *rest]):
+                ranked.append((place - float(listed.scores[number]) / 10, index, listed.rows[number]))
+        ranked.sort(key=lambda each: each[0])
+        return [(index, row) for _, index, row in ranked]
+
+    def _short_list(
+        self, model: DraftModel, index: int, space: DecisionSpace
+    ) -> tuple[Scored, npt.NDArray[np.float32]]:
+        def score(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+            predicted = model.predict(space, rows)
+            return predicted.mean + self.exploration * predicted.spread
+
+        start = np.concatenate(
+            [self.best_rows(index, _SHORT_LIST // 4), neighbour_rows(space, self.others, _SHORT_LIST // 4)]
+        )
+        share = max(512, CANDIDATES // len(self.candidates.spaces))
+        found = evolve(space, score, self.rng, candidates=share, start=start if len(start) else None)
+        is_new = np.asarray([(index, row.tobytes()) not in self.known for row in found.rows], dtype=bool)
+        listed = Scored(found.rows[is_new][:_SHORT_LIST], found.scores[is_new][:_SHORT_LIST])
+        return listed, decision_features(space, listed.rows, model.caches)
+
+
+def sampled(
+    candidates: KernelCandidates, count: int, known: set[object], rng: np.random.Generator
+) -> list[Candidate]:
+    """Return schedules as TVM draws them that are not known yet, and add them to what is known."""
+    found: list[Candidate] = []
+    for _ in range(_DRAWS * count):
+        if len(found) == count:
+            break
+        drawn = candidates.sample(rng)
+        if drawn is None:
+            continue
+        key: object = drawn.key or str(drawn.schedule.trace)
+        if key not in known:
+            known.add(key)
+            found.append(drawn)
+    return found
