@@ -87,8 +87,8 @@ def refuse_remote(text: str) -> None:
     """
     if text.startswith(_REMOTE):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and remote targets are not measured yet; run tessel "
-            "on that machine with --target cpu or cuda, and fetch what it measured by `tessel records merge`"
+            f"target {text!r} is behind an RPC tracker, and such devices are not measured yet; start "
+            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu or cuda"
         )
 
 

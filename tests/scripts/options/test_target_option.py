@@ -37,7 +37,7 @@ def arguments_of(name: str, folder: Path) -> tuple[str, ...]:
 def test_a_remote_target_is_wrong_usage(name: str, tessel: Callable[..., Any], tmp_path: Path) -> None:
     outcome = tessel(*arguments_of(name, tmp_path), "--target", REMOTE)
     assert outcome.status == 2, outcome.stderr
-    assert "remote targets are not measured yet" in outcome.stderr
+    assert "such devices are not measured yet" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
