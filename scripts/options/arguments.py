@@ -63,8 +63,8 @@ def check_target(text: str) -> str:
     if text.startswith("rpc://"):
         raise typer.BadParameter(
             f"--target {text} is behind an RPC tracker, and such devices are not measured yet; start "
-            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu or "
-            "cuda"
+            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu "
+            "or cuda"
         )
     return text
 

@@ -88,8 +88,8 @@ def refuse_remote(text: str) -> None:
     if text.startswith(_REMOTE):
         raise ValueError(
             f"target {text!r} is behind an RPC tracker, and such devices are not measured yet; start "
-            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu or "
-            "cuda"
+            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu "
+            "or cuda"
         )
 
 
