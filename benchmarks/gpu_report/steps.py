@@ -22,6 +22,7 @@ from tvm import relax
 from benchmarks.gpu_report.device import Device, Run
 from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, training_block
 from benchmarks.gpu_report.timing import time_in_turn
+from records.cores import num_usable_cores
 from tuner.errors import TunerError
 from tuner.frontend.torch.program import import_module
 from tuner.lowering.lower import build_module, lower_module
@@ -226,7 +227,7 @@ def _add_tuned(
     context: Context, model: Any, inputs: tuple[torch.Tensor, ...], programs: dict[str, Run]
 ) -> dict[str, Any]:
     """Partition a model, and add what was chosen, and the best single backend, to the programs that race."""
-    settings = SessionSettings(backend_names=("tvm", "torch"))
+    settings = SessionSettings(backend_names=("tvm", "torch"), jobs=max(1, num_usable_cores() // 2))
     with start_session(context.device.name, settings, records_url=context.records) as session:
         result = partition_model(model, session)
     tensors = [tvm.runtime.from_dlpack(each.contiguous()) for each in inputs]

