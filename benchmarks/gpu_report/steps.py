@@ -188,8 +188,9 @@ def schedules(context: Context) -> dict[str, Any]:
     found = {}
     for devices in context.sizes.devices:
         command = ["plan", str(profile), "--devices", str(devices), "--micro-batches", str(4 * devices)]
-        limit = "2s" if context.sizes_name == "small" else "30s"
-        options = ["--hop-us", f"{hop_us:.1f}", "--optimizer", "none", "--time-limit", limit, "--json"]
+        work = "0.3" if context.sizes_name == "small" else "5"
+        only = ["--data-parallel", "1", "--pipeline", str(devices)]
+        options = ["--hop-us", f"{hop_us:.1f}", "--optimizer", "none", "--work", work, "--json", *only]
         found[str(devices)] = json.loads(_tessel(*command, *options))
     return found
 
@@ -199,7 +200,7 @@ def ranks(context: Context) -> dict[str, Any]:
     out = context.folder / "two-ranks"
     target = ["--target", context.device.name, "--records", context.records, "--backends", "tvm"]
     size = "mlp:tiny" if context.sizes_name == "small" else "gpt2:tiny"
-    pipeline = ["--devices", "2", "--micro-batches", "4", "--time-limit", "2s", "--hop-us", "10"]
+    pipeline = ["--devices", "2", "--micro-batches", "4", "--work", "1", "--hop-us", "10"]
     _tessel("tune", size, *target, *pipeline, "--train", "--out", str(out))
     return json.loads(_tessel("run", str(out / "plan.json"), "--repeats", "2", "--json"))
 

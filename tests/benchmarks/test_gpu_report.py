@@ -81,7 +81,7 @@ def test_a_block_in_training_becomes_a_profile_that_is_planned_against_1f1b(cont
     assert planned["best"]["step_ms"] <= one_f_one_b["step_ms"] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_every_program_of_a_network_gives_torchs_numbers(
     context: Context, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
