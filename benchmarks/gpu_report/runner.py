@@ -1,7 +1,7 @@
 """Run the steps one by one, each in a process of its own, within a budget; what is done is not done again.
 
-A step's process is ended when the budget is, and a step that crashes, hangs or fails costs only itself: what
-it said stands in the report. Results are files that appear whole or not at all.
+A step's process is ended after a third of the budget, or when that is spent; a step that crashes, hangs or
+fails costs only itself: what it said stands in the report. Results are files that appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Any
 
 LEAST_S = 5.0
 """With less than this left, no step is begun."""
+
+
+LARGEST_SHARE = 1 / 3
+"""Of the budget, what one step may take: one that hangs leaves time for the others."""
 
 
 def run_steps(
@@ -52,7 +56,9 @@ def run_steps(
             say(f"{name}: {found[name]['failure']}")
             continue
         started = clock()
-        outcome = _run(command(name), left_s) | {"seconds": round(clock() - started, 1)}
+        outcome = _run(command(name), min(left_s, budget_s * LARGEST_SHARE)) | {
+            "seconds": round(clock() - started, 1)
+        }
         found[name] = outcome
         say(f"{name}: {outcome.get('failure', 'done')} ({outcome['seconds']} s)")
         if "result" in outcome:
@@ -66,7 +72,7 @@ def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return {"failure": f"ended after {timeout_s:.0f} s, with the budget"}
+        return {"failure": f"ended after {timeout_s:.0f} s, the share of the budget that one step has"}
     lines = done.stdout.strip().splitlines()
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -22,6 +22,7 @@ from tvm import relax
 from benchmarks.gpu_report.device import Device, Run
 from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, training_block
 from benchmarks.gpu_report.timing import time_in_turn
+from records.cores import num_usable_cores
 from tuner.errors import TunerError
 from tuner.frontend.torch.program import import_module
 from tuner.lowering.lower import build_module, lower_module
@@ -187,8 +188,9 @@ def schedules(context: Context) -> dict[str, Any]:
     found = {}
     for devices in context.sizes.devices:
         command = ["plan", str(profile), "--devices", str(devices), "--micro-batches", str(4 * devices)]
-        limit = "2s" if context.sizes_name == "small" else "30s"
-        options = ["--hop-us", f"{hop_us:.1f}", "--optimizer", "none", "--time-limit", limit, "--json"]
+        work = "0.3" if context.sizes_name == "small" else "5"
+        only = ["--data-parallel", "1", "--pipeline", str(devices)]
+        options = ["--hop-us", f"{hop_us:.1f}", "--optimizer", "none", "--work", work, "--json", *only]
         found[str(devices)] = json.loads(_tessel(*command, *options))
     return found
 
@@ -198,7 +200,7 @@ def ranks(context: Context) -> dict[str, Any]:
     out = context.folder / "two-ranks"
     target = ["--target", context.device.name, "--records", context.records, "--backends", "tvm"]
     size = "mlp:tiny" if context.sizes_name == "small" else "gpt2:tiny"
-    pipeline = ["--devices", "2", "--micro-batches", "4", "--time-limit", "2s", "--hop-us", "10"]
+    pipeline = ["--devices", "2", "--micro-batches", "4", "--work", "1", "--hop-us", "10"]
     _tessel("tune", size, *target, *pipeline, "--train", "--out", str(out))
     return json.loads(_tessel("run", str(out / "plan.json"), "--repeats", "2", "--json"))
 
@@ -226,7 +228,7 @@ def _add_tuned(
     context: Context, model: Any, inputs: tuple[torch.Tensor, ...], programs: dict[str, Run]
 ) -> dict[str, Any]:
     """Partition a model, and add what was chosen, and the best single backend, to the programs that race."""
-    settings = SessionSettings(backend_names=("tvm", "torch"))
+    settings = SessionSettings(backend_names=("tvm", "torch"), jobs=max(1, num_usable_cores() // 2))
     with start_session(context.device.name, settings, records_url=context.records) as session:
         result = partition_model(model, session)
     tensors = [tvm.runtime.from_dlpack(each.contiguous()) for each in inputs]

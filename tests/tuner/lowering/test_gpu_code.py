@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -74,7 +75,14 @@ def test_bfloat16_compiles(target: str) -> None:
     assert compile_built(found, resolve_target(target)).excesses == ()
 
 
-@pytest.mark.slow  # TVM imports its tensor intrinsics for 20 s
+@pytest.fixture(scope="module")
+def intrinsics() -> None:
+    """Import TVM's tensor intrinsics, which takes 20 s: later imports are then free."""
+    importlib.import_module("tvm.s_tir.tensor_intrin")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("intrinsics")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("result", ["float16", "float32"])
 def test_products_of_float16_run_on_tensor_cores(target: str, result: str) -> None:
@@ -85,6 +93,7 @@ def test_products_of_float16_run_on_tensor_cores(target: str, result: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("intrinsics")
 @pytest.mark.parametrize(("dtype", "on_tensor_cores"), [("float16", True), ("float32", False)])
 def test_sampled_schedules_of_metaschedule_compile(dtype: str, on_tensor_cores: bool) -> None:
     target = resolve_target("nvidia/nvidia-h200")
@@ -108,7 +117,7 @@ def test_sampled_schedules_of_metaschedule_compile(dtype: str, on_tensor_cores: 
     assert candidates
     for candidate in candidates:
         found = build_with_launches(
-            lambda module=candidate.sch.mod: build_trial(module, tuning_target(target), None).mod
+            lambda module=candidate.sch.mod: build_trial(module, tuning_target(target), None)
         )
         assert ("wmma::mma_sync" in "".join(cuda_sources(found.module))) == on_tensor_cores
         assert compile_built(found, target).kernels
