@@ -52,7 +52,7 @@ def _check_placement(name: str) -> str:
     try:
         check_placement_name(name)
     except ScheduleError as error:
-        raise typer.BadParameter(f"--placement: {error}") from error
+        raise typer.BadParameter(str(error)) from error
     return name
 
 

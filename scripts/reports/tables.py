@@ -113,6 +113,16 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
     rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
     console.print_table("Stages (per micro-batch)", columns, rows)
+    for stage in stages:
+        if stage.shards is not None:
+            shares = ", ".join(
+                f"{console.format_us(time_us)} of {name}"
+                for name, time_us in stage.shards.collective_us.items()
+            )
+            console.print_line(
+                f"* {stage.name} is divided over {stage.shards.num_shards} devices: the slowest shard's time "
+                f"and bytes; collectives, {stage.shards.collective_source}, are {shares}"
+            )
 
 
 def format_figure(figure: Figure) -> str:
@@ -180,9 +190,17 @@ def _stage_row(stage: StagePlan, prefix: str) -> list[str]:
     figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
     shown = [layer.replace(prefix, "") if prefix else layer for layer in stage.layers]
     layers = shown[0] if len(shown) == 1 else f"{shown[0]} … {shown[-1]}"
+    if stage.shards is not None:
+        layers = f"* {layers}"
+
+    def shown_figure(figure: Figure) -> str:
+        # Every figure of shards is a sum of segments and collectives, which the line below the table says.
+        is_sum = stage.shards is not None and figure.source == "derived"
+        return console.format_us(figure.latency_us) if is_sum else format_figure(figure)
+
     return [
         layers if len(layers) <= _LAYERS_WIDTH else f"{layers[: _LAYERS_WIDTH - 1]}…",
-        *("-" if figure is None else format_figure(figure) for figure in figures),
+        *("-" if figure is None else shown_figure(figure) for figure in figures),
         console.format_bytes(stage.weight_bytes),
         console.format_bytes(stage.saved_bytes),
         console.format_bytes(stage.boundary_bytes),
