@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuner.tuning.partition_model import PartitionedModel
 
 _MAX_ROWS = 12
+_FUNCTIONS = ("forward", "backward", "backward_input", "backward_weight")
 _LAYERS_WIDTH = 24
 
 _NUMBERS = re.compile(r"(?<![^. ])\d+(?![^. ])")
@@ -113,16 +114,16 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
     rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
     console.print_table("Stages (per micro-batch)", columns, rows)
-    for stage in stages:
-        if stage.shards is not None:
-            shares = ", ".join(
-                f"{console.format_us(time_us)} of {name}"
-                for name, time_us in stage.shards.collective_us.items()
-            )
-            console.print_line(
-                f"* {stage.name} is divided over {stage.shards.num_shards} devices: the slowest shard's time "
-                f"and bytes; collectives, {stage.shards.collective_source}, are {shares}"
-            )
+    divided = [(stage.name, stage.shards) for stage in stages if stage.shards is not None]
+    if divided:
+        console.print_line("* on all devices: time and bytes of the largest shard, collectives included")
+    for name, shards in divided:
+        shares = ", ".join(
+            f"{column} {console.format_us(shards.collective_us[function])}"
+            for column, function in zip(columns[1:], _FUNCTIONS, strict=False)
+            if function in shards.collective_us
+        )
+        console.print_line(f"  {name}: collectives, {shards.collective_source}: {shares}")
 
 
 def format_figure(figure: Figure) -> str:
