@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import sharded_with_a_fault
 from planned_models import LANGUAGE_MODEL, m_shape_on_tvm
+from sharded_with_a_fault import FAULTS
 from shared_modules import PYTHONPATH
 
 from tessel.engine.results_check import ExpectedResults
@@ -72,7 +72,9 @@ def check(report: RunReport) -> None:
     assert report.max_gradient_error < 1e-4
 
 
-@pytest.mark.parametrize("fault", sharded_with_a_fault.FAULTS)
+@pytest.mark.parametrize(
+    "fault", [FAULTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAULTS[1:])]
+)
 def test_a_collective_that_is_lost_is_seen(two: ModelPlan, fault: str) -> None:
     failures = run(two, f"sharded_with_a_fault:{fault}").check.failures
     assert failures
