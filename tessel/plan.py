@@ -109,6 +109,10 @@ def _check(plan: Plan) -> None:
         raise ScheduleError("a stage has no layers")
     if "mix" not in plan.end_to_end or not plan.end_to_end["mix"].latency_us:
         raise ScheduleError('"end_to_end" has no latency of "mix"')
+    if plan.stage_devices and len(plan.stage_devices) != len(plan.stages):
+        raise ScheduleError(
+            f'"stage_devices" has {len(plan.stage_devices)} entries, and there are {len(plan.stages)} stages'
+        )
     devices = plan.schedule.placement.devices
     if len(plan.static_bytes) != devices:
         raise ScheduleError(

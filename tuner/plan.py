@@ -127,11 +127,13 @@ class ShardsPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         num_shards: devices that hold it.
         axes: of each weight that is divided, the axis; the others are whole on every device.
         collective_us: of each function, the time in collectives, which its figure contains.
+        collective_source: whether that was measured among ranks, or is given by a link.
     """
 
     num_shards: int
     axes: dict[str, int]
     collective_us: dict[str, float]
+    collective_source: Literal["measured", "given"] = "given"
 
 
 class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from scripts.options import completion, search_options, tuning_options
@@ -52,7 +51,7 @@ def _check_placement(name: str) -> str:
     try:
         check_placement_name(name)
     except ScheduleError as error:
-        raise typer.BadParameter(f"--placement: {error}") from error
+        raise typer.BadParameter(str(error)) from error
     return name
 
 
@@ -210,6 +209,8 @@ def _plan(
         TunerError: the model cannot be cut so.
         InfeasibleError: it does not fit so.
     """
+    import msgspec
+
     from tessel.errors import InfeasibleError
     from tessel.model_placement import AUTO
 

@@ -38,7 +38,7 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
         fastest = "-" if row.handwritten_ms is None else f"{row.handwritten} {_ms(row.handwritten_ms)}"
         rows.append(
             [
-                f"{row.placement} (chosen)" if row.chosen else row.placement,
+                f"{row.placement} *" if row.chosen else row.placement,
                 _ms(row.searched_ms),
                 _ms(row.one_f_one_b_ms),
                 fastest,
@@ -46,16 +46,11 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
                 "-" if row.ratio_to_v_1f1b is None else f"{row.ratio_to_v_1f1b:.3f}",
             ]
         )
-    columns = [
-        "placement",
-        "searched (ms)",
-        "1F1B (ms)",
-        "fastest hand-written (ms)",
-        "peak memory, fullest device",
-        "ratio to V-1F1B",
-    ]
-    console.print_table(
-        "Placements, each with its own cuts, simulated from the figures of its stages", columns, rows
+    columns = ["placement", "searched", "1F1B", "best by hand", "peak memory", "to V-1F1B"]
+    title = "Placements, each with its own cuts (ms, simulated from the figures of its stages)"
+    console.print_table(title, columns, rows)
+    console.print_line(
+        "to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken"
     )
     for row in placements:
         if row.reason:

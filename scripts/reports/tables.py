@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tuner.tuning.partition_model import PartitionedModel
 
 _MAX_ROWS = 12
+_FUNCTIONS = ("forward", "backward", "backward_input", "backward_weight")
 _LAYERS_WIDTH = 24
 
 _NUMBERS = re.compile(r"(?<![^. ])\d+(?![^. ])")
@@ -113,6 +114,16 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
     rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
     console.print_table("Stages (per micro-batch)", columns, rows)
+    divided = [(stage.name, stage.shards) for stage in stages if stage.shards is not None]
+    if divided:
+        console.print_line("* on all devices: time and bytes of the largest shard, collectives included")
+    for name, shards in divided:
+        shares = ", ".join(
+            f"{column} {console.format_us(shards.collective_us[function])}"
+            for column, function in zip(columns[1:], _FUNCTIONS, strict=False)
+            if function in shards.collective_us
+        )
+        console.print_line(f"  {name}: collectives, {shards.collective_source}: {shares}")
 
 
 def format_figure(figure: Figure) -> str:
@@ -180,9 +191,17 @@ def _stage_row(stage: StagePlan, prefix: str) -> list[str]:
     figures = (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
     shown = [layer.replace(prefix, "") if prefix else layer for layer in stage.layers]
     layers = shown[0] if len(shown) == 1 else f"{shown[0]} … {shown[-1]}"
+    if stage.shards is not None:
+        layers = f"* {layers}"
+
+    def shown_figure(figure: Figure) -> str:
+        # Every figure of shards is a sum of segments and collectives, which the line below the table says.
+        is_sum = stage.shards is not None and figure.source == "derived"
+        return console.format_us(figure.latency_us) if is_sum else format_figure(figure)
+
     return [
         layers if len(layers) <= _LAYERS_WIDTH else f"{layers[: _LAYERS_WIDTH - 1]}…",
-        *("-" if figure is None else format_figure(figure) for figure in figures),
+        *("-" if figure is None else shown_figure(figure) for figure in figures),
         console.format_bytes(stage.weight_bytes),
         console.format_bytes(stage.saved_bytes),
         console.format_bytes(stage.boundary_bytes),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessel.errors import InfeasibleError
+from tessel.errors import DocumentError, InfeasibleError
 from tessel.pipeline import block_of_function, build_plan, choose_step_us, devices_of_stages, place_stages
 from tessel.plan import load_plan, save_plan
 from tessel.search.budget import SearchBudget
@@ -90,7 +90,7 @@ def m_shape(num_devices: int) -> ModelPlan:
     return msgspec.structs.replace(tuned, stages=(ends[0], *chain, ends[1]))
 
 
-def test_stages_run_on_the_devices_that_they_were_cut_for() -> None:
+def test_stages_run_on_the_devices_that_they_were_cut_for(tmp_path: Path) -> None:
     tuned = msgspec.structs.replace(
         tuned_model([(10.0, 20.0, 12.0, 11.0)] * 4),
         stage_devices=((0,), (1,), (1,), (0,)),
@@ -102,6 +102,11 @@ def test_stages_run_on_the_devices_that_they_were_cut_for() -> None:
     assert plan.static_bytes == (2 * 2 * 4000,) * 2
     names = {row.schedule for row in plan.comparison}
     assert "zb-v" in names
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    save_plan(msgspec.structs.replace(plan, stage_devices=((0,),)), tmp_path / "plan.json")
+    with pytest.raises(DocumentError, match='"stage_devices" has 1 entries, and there are 4 stages'):
+        load_plan(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("devices", [((0,), (1,)), ((0,), (2,), (2,), (0,)), ((0,), (1,), (0, 1), (0,))])

@@ -165,6 +165,11 @@ class MeasuredShards:
                 name: sum(figure.latency_us for figure in figures.collectives)
                 for name, figures in self.figures.items()
             },
+            collective_source="given"
+            if all(
+                each.source == "given" for figures in self.figures.values() for each in figures.collectives
+            )
+            else "measured",
         )
         return msgspec.structs.replace(
             whole,

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import sharded_with_a_fault
 from planned_models import LANGUAGE_MODEL, m_shape_on_tvm
+from sharded_with_a_fault import FAULTS
 from shared_modules import PYTHONPATH
 
 from tessel.engine.results_check import ExpectedResults
@@ -18,6 +18,8 @@ from tessel.search import find_schedule
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, load_programs, reference_step
+from tuner.programs.torch_programs import TorchProgramSpec
+from tuner.programs.torch_programs import check_spec as check_torch_spec
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -70,7 +72,9 @@ def check(report: RunReport) -> None:
     assert report.max_gradient_error < 1e-4
 
 
-@pytest.mark.parametrize("fault", sharded_with_a_fault.FAULTS)
+@pytest.mark.parametrize(
+    "fault", [FAULTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAULTS[1:])]
+)
 def test_a_collective_that_is_lost_is_seen(two: ModelPlan, fault: str) -> None:
     failures = run(two, f"sharded_with_a_fault:{fault}").check.failures
     assert failures
@@ -90,3 +94,8 @@ def test_a_plan_that_divides_otherwise_is_refused(two: ModelPlan) -> None:
     plan = msgspec.structs.replace(two, stages=(other, *rest))
     with pytest.raises(TunerError, match="stage0 over 2 devices, and the model cannot be divided so again"):
         load_programs(ProgramSpec(plan=plan, trust_model=True), [0])
+
+
+def test_torch_stages_of_shards_are_refused(two: ModelPlan) -> None:
+    with pytest.raises(TunerError, match="torch stages are whole"):
+        check_torch_spec(TorchProgramSpec(plan=two, trust_model=True))

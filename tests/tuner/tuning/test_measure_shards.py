@@ -5,15 +5,16 @@ import pytest
 from relax_in_torch import run_in_torch
 from tvm import relax
 
-from tessel.pipeline import devices_of_stages
+from tessel.pipeline import devices_of, devices_of_stages
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
 from tuner.shards import shard_stage, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
-from tuner.tuning.measure_shards import Link, ShardMeasurer
+from tuner.tuning.measure_shards import Link, MeasuredCollectives, ShardMeasurer
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.session import SessionSettings, start_session
+from tuner.tuning.tune import TuningSettings, tune_placements
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -135,6 +136,47 @@ def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones
     assert measured.max_error is not None
     assert measured.max_error < 1e-4
     assert devices_of_stages(measured.stages) == ((0, 1), (0,), (1,), (0, 1))
+
+
+def test_all_reduces_are_measured_once_and_labelled(session):
+    made = session.measurer.new_measurements
+    small, large = MeasuredCollectives(session).all_reduces([4, 1 << 20], 2)
+    assert {small.source, large.source} == {"measured"}
+    assert 0 < small.latency_us < large.latency_us
+    assert session.measurer.new_measurements == made + 2
+    assert MeasuredCollectives(session).all_reduces([1 << 20, 4], 2) == [large, small]
+    assert session.measurer.new_measurements == made + 2
+
+
+@pytest.mark.slow  # it measures the stages of two placements
+def test_each_placement_of_a_model_is_tuned_or_says_why_not(session):
+    chain = {"num_stages": 2, "hop_us": 3.0, "link": Link(bytes_per_us=1.0, latency_us=3.0)}
+    found = tune_placements(
+        small_language_model(),
+        session,
+        {
+            "mshape": TuningSettings(**chain, divides_ends=True),
+            "there and back": TuningSettings(**{**chain, "num_stages": 4}, stage_devices=(0, 1, 1, 0)),
+            "too long": TuningSettings(**{**chain, "num_stages": 9}),
+        },
+    )
+    m_shape = found["mshape"]
+    assert devices_of(m_shape) == ((0, 1), (0,), (1,), (0, 1))
+    assert m_shape.stages[0].shards.collective_source == "given"
+    # The table is 36 words, 18 of them on each device, and it is held once for both ends.
+    assert m_shape.tied_bytes == (4 * WIDTH * 18,)
+    back = found["there and back"]
+    assert devices_of(back) == ((0,), (1,), (1,), (0,))
+    boundary_us = 3.0 + 4 * ROWS * WIDTH
+    assert back.hop_latency_us == (boundary_us, 0.0, boundary_us)
+    assert back.tied_bytes == (4 * WIDTH * 36,)
+    assert isinstance(found["too long"], TunerError)
+
+
+def test_a_model_without_words_takes_no_m_shape(session):
+    link = Link(bytes_per_us=1.0, latency_us=0.0)
+    with pytest.raises(TunerError, match=r"mlp:tiny takes no m shape: its first and last layer, .* no words"):
+        measure_stages(load_model("mlp:tiny", training=True), session, num_stages=2, collectives=link)
 
 
 def test_a_model_too_short_for_an_m_shape_is_refused(session):
