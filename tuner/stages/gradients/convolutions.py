@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.relax import op
 
 from tuner.stages.program import Expr
