@@ -75,6 +75,17 @@ def _scatter_elements(result: Var, call: Any, gradient: Expr) -> Parts:
     return kept, None, op.gather_elements(gradient, indices, axis=axis)
 
 
+def _where(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Hand the gradient to what was chosen, summed over what was broadcast, which TVM's own is not."""
+    condition, chosen, other = call.args
+    zeros = op.zeros(shape_of(result), result.ty.dtype.dtype)
+    parts = op.where(condition, gradient, zeros), op.where(condition, zeros, gradient)
+    return None, *(
+        part if shape_of(each) == shape_of(result) else op.collapse_sum_to(part, shape_of(each))
+        for part, each in zip(parts, (chosen, other), strict=True)
+    )
+
+
 def _topk(result: Var, call: Any, gradient: Expr) -> Parts:
     """Hand each value's gradient back to the place that it was taken from."""
     if str(call.attrs.ret_type) != "both":
@@ -166,4 +177,5 @@ MOVEMENT: Mapping[str, Gradient] = {
     "take": _take,
     "topk": _topk,
     "tril": _tril,
+    "where": _where,
 }
