@@ -87,13 +87,16 @@ def _where(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _topk(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Hand each value's gradient back to the place that it was taken from."""
+    """Hand each value's gradient back to the place that it was taken from, which is found again."""
     if str(call.attrs.ret_type) != "both":
         return None
     (value,) = call.args
     zeros = op.zeros(shape_of(value), value.ty.dtype.dtype)
     values = gradient.fields[0] if isinstance(gradient, relax.Tuple) else relax.TupleGetItem(gradient, 0)
-    places = relax.TupleGetItem(result, 1)
+    options = call.attrs
+    places = op.topk(
+        value, int(options.k), int(options.axis), "indices", bool(options.largest), str(options.dtype)
+    )
     return (op.scatter_elements(zeros, places, values, axis=int(call.attrs.axis), reduction="add"),)
 
 
