@@ -110,9 +110,15 @@ def _append_loss(model: Model, labels: InputSpec, *, keeps_logits: bool) -> tupl
                     builder.paths[binding.var.name] = path
             with builder.layer(loss_path):
                 logits = builder.emit(relax.op.reshape(result, (num_rows, labels.high)))
+                dtype = str(logits.ty.dtype.dtype)
+                is_half = dtype in ("float16", "bfloat16")
+                if is_half:  # as torch's kernel does: computed in float32, and rounded at the end
+                    logits = builder.emit(relax.op.astype(logits, "float32"))
                 classes = builder.emit(relax.op.reshape(variable, (num_rows,)))
                 probabilities = builder.emit(relax.op.nn.log_softmax(logits, axis=-1))
                 loss = builder.emit(relax.op.nn.nll_loss(probabilities, classes, reduction="mean"))
+                if is_half:
+                    loss = builder.emit(relax.op.astype(loss, dtype))
                 output = builder.emit_output(relax.Tuple([loss, result]) if keeps_logits else loss)
         builder.emit_func_output(output)
     module = builder.get()

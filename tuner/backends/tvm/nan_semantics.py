@@ -77,7 +77,8 @@ def _is_identity(value: Any, kind: Any) -> bool:
 
 
 def _passing_nan(extremum: Any) -> Any:
-    if not _is_float(extremum) or _is_number(extremum.a) or _is_number(extremum.b):
+    is_bound = _is_float(extremum) and not _is_number(extremum.a) and not _is_number(extremum.b)
+    if not is_bound or str(extremum.ty.dtype) == "bfloat16":  # TVM widens a value, and not its variable
         return _passing_nan_unbound(extremum)
     one, other = tirx.Var("first", extremum.ty.dtype), tirx.Var("second", extremum.ty.dtype)
     chosen = _passing_nan_unbound(type(extremum)(one, other))

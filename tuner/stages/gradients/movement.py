@@ -75,14 +75,28 @@ def _scatter_elements(result: Var, call: Any, gradient: Expr) -> Parts:
     return kept, None, op.gather_elements(gradient, indices, axis=axis)
 
 
+def _where(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Hand the gradient to what was chosen, summed over what was broadcast, which TVM's own is not."""
+    condition, chosen, other = call.args
+    zeros = op.zeros(shape_of(result), result.ty.dtype.dtype)
+    parts = op.where(condition, gradient, zeros), op.where(condition, zeros, gradient)
+    return None, *(
+        part if shape_of(each) == shape_of(result) else op.collapse_sum_to(part, shape_of(each))
+        for part, each in zip(parts, (chosen, other), strict=True)
+    )
+
+
 def _topk(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Hand each value's gradient back to the place that it was taken from."""
+    """Hand each value's gradient back to the place that it was taken from, which is found again."""
     if str(call.attrs.ret_type) != "both":
         return None
     (value,) = call.args
     zeros = op.zeros(shape_of(value), value.ty.dtype.dtype)
     values = gradient.fields[0] if isinstance(gradient, relax.Tuple) else relax.TupleGetItem(gradient, 0)
-    places = relax.TupleGetItem(result, 1)
+    options = call.attrs
+    places = op.topk(
+        value, int(options.k), int(options.axis), "indices", bool(options.largest), str(options.dtype)
+    )
     return (op.scatter_elements(zeros, places, values, axis=int(call.attrs.axis), reduction="add"),)
 
 
@@ -166,4 +180,5 @@ MOVEMENT: Mapping[str, Gradient] = {
     "take": _take,
     "topk": _topk,
     "tril": _tril,
+    "where": _where,
 }

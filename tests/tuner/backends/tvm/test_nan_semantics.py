@@ -18,6 +18,7 @@ from tuner.backends.registry import make_backend
 from tuner.backends.tvm.nan_semantics import pass_nan_on
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.schedule import schedule_kernels
+from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.lowering.lower import build_module, build_unscheduled, lower_module
@@ -119,3 +120,12 @@ def test_whole_numbers_and_bounds_stay_one_instruction() -> None:
     text = pass_nan_on(kernel).script()
     assert "T.max(T.float32(0.0), " in text
     assert "isnan" not in text
+
+
+def test_a_maximum_of_bfloat16_passes_nan_on(target: Target) -> None:
+    """Its operands are no variables: TVM would widen their values alone, and refuse the kernel."""
+    module = function_module([(4, 24)], lambda x: relax.op.max(x, axis=[-1]), ["bfloat16"])
+    values = sprinkled(4, 24).to(torch.bfloat16)
+    kernels = schedule_kernels(fuse_function(module["main"]), target)
+    (found,) = run_module(build_module(kernels, target), [as_array(values)], target)
+    np.testing.assert_array_equal(found.astype("float32"), values.float().amax(-1).numpy())

@@ -151,6 +151,10 @@ CASES = {
     ),
     "zeros_like within maximum": (lambda x: op.maximum(x, op.zeros_like(x)), [(3, 4)]),
     "where": (lambda x, y: op.where(relax.const([True, False]), x, y), [(3, 2), (3, 2)]),
+    "where with broadcast": (
+        lambda x, y: op.where(relax.const([[True, False], [False, False]]), x, y),
+        [(3, 1, 1, 2), (1, 2)],
+    ),
     "variance": (lambda x: op.variance(x, axis=[-1], keepdims=True), [(3, 4)]),
 }
 
