@@ -15,8 +15,8 @@ Trials of the kernels themselves are left out of what is known, if the records h
 file under `--folder`, so that what was stopped goes on; no run starts after `--time-limit` seconds. The first
 table gives the best latency after so many trials as a multiple of the best that anybody found: the median
 over seeds, the geometric mean over kernels, quartiles over all runs. The second gives each proposer's best
-schedule, all of a kernel measured again in turn. `--clock thread` times kernels by the processor time of their
-one thread, for a machine that others load.
+schedule, all of a kernel measured again in turn. `--clock thread` times kernels by the processor time of
+their one thread, for a machine that others load.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ KERNELS = (
     "convolution:12x56x20x5x1",
     "depthwise:72x28x3x2",
 )
-"""Kernels that no collection of random kernels draws: one extent of each at least is in no list there."""
+"""Kernels to tune: dense, products, convolutions and depthwise ones, few of them of multiples of 16."""
 
 
 def run_all(arguments: argparse.Namespace) -> bool:
