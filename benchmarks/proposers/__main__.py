@@ -63,7 +63,7 @@ KERNELS = (
     "convolution:12x56x20x5x1",
     "depthwise:72x28x3x2",
 )
-"""Kernels that no collection of random kernels draws: one extent of each at least is in no list there."""
+"""Kernels to tune: dense, products, convolutions and depthwise ones, few of them of multiples of 16."""
 
 
 def run_all(arguments: argparse.Namespace) -> bool:

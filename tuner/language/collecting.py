@@ -144,7 +144,13 @@ def collect_schedules(
                 proposer = RandomProposer(candidates, seed=seed)
             else:
                 proposer = DraftProposer(
-                    task, candidates, knowledge, seed=seed, exploration=_EXPLORATION, model=model
+                    task,
+                    candidates,
+                    knowledge,
+                    seed=seed,
+                    exploration=_EXPLORATION,
+                    model=model,
+                    is_new_only=True,
                 )
             proposed = proposer.propose(wanted)
             keep = KeepTrials(records_url, module, machine.tuned_for, machine.target, machine.environment)

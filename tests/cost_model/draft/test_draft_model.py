@@ -56,7 +56,8 @@ def test_intervals_cover_what_they_say_on_kernels_not_seen() -> None:
         labels = np.maximum(np.log(apart.best_us / np.asarray(apart.latencies_us)), -3.0)
         predicted = model().predict(apart.space, apart.rows)
         shares.append(float(np.mean(np.abs(labels - predicted.mean) <= predicted.residual)))
-    assert np.mean(shares) > 0.75
+    assert 0.75 < np.mean(shares) < 0.999
+    assert model().manifest.residual < 2  # as wide as the labels' range, it would say nothing
 
 
 def test_own_trials_change_what_is_predicted_of_a_kernel() -> None:

@@ -53,6 +53,28 @@ def test_a_mutation_is_legal_and_changes_one_decision_at_most(seed: int) -> None
     assert (changed != rows).any()
 
 
+def test_most_mutations_change_something_and_some_move_one_prime() -> None:
+    space = dense_space(64, 512, 256)
+    rng = np.random.default_rng(0)
+    rows = space.sample(300, rng)
+    changed = mutate(space, rows, rng)
+    assert (changed != rows).any(axis=1).mean() > 0.7
+    moves = 0
+    for before, after in zip(rows, changed, strict=True):
+        for position in range(3):
+            ratio = space.tables[position][after[position + 1]] / space.tables[position][before[position + 1]]
+            moves += sorted(ratio[ratio != 1]) == [0.5, 2.0]
+    assert moves > 60
+
+
+def test_evolution_beats_as_many_random_candidates() -> None:
+    space = dense_space(96, 720, 504)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        found = evolve(space, lambda rows: speed(space, rows), rng, candidates=2000)
+        assert found.scores[0] > speed(space, space.sample(4000, rng)).max()
+
+
 def test_a_start_is_kept_and_equal_seeds_find_equal_candidates() -> None:
     space = dense_space(64, 512, 256)
     start = space.sample(3, np.random.default_rng(5))

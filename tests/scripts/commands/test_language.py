@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cost_model.draft.draft_model import load_draft_model
 from scripts.main import main
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -68,13 +69,17 @@ def test_training_goes_on_from_a_model(tessel: Callable[..., Any], model: Path, 
         (("train", "--best", "0"), 2, "--best is a share"),
         (("train", "--kernels", "dense:1x2x3"), 2, "without --trials"),
         (("evaluate", "--trials", "0"), 2, "--trials is 0"),
+        (("collect", "--random", "0"), 2, "--random is 0"),
+        (("collect", "--kernels", "sparse:1x2"), 2, "no kernel family 'sparse'"),
+        (("collect", "--kernels", "dense:1x2x3", "--count", "3"), 2, "no kernel is drawn"),
+        (("collect", "--target", "nvidia/nvidia-a100"), 2, "not this machine's processor"),
     ],
 )
 def test_bad_input_is_one_line(
     tessel: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...], status: int, said: str
 ) -> None:
     pytest.importorskip("transformers", reason="needs the extra `language`")
-    out = ("--out", tmp_path / "out") if arguments[0] == "train" else ()
+    out = ("--out", tmp_path / "out") if arguments[0] in ("train", "collect") else ()
     outcome = tessel("language", *arguments, *out, "--quiet")
     assert outcome.status == status
     assert said in outcome.stderr
@@ -124,3 +129,19 @@ def test_an_interrupted_training_leaves_a_whole_model(tessel: Callable[..., Any]
     proposals = json.loads(outcome.stdout)["proposals"]
     assert 1 <= len(proposals) <= 8
     assert all(each["legal"] for each in proposals)
+
+
+@pytest.mark.slow
+def test_collected_trials_become_a_draft_model_once(tessel: Callable[..., Any], tmp_path: Path) -> None:
+    arguments = (
+        *("language", "collect", "--kernels", "dense:4x8x12 dense:6x8x16", "--random", 12, "--rounds", 1),
+        *("--batch", 4, "--records", tmp_path / "records.db", "--out", tmp_path / "draft", "--json"),
+    )
+    outcome = tessel(*arguments)
+    assert outcome.status == 0, outcome.stderr
+    document = json.loads(outcome.stdout)
+    assert (document["kernels"], document["trials"], document["new_trials"]) == (2, 32, 32)
+    assert len(document["mean_quality"]) == 2
+    assert load_draft_model(tmp_path / "draft").manifest.num_samples == 32
+    again = json.loads(tessel(*arguments).stdout)
+    assert (again["new_trials"], again["mean_quality"]) == (0, [None, None])

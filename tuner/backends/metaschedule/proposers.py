@@ -206,6 +206,7 @@ class DraftProposer(_Informed):
         seed: int,
         exploration: float = 0.0,
         model: DraftModel | None = None,
+        is_new_only: bool = False,
     ) -> None:
         """Train on what is known, unless a model is given.
 
@@ -216,10 +217,14 @@ class DraftProposer(_Informed):
             seed: of random numbers and trees.
             exploration: how many standard deviations between forests are added to a prediction.
             model: of all that is known; it is not trained again before the first batch is learnt.
+            is_new_only: whether earlier trials of this kernel are never proposed again. A tuner whose
+                database lacks them measures the best of them once more.
         """
         super().__init__(task, candidates, knowledge, seed=seed)
         self.exploration = exploration
         self.model = model or self.train()
+        if is_new_only:
+            self.known.update((index, row.tobytes()) for index, own in enumerate(self.own) for row, _ in own)
 
     def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
         """Keep the latencies, and train again."""
