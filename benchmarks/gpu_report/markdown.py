@@ -73,8 +73,8 @@ def _schedules(result: Mapping[str, Any]) -> list[str]:
     for devices, each in result.items():
         best = each["best"]
         one_f_one_b = next((row for row in each["baselines"] if row["name"] == "1f1b"), None)
-        is_timed = one_f_one_b is not None and one_f_one_b["step_ms"] is not None
-        ratio = f"{one_f_one_b['step_ms'] / best['step_ms']:.3f}" if is_timed else "–"
+        step_ms = None if one_f_one_b is None else one_f_one_b["step_ms"]
+        ratio = "–" if step_ms is None else f"{step_ms / best['step_ms']:.3f}"
         bound = f"{best['lower_bound_ms']:.3f}"
         rows.append([devices, best["placement"], f"{best['step_ms']:.3f}", bound, ratio])
     return _table(["devices", "placement", "step, ms", "lower bound, ms", "1F1B over it"], rows)

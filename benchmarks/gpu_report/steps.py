@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+import torch.utils.dlpack
 import tvm
 from torch.utils.flop_counter import FlopCounterMode
 from tvm import relax
@@ -80,7 +82,7 @@ def ceilings(context: Context) -> dict[str, Any]:
     programs: dict[str, Run] = {}
     for label, dtype in TYPES.items():
         left, right = (torch.randn(extent, extent, device=name).to(dtype) for _ in range(2))
-        programs[label] = lambda left=left, right=right: torch.matmul(left, right)
+        programs[label] = partial(torch.matmul, left, right)
     source = torch.randn(context.sizes.copy_bytes // 4, device=name)
     target = torch.empty_like(source)
     programs["copy"] = lambda: target.copy_(source)
@@ -210,9 +212,7 @@ def steps_for(sizes_name: str) -> dict[str, Step]:
     found: dict[str, Step] = {"ceilings": ceilings, "launches": launches, "training": training, "hops": hops}
     for dtype in TYPES:
         for name in NETWORKS[sizes_name]:
-            found[f"network-{name}-{dtype}"] = lambda context, name=name, dtype=dtype: network(
-                context, name, dtype
-            )
+            found[f"network-{name}-{dtype}"] = partial(network, name=name, dtype=dtype)
     return found | {"schedules": schedules, "ranks": ranks}
 
 
@@ -260,7 +260,7 @@ def _built(module: Any, session: Session, arguments: list[Any]) -> Run:
 def _first_tensor(result: Any) -> torch.Tensor:
     while not hasattr(result, "__dlpack__"):
         result = result[0]
-    return torch.from_dlpack(result)
+    return torch.utils.dlpack.from_dlpack(result)
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
