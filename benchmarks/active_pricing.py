@@ -22,7 +22,7 @@ from records import open_store
 from tuner.frontend import load_model
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.pricing.protocol import PriceMode, Pricing
-from tuner.tuning.end_to_end_measurement import measure_partitioned
+from tuner.tuning.end_to_end.measurement import measure_partitioned
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, of_parts, price_function
 from tuner.tuning.session import Session, SessionSettings, start_session
 

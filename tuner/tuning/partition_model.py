@@ -25,8 +25,8 @@ from tuner.partition.candidate import FREE
 from tuner.partition.explanation import Explanation, explain_partition
 from tuner.plan import Figure, PairedRatio, PartitionPlan
 from tuner.pricing.measured import workload_of_candidate
-from tuner.tuning.end_to_end_check import WrongNumbersError, check_whole, drop_wrong_part
-from tuner.tuning.end_to_end_race import choose
+from tuner.tuning.end_to_end.check import WrongNumbersError, check_whole, drop_wrong_part
+from tuner.tuning.end_to_end.race import choose
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.partitioned_function import (
     PartitionedFunction,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tuner.tuning.end_to_end_cache import EndToEndCache, Variant, fastest
+from tuner.tuning.end_to_end.cache import EndToEndCache, Variant, fastest
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, of_parts
 from tuner.tuning.strategies.proposed import Proposal, Proposed, Search, as_proposals
 from tuner.tuning.strategies.single_backend import single_searches

@@ -11,7 +11,7 @@ from tuner.graph.structure import Structure
 from tuner.partition.evolution import EvolutionProgress, EvolutionSettings
 from tuner.partition.price import Price
 from tuner.pricing.measured import price_of
-from tuner.tuning.end_to_end_cache import Variant
+from tuner.tuning.end_to_end.cache import Variant
 from tuner.tuning.partitioned_function import PartitionedFunction, binding, of_parts
 from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.strategies.graph_level_search import chosen_parts, evolve_partition, find_groups

@@ -10,7 +10,7 @@ from functools import partial
 
 from tuner.errors import UnpriceableError
 from tuner.partition.candidate import FREE
-from tuner.tuning.end_to_end_cache import EndToEndCache, Variant, fastest
+from tuner.tuning.end_to_end.cache import EndToEndCache, Variant, fastest
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition
 from tuner.tuning.strategies.coarser import find_coarser
 from tuner.tuning.strategies.proposed import Proposal, Proposed

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tuner.tuning.end_to_end_cache import EndToEndCache
-from tuner.tuning.end_to_end_measurement import measure_partitioned
+from tuner.tuning.end_to_end.cache import EndToEndCache
+from tuner.tuning.end_to_end.measurement import measure_partitioned
 from tuner.tuning.partitioned_function import PricedFunction, choose_partition
 from tuner.tuning.session import Session
 from tuner.tuning.strategies.coalesced import coalesced

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from tuner.tuning.end_to_end_cache import EndToEndCache, Variant
+from tuner.tuning.end_to_end.cache import EndToEndCache, Variant
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction
 from tuner.tuning.session import Session
 

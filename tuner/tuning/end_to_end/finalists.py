@@ -1,7 +1,7 @@
 """Which of the programs that were measured apart race in turn, and who wins a tie.
 
 Two measurements of one program differ, the more the further they are apart, so the finalists race
-(`tuner.measuring.race`). Checked in tests/tuner/tuning/test_finalists.py.
+(`tuner.measuring.race`). Checked in tests/tuner/tuning/end_to_end/test_finalists.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tuner.partition.candidate import FREE
 from tuner.plan import Figure
-from tuner.tuning.end_to_end_cache import Variant
+from tuner.tuning.end_to_end.cache import Variant
 from tuner.tuning.partitioned_function import PartitionedFunction
 
 _CLOSE = 1.25

@@ -4,7 +4,7 @@ import pytest
 from whole_programs import Machine, two_layers
 
 from tuner.plan import Figure
-from tuner.tuning.end_to_end_cache import EndToEndCache
+from tuner.tuning.end_to_end.cache import EndToEndCache
 from tuner.tuning.partitioned_function import choose_partition
 
 pytestmark = pytest.mark.tvm

@@ -1,7 +1,7 @@
 """Partitioned functions measured end to end: equal programs are measured once, however they are found.
 
 What cannot be built or run is left out with a warning. Checked in
-tests/tuner/tuning/test_end_to_end_cache.py.
+tests/tuner/tuning/end_to_end/test_cache.py.
 """
 
 from __future__ import annotations

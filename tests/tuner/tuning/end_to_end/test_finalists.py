@@ -4,8 +4,8 @@ import pytest
 from whole_programs import count_parts, two_layers
 
 from tuner.plan import Figure
-from tuner.tuning.end_to_end_cache import Variant
-from tuner.tuning.finalists import Finalist, find_finalists, simplest
+from tuner.tuning.end_to_end.cache import Variant
+from tuner.tuning.end_to_end.finalists import Finalist, find_finalists, simplest
 from tuner.tuning.partitioned_function import choose_partition
 
 pytestmark = pytest.mark.tvm

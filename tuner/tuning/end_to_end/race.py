@@ -1,6 +1,6 @@
 """The race between a model's end-to-end programs: its entrants, and the choice of its winner.
 
-Checked in tests/tuner/tuning/test_finalists.py and, on this machine, in
+Checked in tests/tuner/tuning/end_to_end/test_finalists.py and, on this machine, in
 tests/tuner/tuning/test_tune.py.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tuner.errors import TunerError
 from tuner.plan import Figure, PairedRatio
 from tuner.pricing.measured import price_of
-from tuner.tuning.end_to_end_cache import Variant, fastest
-from tuner.tuning.end_to_end_measurement import request_of
-from tuner.tuning.finalists import find_finalists, simplest
+from tuner.tuning.end_to_end.cache import Variant, fastest
+from tuner.tuning.end_to_end.finalists import find_finalists, simplest
+from tuner.tuning.end_to_end.measurement import request_of
 from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.strategies.proposed import Proposed
 
