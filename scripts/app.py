@@ -86,7 +86,7 @@ app.add_typer(_language, name="language")
 _fleet = CommandApp(
     no_args_is_help=True,
     help="Measure on several machines: a fleet of Dask workers, each with one device.\n\n"
-    "Example: `tessel fleet worker tcp://127.0.0.1:8786`",
+    "Example: `tessel fleet worker tcp://localhost:8786`",
 )
 _fleet.command("worker")(fleet_worker.worker)
 _fleet.command("status")(fleet_status.status)

@@ -72,6 +72,7 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self) -> None:
+        torch.set_num_threads(1)  # several that spin tell more of the machine's other work than of a step
         self._flushed = torch.empty(FLUSHED_BYTES_CPU, dtype=torch.uint8)
 
     def describe(self) -> dict[str, str]:

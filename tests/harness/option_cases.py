@@ -499,6 +499,8 @@ OF_TORCH: dict[str, Case] = {
             "tuner.language.collecting.train_on_records": SimpleNamespace(
                 save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
             ),
+            "tuner.language.trials.new_builder": None,
+            "tuner.language.trials.new_runner": None,
             "tuner.language.collecting.collect_schedules": SimpleNamespace(
                 num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)
             ),

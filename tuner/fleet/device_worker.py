@@ -70,7 +70,7 @@ def check_reachable(scheduler: str, host: str) -> None:
     if parts.scheme not in ("tcp", "tls") or not parts.hostname or port is None:
         raise ValueError(
             f"{scheduler!r} is no scheduler's address; give the one that `dask scheduler` prints, such as "
-            "tcp://127.0.0.1:8786"
+            "tcp://localhost:8786"
         )
     if _is_loopback(host) and not _is_loopback(parts.hostname):
         raise ValueError(

@@ -62,7 +62,7 @@ class TaskQueue:
     """A connection to a Dask scheduler that outlives the scheduler.
 
     Args:
-        address: of the scheduler, such as `tcp://127.0.0.1:8786`; certificates for `tls://…` are found as
+        address: of the scheduler, such as `tcp://localhost:8786`; certificates for `tls://…` are found as
             Dask's configuration says.
 
     Raises:

@@ -12,9 +12,9 @@ def status(scheduler: SchedulerArgument, json: JsonOption = False) -> None:
 
     Examples:
 
-    `tessel fleet status tcp://127.0.0.1:8786`
+    `tessel fleet status tcp://localhost:8786`
 
-    `tessel fleet status tcp://127.0.0.1:8786 --json`
+    `tessel fleet status tcp://localhost:8786 --json`
     """
     needs_fleet()
     from tuner.fleet.status import fleet_status

@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 SchedulerArgument = Annotated[
     str,
-    typer.Argument(metavar="SCHEDULER", help="Address that `dask scheduler` prints: tcp://127.0.0.1:8786."),
+    typer.Argument(metavar="SCHEDULER", help="Address that `dask scheduler` prints: tcp://localhost:8786."),
 ]
 
 
@@ -35,9 +35,9 @@ def worker(
 
     Examples:
 
-    `tessel fleet worker tcp://127.0.0.1:8786 --threads 1`
+    `tessel fleet worker tcp://localhost:8786 --threads 1`
 
-    `tessel fleet worker tls://10.0.0.5:8786 --host 10.0.0.7 --target cuda`
+    `tessel fleet worker tls://scheduler:8786 --host 10.0.0.7 --target cuda`
     """
     needs_fleet()
     from tuner.fleet.device_worker import WorkerSettings, check_reachable, own_identity, serve

@@ -125,7 +125,7 @@ main.run()
 
 def test_a_document_is_alone_on_stdout_whatever_is_printed_beside_it() -> None:
     done = start("targets", "--json", code=LOUD)
-    assert json.loads(done.stdout) == {"here": {}, "targets": []}
+    assert json.loads(done.stdout) == {"here": {}, "targets": [], "gpus": {}}
     assert sorted(done.stderr.split()) == [b"after", b"child", b"logged", b"native", b"printed"]
 
 

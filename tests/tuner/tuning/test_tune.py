@@ -221,5 +221,5 @@ def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
     with pytest.raises(UnknownNameError, match="nowhere"):
         measure_stages(model, opened, cuts=("nowhere",))
     name = first.stages[0].layers[-1]
-    with pytest.raises(TunerError, match="2 stages, but 3 devices"):
+    with pytest.raises(TunerError, match="2 stages, but the placement has 3"):
         measure_stages(model, opened, num_stages=3, cuts=(name,))

@@ -51,7 +51,7 @@ def test_trials_are_measured_kept_and_read_again(tmp_path: Path, proposer: str) 
     assert all(latency > 0 for latency in found.latencies_us)
     best = database.query_tuning_record(space.module, space.tuned_for, "main")
     assert best is not None
-    assert float(best.run_secs[0]) * 1e6 <= max(found.latencies_us)
+    assert min(map(float, best.run_secs)) * 1e6 <= max(found.latencies_us)
 
 
 def test_the_proposer_is_part_of_what_a_backend_is() -> None:
