@@ -88,10 +88,14 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
-        missing = _DISTRIBUTION_BY_MODULE.get((error.name or "").partition(".")[0])
-        if missing is None:
+        module = (error.name or "").partition(".")[0]
+        if module in _DISTRIBUTION_BY_MODULE:
+            missing = _DISTRIBUTION_BY_MODULE[module]
+            fix = installation.install(missing)
+        elif module in _EXTRA_BY_MODULE:
+            missing, fix = module, installation.install_extra(_EXTRA_BY_MODULE[module])
+        else:
             raise
-        fix = installation.install(missing)
         return _fail(f"{missing} is not installed, and this command needs it; {fix}", EXIT_FAILED)
     except Exception as error:
         status = _status_of(error)
@@ -110,6 +114,19 @@ _DISTRIBUTION_BY_MODULE = {
     "threadpoolctl": "threadpoolctl",
 }
 """What packagers may leave out for schedules, pictures and records alone (docs/installation.md)."""
+
+_EXTRA_BY_MODULE = {
+    "torch": "torch",
+    "onnx": "onnx",
+    "onnxruntime": "onnxruntime",
+    "psycopg": "postgres",
+    "distributed": "fleet",
+    "dask": "fleet",
+    "transformers": "language",
+    "safetensors": "language",
+    "ortools": "cpsat",
+}
+"""What an extra brings, by the module that is imported."""
 
 
 def _leave_styles_out_of_help() -> None:

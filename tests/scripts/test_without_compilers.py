@@ -8,10 +8,15 @@ from pathlib import Path
 
 import kernel_physics
 import pytest
+from tuned_model import tuned_model
 
 from records import open_store
 from records.files.exchange import save_records
 from tessel import save, shapes
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.pipeline import build_plan
+from tessel.plan import save_plan
+from tessel.search.budget import SearchBudget
 
 BLOCKER = """
 import sys
@@ -61,9 +66,9 @@ records prune --records {folder}/records.db
 """
 
 
-def run_without(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_without(commands: str, folder: Path, left_out: str = LEFT_OUT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", BLOCKER, LEFT_OUT],
+        [sys.executable, "-c", BLOCKER, left_out],
         input=commands.strip(),
         capture_output=True,
         text=True,
@@ -92,4 +97,28 @@ def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: st
     done = run_without(command.format(folder=tmp_path), tmp_path)
     assert "exit status 1" in done.stdout
     assert "is not installed, and this command needs it; python -m pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "left_out"),
+    [
+        ("run {folder}/plan.json", "torch", "torch"),
+        ("language generate dense:4x8x8 --model {folder}", "torch", "torch"),
+        ("fleet status tcp://localhost:9", "fleet", "distributed,dask"),
+        ("fleet worker tcp://localhost:9", "fleet", "distributed,dask"),
+        ("partition mlp --fleet tcp://localhost:9 --records {folder}/new.db", "fleet", "distributed,dask"),
+    ],
+)
+def test_what_needs_an_extra_says_which(tmp_path: Path, command: str, extra: str, left_out: str) -> None:
+    schedule = ONE_F_ONE_B.build(shapes.vshape(2), micro_batches=2)
+    save(schedule, tmp_path / "schedule.json")
+    tuned = tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)])
+    budget = SearchBudget(0.1)
+    save_plan(
+        build_plan(tuned, micro_batches=2, memory_limit_bytes=None, budget=budget), tmp_path / "plan.json"
+    )
+    done = run_without(command.format(folder=tmp_path), tmp_path, left_out)
+    assert "exit status 1" in done.stdout
+    assert f"[{extra}]" in done.stderr or f"extra `{extra}`" in done.stderr
     assert "Traceback" not in done.stderr
