@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def request(width: int) -> MeasureRequest:
     return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm")
 
 
-def measure(fleet: LocalFleet, location: Path, widths: Sequence[int]) -> int:
+def measure(fleet: LocalFleet, location: Path, requests: Sequence[MeasureRequest]) -> int:
     """Measure programs through the fleet, and return how many this tuner measured itself."""
     tasks = TaskQueue(fleet.address)
     machines = find_machines(tasks, "cpu", num_threads=None, backends=BACKENDS)
@@ -97,8 +98,8 @@ def measure(fleet: LocalFleet, location: Path, widths: Sequence[int]) -> int:
         open_store(str(location)) as store,
         Measurer(store, machines.target, backends, limits=LIMITS, pool=pool) as measurer,
     ):
-        records = measurer.measure_many([request(width) for width in widths])
-        assert [record.measurement.status.value for record in records] == ["ok"] * len(widths)
+        records = measurer.measure_many(requests)
+        assert [record.measurement.status.value for record in records] == ["ok"] * len(requests)
         return measurer.new_measurements
 
 
@@ -145,7 +146,7 @@ def survive_kills(candidates: int, kills: int) -> str:
         measured = 0
         try:
             while measured < candidates or killed[0] < kills:
-                measure(fleet, location, range(8 + measured, 8 + measured + 100))
+                measure(fleet, location, [request(8 + measured + number) for number in range(100)])
                 measured += 100
         finally:
             done.set()
@@ -160,18 +161,13 @@ def survive_kills(candidates: int, kills: int) -> str:
 
 def share_work(candidates: int) -> str:
     """Have two tuners measure the same candidates in opposite orders, and describe it in a line."""
-    new = []
+    requests = [
+        request(8 + number) for number in range(candidates)
+    ]  # by one thread: TVM's builder has but one
     with tempfile.TemporaryDirectory() as folder, with_workers(2) as fleet:
         location = Path(folder) / "records.db"
-        widths = range(8, 8 + candidates)
-        tuners = [
-            threading.Thread(target=lambda order=order: new.append(measure(fleet, location, order)))
-            for order in (widths, widths[::-1])
-        ]
-        for tuner in tuners:
-            tuner.start()
-        for tuner in tuners:
-            tuner.join()
+        with ThreadPoolExecutor(2) as tuners:
+            new = list(tuners.map(partial(measure, fleet, location), (requests, requests[::-1])))
         check_records(location, candidates)
     shares = " + ".join(map(str, sorted(new)))
     return f"{candidates} candidates, measured by the two tuners {shares}, one record each"

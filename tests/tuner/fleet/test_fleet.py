@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -143,24 +144,17 @@ def test_programs_race_run_and_are_compared_on_a_machine(fleet: LocalFleet, stor
 
 def test_two_tuners_measure_a_candidate_once(fleet: LocalFleet, tmp_path: Path) -> None:
     """Both ask for the same twenty, in opposite orders, and share one file of records."""
-    widths = range(32, 52)
-    answers: list[Sequence[Record]] = []
+    requests = [request("tvm", width=width, check=False) for width in range(32, 52)]
 
-    def tune(order: Sequence[int]) -> None:
+    def tune(order: Sequence[MeasureRequest]) -> Sequence[Record]:
         with open_store(str(tmp_path / "shared.db")) as store, measurer(fleet, store) as measuring:
-            answers.append(
-                measuring.measure_many([request("tvm", width=width, check=False) for width in order])
-            )
+            return measuring.measure_many(order)
 
-    threads = [threading.Thread(target=tune, args=(order,)) for order in (widths, widths[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    first, second = answers
+    with ThreadPoolExecutor(2) as tuners:
+        first, second = tuners.map(tune, (requests, requests[::-1]))
     assert {record.record_id for record in first} == {record.record_id for record in second}
     with open_store(str(tmp_path / "shared.db")) as store:
-        assert store.stats().measurements == len(widths)
+        assert store.stats().measurements == len(requests)
 
 
 def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) -> None:
