@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from distributed import Nanny
 from distributed.core import Status
@@ -25,6 +24,7 @@ from distributed.core import Status
 from tuner.errors import TunerError
 from tuner.fleet.device_tasks import ALIKE, DEVICE, THREADS, activity, identity
 from tuner.fleet.documents import Identity, Query
+from tuner.fleet.task_queue import host_of
 from tuner.measuring.worker_process import THREAD_VARIABLES
 
 logger = logging.getLogger(__name__)
@@ -62,17 +62,7 @@ def check_reachable(scheduler: str, host: str) -> None:
     Raises:
         ValueError: the scheduler's address is none, or no loopback where `host` is one.
     """
-    parts = urlsplit(scheduler)
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    if parts.scheme not in ("tcp", "tls") or not parts.hostname or port is None:
-        raise ValueError(
-            f"{scheduler!r} is no scheduler's address; give the one that `dask scheduler` prints, such as "
-            "tcp://localhost:8786"
-        )
-    if _is_loopback(host) and not _is_loopback(parts.hostname):
+    if _is_loopback(host) and not _is_loopback(host_of(scheduler)):
         raise ValueError(
             f"the scheduler at {scheduler} could not reach a worker that listens at {host}; give --host with "
             "this machine's address in a network that you trust"

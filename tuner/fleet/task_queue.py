@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from distributed import Client, Future
 from distributed.scheduler import KilledWorker
@@ -66,10 +67,12 @@ class TaskQueue:
             Dask's configuration says.
 
     Raises:
+        ValueError: that is no address.
         TunerError: no scheduler answers there.
     """
 
     def __init__(self, address: str) -> None:
+        host_of(address)
         self.address = address
         self._client: Client | None = None
         self._workers: dict[str, dict[str, Any]] = {}
@@ -233,6 +236,25 @@ class TaskQueue:
                         "scheduler`, or give the address that it prints"
                     ) from error
                 time.sleep(0.2)
+
+
+def host_of(scheduler: str) -> str:
+    """Return the host in a scheduler's address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    parts = urlsplit(scheduler)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme not in ("tcp", "tls") or not parts.hostname or port is None:
+        raise ValueError(
+            f"{scheduler!r} is no scheduler's address; give the one that `dask scheduler` prints, such as "
+            "tcp://localhost:8786"
+        )
+    return parts.hostname
 
 
 def _next_ended(

@@ -118,6 +118,12 @@ def test_a_task_without_a_worker_is_given_up(
     tasks.close()
 
 
+@pytest.mark.parametrize("address", ["nonsense", "http://localhost:1", "tcp://localhost", "tcp://:8786"])
+def test_what_is_no_address_is_refused_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match="no scheduler's address"):
+        TaskQueue(address)
+
+
 def test_an_address_at_which_nobody_listens_is_refused() -> None:
     with pytest.raises(TunerError, match="no scheduler of a fleet answers"):
         TaskQueue("tcp://127.0.0.1:9")
