@@ -17,6 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tessel.comparison import Comparison
+from tessel.picture.charts.gains import draw_gains
+from tessel.picture.charts.memory import draw_memory
 from tessel.picture.colors import DEVICE_COLORS
 from tessel.picture.described import DescribedFigure
 from tessel.picture.description import (
@@ -27,9 +29,7 @@ from tessel.picture.description import (
     schedule_title,
 )
 from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, draw_schedule
-from tessel.picture.gains import draw_gains
 from tessel.picture.legend import add_legend
-from tessel.picture.memory import draw_memory
 from tessel.schedule import Schedule
 
 SCREEN_INCHES = 13.0

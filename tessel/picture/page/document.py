@@ -4,7 +4,7 @@ The page shows one or two schedules of one placement on one time axis, with zoom
 under its limit, sums over an area, and tables; schedules searched beforehand are chosen by memory limit and
 number of micro-batches. Blocks travel as compressed 32-bit integers, about three bytes per block, so that a
 schedule of 100 000 blocks stays well under a megabyte. What the page does is in the scripts beside this
-module, which only gathers the data. Checked in tests/tessel/picture/test_page.py.
+module, which only gathers the data. Checked in tests/tessel/picture/page/test_page.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     zb-h1     █████████ +11 %           hollow bars break the memory limit
     gpipe     ┆ 0 %
 
-Checked in tests/tessel/picture/test_gains.py.
+Checked in tests/tessel/picture/charts/test_gains.py.
 """
 
 from __future__ import annotations

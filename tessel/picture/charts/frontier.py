@@ -4,7 +4,7 @@
         ○┅┅┅┅┅┓    hollow: not proven; dashed: open, something better may exist at these limits
      ···:·····●    dotted: no value is below, at any limit, as far as is proven
 
-Checked in tests/tessel/picture/test_frontier.py.
+Checked in tests/tessel/picture/charts/test_frontier.py.
 """
 
 from __future__ import annotations

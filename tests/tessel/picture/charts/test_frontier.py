@@ -7,7 +7,7 @@ from fractions import Fraction
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from tessel.picture.frontier import frontier_figure
+from tessel.picture.charts.frontier import frontier_figure
 from tessel.search.frontier.open_ranges import Frontier, OpenRange
 from tessel.search.frontier.period import FrontierPoint
 
