@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 BRIEF = {
-    "determinism": ["--runs", "3", "--loads", "0", "4"],
-    "period": ["--repeats", "3", "--cpsat-seconds", "2"],
-    "makespan": ["--seconds", "2"],
-    "time_limits": ["--limits", "0.5", "--cases", "0", "2"],
-    "first_call": ["--repeats", "1"],
+    "schedule_search.determinism": ["--runs", "3", "--loads", "0", "4"],
+    "schedule_search.period": ["--repeats", "3", "--cpsat-seconds", "2"],
+    "schedule_search.makespan": ["--seconds", "2"],
+    "schedule_search.time_limits": ["--limits", "0.5", "--cases", "0", "2"],
+    "schedule_search.first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
     "small_schedules": ["--count", "13", "--seconds", "1", "--cpsat-seconds", "1"],
     "partition_search": ["--repeats", "1"],

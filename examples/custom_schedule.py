@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessel.dag import dag_of_pipeline
 from tessel.instruction import Backward, Forward, Instruction, PipelineSchedule
-from tessel.pipeline_dag import dag_of_pipeline
 
 
 class PairedSchedule(PipelineSchedule):

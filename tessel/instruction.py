@@ -2,7 +2,7 @@
 
 A user-defined schedule is a `PipelineSchedule` whose `instructions` yields what one device does, first to
 last; `examples/custom_schedule.py` is one. An instruction has a duration but no start time, which follows
-from the order and the dependencies (`tessel.pipeline_dag`). Checked in tests/tessel/test_instruction.py.
+from the order and the dependencies (`tessel.dag.pipeline_dag`). Checked in tests/tessel/test_instruction.py.
 
     device 0   F0 F1 .  .  B0 B0 F2 .  ...       yields Forward(0, 0), Forward(0, 1), Backward(0, 0), ...
 

@@ -1,8 +1,8 @@
 """The least period by CP-SAT: phases and iteration distances, raised from the same lower bound.
 
 It knows what this project's search knows before it begins (the bound on the period) and nothing else. Order
-literals carry the disjunctions; distances are integers. A rival to run beside `benchmarks.period`, and the
-kind of model that one would write first.
+literals carry the disjunctions; distances are integers. A rival to run beside
+`benchmarks.schedule_search.period`, and the kind of model that one would write first.
 """
 
 from __future__ import annotations

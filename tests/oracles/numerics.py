@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tuner.measuring.comparison import compare_results
+from tuner.measuring.worker.comparison import compare_results
 
 
 def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -20,7 +20,7 @@ from records import Record
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
-from tuner.measuring.all_reduce import BACKEND, all_reduce_workload, measure_all_reduces
+from tuner.measuring.communication.all_reduce import BACKEND, all_reduce_workload, measure_all_reduces
 from tuner.partition.price import Invalid
 from tuner.plan import Figure, ShardsPlan, StagePlan
 from tuner.pricing.measured import price_of

@@ -15,8 +15,8 @@ import msgspec
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
-from tuner.measuring.transfer import BACKEND as TRANSFER_BACKEND
-from tuner.measuring.transfer import measure_transfers, transfer_workload
+from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
+from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives

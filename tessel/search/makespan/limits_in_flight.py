@@ -34,7 +34,7 @@ FACTORS = (1.25, 1.5, 1.0, 1.1, 2.0)
 SPARE = (2, 0, 1, 4)
 RHYTHMS = (0.5, 1.0, 0.25, 2.0)
 LAST_SHIFTS = (1.0, 0.0, 2.0)
-"""What is tried for each field of `Setting`, the usual winners on `benchmarks.tight_memory` first."""
+"""What is tried for each field of `Setting`, the usual winners on tight memory first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

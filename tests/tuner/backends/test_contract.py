@@ -20,7 +20,7 @@ from tuner.graph.subgraph import SubGraph
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.lowering.outline import extract_function, outline_partitions
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target

@@ -19,7 +19,7 @@ from tuner.graph.subgraph import SubGraph
 from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.lowering.outline import outline_partitions
-from tuner.measuring.inputs import POSITIVE, input_specs, own_intervals, random_inputs
+from tuner.measuring.worker.inputs import POSITIVE, input_specs, own_intervals, random_inputs
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.targets.resolution import resolve_target
 

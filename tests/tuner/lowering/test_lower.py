@@ -11,7 +11,7 @@ from tests.samples.partition_samples import function_module, kernels_of, partiti
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.lowering.lower import build_module, build_planned, build_reference, lower_module
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

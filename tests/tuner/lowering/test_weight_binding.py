@@ -22,7 +22,7 @@ from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
 from tuner.lowering.outline import extract_function, extract_module, outline_partitions
 from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
-from tuner.measuring.inputs import input_specs, own_intervals, random_inputs
+from tuner.measuring.worker.inputs import input_specs, own_intervals, random_inputs
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.rules.single import HostRule
 from tuner.targets.resolution import resolve_target

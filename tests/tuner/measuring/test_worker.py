@@ -16,7 +16,6 @@ from tvm import relax
 from records import Status
 from tests.samples.partition_samples import partition_module
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, WEIGHTS_ATTRIBUTE
-from tuner.measuring.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
 from tuner.measuring.messages import (
     ArrayInfo,
     Build,
@@ -31,7 +30,8 @@ from tuner.measuring.messages import (
     send,
     send_arrays,
 )
-from tuner.measuring.sampling import Sample, take_samples
+from tuner.measuring.worker.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
+from tuner.measuring.worker.sampling import Sample, take_samples
 
 pytestmark = pytest.mark.tvm
 

@@ -13,9 +13,8 @@ from tvm import relax
 
 torch = pytest.importorskip("torch")
 
-from imported_models import MODELS, NOT_TRAINED, Tripled  # noqa: E402 - after the skip
-
 from records import Environment, open_store  # noqa: E402
+from tests.samples.programs.imported_models import MODELS, NOT_TRAINED, Tripled  # noqa: E402 - after the skip
 from tuner.backends.torch.operators import provide_torch_calls  # noqa: E402
 from tuner.errors import TunerError, UnsupportedOperatorError  # noqa: E402
 from tuner.frontend.converters import CONVERTERS  # noqa: E402

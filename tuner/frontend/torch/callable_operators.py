@@ -13,7 +13,7 @@ import re
 
 import torch
 
-from tuner.frontend.torch.text_rules import TOUCHING_FILES
+from tuner.frontend.torch.exported.text_rules import TOUCHING_FILES
 
 _NAME = re.compile(r"([a-z_]\w{0,99})\.([A-Za-z_]\w{0,99})")
 

@@ -30,7 +30,7 @@ from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch.decomposition import decompose, require_shapes
-from tuner.frontend.torch.exported_program import load_program
+from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
 

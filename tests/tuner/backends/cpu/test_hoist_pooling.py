@@ -13,7 +13,7 @@ from tests.harness.run_module import run_module
 from tests.samples.partition_samples import Body, function_module
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.lowering.lower import build_reference
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

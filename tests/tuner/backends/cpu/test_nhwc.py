@@ -12,13 +12,13 @@ from tvm import relax
 
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import Body, function_module, part_of, partition_module
-from tests.samples.random_stretches import random_stretch
+from tests.samples.programs.random_stretches import random_stretch
 from tuner.backends.cpu.nhwc import Nhwc
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.lower import build_module, build_reference, lower_module
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

@@ -14,7 +14,7 @@ from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.protocol import TuningBackend
 from tuner.backends.registry import make_backend
 from tuner.lowering.lower import build_module, build_reference, lower_module
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

@@ -27,7 +27,7 @@ from tuner.backends.registry import make_backend
 from tuner.backends.tvm.native import fuse_function
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import build_module, build_reference, lower_module
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

@@ -17,7 +17,7 @@ from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.lowering.outline import extract_function, extract_module
 from tuner.lowering.weight_binding import bound_arguments
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 
 pytest.importorskip("onnx")

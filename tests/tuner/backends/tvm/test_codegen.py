@@ -17,7 +17,7 @@ from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.codegen import TvmCodegen
 from tuner.lowering.lower import build_module, build_reference, lower_module
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.rules.styles import FusionStyle
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target

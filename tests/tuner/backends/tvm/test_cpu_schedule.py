@@ -20,7 +20,7 @@ from tuner.backends.tvm.cpu_schedule import schedule_for_cpu
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.lowering.lower import build_module, build_reference
-from tuner.measuring.inputs import input_specs, random_inputs
+from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 

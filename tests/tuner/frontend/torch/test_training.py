@@ -5,8 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from imported_models import Tripled  # noqa: E402 - after the skip
-
+from tests.samples.programs.imported_models import Tripled  # noqa: E402 - after the skip
 from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.frontend.torch.training import find_own_backwards, observe_training  # noqa: E402

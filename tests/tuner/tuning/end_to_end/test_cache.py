@@ -1,8 +1,8 @@
 """Equal programs have one latency, whoever found them."""
 
 import pytest
-from whole_programs import Machine, two_layers
 
+from tests.samples.programs.whole_programs import Machine, two_layers
 from tuner.plan import Figure
 from tuner.tuning.end_to_end.cache import EndToEndCache
 from tuner.tuning.partitioned_function import choose_partition

@@ -1,8 +1,8 @@
 """Which programs race, and who wins a tie."""
 
 import pytest
-from whole_programs import count_parts, two_layers
 
+from tests.samples.programs.whole_programs import count_parts, two_layers
 from tuner.plan import Figure
 from tuner.tuning.end_to_end.cache import Variant
 from tuner.tuning.end_to_end.finalists import Finalist, find_finalists, simplest

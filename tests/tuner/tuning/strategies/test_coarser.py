@@ -3,8 +3,8 @@
 from functools import partial
 
 import pytest
-from whole_programs import Machine, count_parts, two_layers
 
+from tests.samples.programs.whole_programs import Machine, count_parts, two_layers
 from tuner.tuning.end_to_end.cache import EndToEndCache
 from tuner.tuning.partitioned_function import choose_partition
 from tuner.tuning.strategies.coarser import find_coarser

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 
 import pytest
-from whole_programs import Machine, count_parts, two_layers
 
+from tests.samples.programs.whole_programs import Machine, count_parts, two_layers
 from tuner.tuning.end_to_end.cache import EndToEndCache, Variant, fastest
 from tuner.tuning.partitioned_function import choose_partition
 from tuner.tuning.strategies.left_out import leave_backends_out

@@ -1,0 +1,1 @@
+"""Files of `torch.export`, read without running any code that they contain."""

@@ -1,0 +1,1 @@
+"""What the worker process does: build programs, draw inputs, compare results, and take samples."""

@@ -1,0 +1,352 @@
+"""The process that builds and times programs, so that one that crashes or hangs fails alone.
+
+It is started as `python -m tuner.measuring.worker.server DESCRIPTOR` with one end of a socket pair, and
+serves one request at a time until the other end closes. Inputs are made here (`worker.inputs`); checks draw
+smaller or positive numbers where the usual ones give results that are not finite. Python errors become
+replies; crashes, hangs and kills are detected by the parent (`tuner.measuring.worker_process`). Checked in
+tests/tuner/measuring/test_worker.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from records import Status
+from tuner.backends.blas import call_blas
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import backends_for
+from tuner.backends.tvm.native import TvmNative
+from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.graph.relax_types import IRModule
+from tuner.lowering.lower import (
+    Executable,
+    build_planned,
+    build_reference,
+    build_unscheduled,
+    flat_arrays,
+    lower_module,
+)
+from tuner.lowering.weight_binding import bound_arguments
+from tuner.measuring.messages import (
+    WRONG_NUMBERS,
+    ArrayInfo,
+    Build,
+    Compare,
+    Compared,
+    Done,
+    Failed,
+    Race,
+    Raced,
+    Ran,
+    Reply,
+    Request,
+    Run,
+    Start,
+    Time,
+    Timed,
+    receive_arrays,
+    receive_request,
+    send,
+    send_arrays,
+)
+from tuner.measuring.worker.comparison import compare_results
+from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
+from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
+from tuner.numerical_error import tolerance_of
+from tuner.targets.resolution import tvm_device
+from tuner.targets.target import Target
+
+_MESSAGE_CHARACTERS = 400
+
+_WATCH_PERIOD_S = 1.0
+
+
+_LEAST_US = 1e-3
+"""What a program takes that is shorter than the clock can tell."""
+
+_LONG_US = 100_000.0
+"""Latency from which a program that runs in turn with others needs no warm-up: whatever the program before it
+left in the caches is loaded again in a small part of that time."""
+
+_UNMIXED_LONG_US = 2_000.0
+"""The same where nothing ran since the program's last execution, so that the caches are as it left them. An
+execution from here costs a few microseconds more than one that TVM times."""
+
+_MAX_COMPILED = 32
+"""Programs that are kept compiled: those of a model's stages. Weights are no part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    executable: Executable
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+    intervals: Mapping[int, Interval]
+    planned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Racer:
+    """A loaded program, and how often it is executed in one sample."""
+
+    run: Callable[[int], Sample]
+    number: int
+
+    @classmethod
+    def of(cls, run: Callable[[int], Sample], *, sample_s: float) -> _Racer:
+        return cls(run, num_executions(run(1), sample_s))
+
+    def sample_us(self) -> float:
+        """Return the mean latency of one sample."""
+        return self.run(self.number).latency_us
+
+
+class Worker:
+    """Holds what was built until it is timed."""
+
+    def __init__(self, start: Start) -> None:
+        self.target: Target = start.target
+        given = backends_for(start.backends, start.target)
+        # Probes of the device are kernels of TVM's, whoever may run the model's partitions.
+        probes = () if any(backend.name == TvmNative.name for backend in given) else (TvmNative(),)
+        self.backends: tuple[Backend, ...] = (*given, *probes)
+        self.built: dict[int, _Built] = {}
+        self.racing: dict[int, _Racer] = {}
+        self.device = tvm_device(start.target)
+        self.inputs = DrawnInputs(lambda array: tvm.runtime.tensor(array, self.device))
+        self.compiled: dict[tuple[str, bool], tuple[Executable, int]] = {}
+
+    def build(self, request: Build) -> Reply:
+        """Lower, build, and check the results against TVM's default lowering where asked."""
+        module = tvm.ir.load_json(request.module_json)
+        executable, planned_bytes = self._compiled(request.module_json)
+        specs, intervals = input_specs(module), own_intervals(module)
+        self.built[request.key] = _Built(executable, specs, intervals, planned_bytes)
+        error = None
+        if request.check:
+            reference = self._reference(module, request.reference_json)
+            # A kernel may have no number for some inputs that are drawn; a whole model must have one for all.
+            results, expected = self._both_results(executable, reference, module, request.seed)
+            found = compare_results(results, expected, nan_agrees=True)
+            tolerance = tolerance_of(dtype for _, dtype in specs)
+            if not found.is_within(tolerance):
+                del self.built[request.key]
+                return Failed(Status.ERROR, f"{WRONG_NUMBERS}: {found.tensor} {found.describe(tolerance)}")
+            says_something = not all(np.isnan(array).all() for array in expected)
+            error = found.relative_error if says_something else None
+        return Done(error)
+
+    def time(self, request: Time) -> Reply:
+        """Time a built module; it is then freed, unless it is to race."""
+        built = self.built[request.key] if request.keep else self.built.pop(request.key)
+        samples = take_samples(self._sampler(built, request.seed, long_us=_UNMIXED_LONG_US), request.timing)
+        return Timed(samples_us=samples, peak_memory_bytes=built.planned_bytes)
+
+    def race(self, request: Race) -> Reply:
+        """Time built modules in turn; all others are freed."""
+        for key in set(self.built) - set(request.keys):
+            del self.built[key]
+            self.racing.pop(key, None)
+        for key in request.keys:
+            if key not in self.racing:
+                sampler = self._sampler(self.built[key], request.seed, long_us=_LONG_US)
+                self.racing[key] = _Racer.of(sampler, sample_s=request.sample_s)
+        samples: dict[int, list[float]] = {key: [] for key in request.keys}
+        for number in range(request.first_round, request.first_round + request.num_rounds):
+            order = np.random.default_rng((request.seed, number)).permutation(request.keys)
+            for key in map(int, order):
+                samples[key].append(self.racing[key].sample_us())
+        return Raced(tuple(map(tuple, samples.values())))
+
+    def _sampler(self, built: _Built, seed: int, *, long_us: float) -> Callable[[int], Sample]:
+        """Load a built module, and return the function that samples it.
+
+        Args:
+            built: the module.
+            seed: of its inputs.
+            long_us: latency from which an execution needs no warm-up before it.
+        """
+        machine = relax.VirtualMachine(built.executable, self.device)
+        arguments = bound_arguments(machine, self.inputs.get(built.inputs, seed, own=built.intervals))
+        last_us = self._execute_us(machine, arguments)
+
+        def run(number: int) -> Sample:
+            nonlocal last_us
+            num_warmups = 0 if number == 1 and last_us >= long_us else 1
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+            began_s = time.process_time()
+            if num_warmups:  # TVM executes once before it times
+                timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
+                latency_us = float(timer(*arguments).results[0]) * 1e6
+            else:
+                latency_us = self._execute_us(machine, arguments)
+            spent_us = (time.process_time() - began_s) * 1e6
+            lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+            if lost and self.target.kind == "cpu" and self.target.num_threads == 1:
+                latency_us = min(latency_us, spent_us / (number + num_warmups))
+            last_us = max(latency_us, _LEAST_US)
+            return Sample(last_us, is_disturbed=lost > 0)
+
+        return run
+
+    def _execute_us(self, machine: relax.VirtualMachine, arguments: Sequence[Any]) -> float:
+        """Return the latency of one execution in microseconds, without a warm-up."""
+        main = machine["main"]
+        self.device.sync()
+        began_s = time.perf_counter()
+        main(*arguments)
+        self.device.sync()
+        return (time.perf_counter() - began_s) * 1e6
+
+    def compare(self, request: Compare) -> Reply:
+        """Return the largest error between two modules' results."""
+        module = tvm.ir.load_json(request.module_json)
+        build = self._compile_unscheduled if request.unscheduled else self._compile
+        executable, reference = build(request.module_json), build(request.reference_json)
+        return Compared(compare_results(*self._both_results(executable, reference, module, request.seed)))
+
+    def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run a module once on given arrays."""
+        executable, _ = self._compiled(request.module_json, calls_blas=request.calls_blas)
+        return self._results(executable, self._on_device(arrays), request.function)
+
+    def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
+        if reference_json is None:
+            return build_reference(module, self.target)
+        return self._compile(reference_json)
+
+    def _compile(self, module_json: str) -> Executable:
+        return self._compiled(module_json)[0]
+
+    def _compiled(self, module_json: str, *, calls_blas: bool = False) -> tuple[Executable, int]:
+        """Return what runs a module, and the bytes planned for it; the newest programs are kept.
+
+        A stage's function that was measured is run again in a check, on other arrays.
+        """
+        key = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest(), calls_blas
+        found = self.compiled.pop(key, None)
+        if found is None:
+            lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
+            with_blas = calls_blas and self.target.kind == "cpu"
+            found = build_planned(call_blas(lowered) if with_blas else lowered, self.target)
+        self.compiled[key] = found  # the newest stand last
+        if len(self.compiled) > _MAX_COMPILED:
+            del self.compiled[next(iter(self.compiled))]
+        return found
+
+    def _compile_unscheduled(self, module_json: str) -> Executable:
+        lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
+        return build_unscheduled(lowered, self.target)
+
+    def _both_results(
+        self, executable: Executable, reference: Executable, module: IRModule, seed: int
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Return the results of a module and its reference on the same inputs, finite ones where possible."""
+        specs = input_specs(module)
+        for interval in INTERVALS:
+            inputs = self.inputs.get(specs, seed, interval, own=own_intervals(module))
+            expected = self._results(reference, inputs)
+            if all(np.isfinite(array).all() for array in expected):
+                break
+        return self._results(executable, inputs), expected
+
+    def _results(
+        self, executable: Executable, arguments: Sequence[Any], function: str = "main"
+    ) -> tuple[np.ndarray, ...]:
+        machine = relax.VirtualMachine(executable, self.device)
+        if function == "main":
+            arguments = bound_arguments(machine, arguments)
+        return flat_arrays(machine[function](*arguments))
+
+    def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the other side closes the connection."""
+    start = receive_request(connection)
+    assert isinstance(start, Start), "the first message is Start"
+    _limit_memory(start.memory_limit_bytes)
+    try:
+        worker = Worker(start)
+    except Exception as error:  # a backend's own code may raise anything; the other side says it
+        send(connection, _failure(error))
+        return
+    send(connection, Done())
+    while True:
+        try:
+            request = receive_request(connection)
+        except (EOFError, ConnectionError):
+            return
+        _answer(worker, request, connection)
+
+
+def _answer(worker: Worker, request: Request, connection: Connection) -> None:
+    arrays = receive_arrays(connection, request.arrays) if isinstance(request, Run) else ()
+    try:
+        if isinstance(request, Run):
+            _send_results(connection, worker.run(request, arrays))
+        else:
+            send(connection, _handle(worker, request))
+    except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
+        logging.getLogger(__name__).debug("request failed", exc_info=True)
+        send(connection, _failure(error))
+
+
+def _handle(worker: Worker, request: Request) -> Reply:
+    if isinstance(request, Build):
+        return worker.build(request)
+    if isinstance(request, Time):
+        return worker.time(request)
+    if isinstance(request, Race):
+        return worker.race(request)
+    if isinstance(request, Compare):
+        return worker.compare(request)
+    raise TypeError(f"{type(request).__name__} is not a request that is answered twice")
+
+
+def _failure(error: Exception) -> Failed:
+    unsupported = isinstance(error, UnsupportedOperatorError)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TVM puts a C++ trace before the sentence that says what is wrong.
+    sentence = lines[0] if isinstance(error, TunerError) and lines else (lines[-1] if lines else "no message")
+    text = f"{type(error).__name__}: {sentence}"[:_MESSAGE_CHARACTERS]
+    return Failed(Status.UNSUPPORTED if unsupported else Status.ERROR, text)
+
+
+def _send_results(connection: Connection, results: Sequence[np.ndarray]) -> None:
+    send(connection, Ran(tuple(ArrayInfo(array.shape, str(array.dtype)) for array in results)))
+    send_arrays(connection, results)
+
+
+def _limit_memory(limit_bytes: int | None) -> None:
+    """Let allocations beyond the limit fail here, before the kernel kills some other process for memory."""
+    if limit_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _die_with_parent(parent: int) -> None:
+    """End this process once its parent has exited, even while a program hangs."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_PERIOD_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    with Connection(int(sys.argv[1])) as end:
+        serve(end)
