@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from scripts.options import option_rules
-from scripts.options.option_rules import CommandLine
+from scripts.options.rules.rule import CommandLine
 from scripts.terminal import console, output_streams
 
 _FROM_USER = "COMMANDLINE"

@@ -14,7 +14,8 @@ from option_cases import COMMANDS, options_of
 
 from scripts.main import main
 from scripts.options.command_app import CommandApp, command_line_of
-from scripts.options.option_rules import OPTION_RULES, CommandLine, Condition, Rule, help_of, problem_of
+from scripts.options.option_rules import OPTION_RULES, help_of, problem_of
+from scripts.options.rules.rule import CommandLine, Condition, Rule
 from tessel.shapes import SHAPES, make_shape
 
 

@@ -1,0 +1,1 @@
+"""Which options go together, a family of commands per module."""

@@ -1,0 +1,89 @@
+"""Rules of `plan`: a model, whose layers are measured, or a profile of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scripts.options.rules.measuring import BATCH, MEASURING, PREDICTED
+from scripts.options.rules.rule import CommandLine, Condition, Rule, given, valued
+
+
+def _is_measured(line: CommandLine) -> bool:
+    """Whether a plan is made for a model, whose layers are measured."""
+    from scripts.options.completion import is_model
+
+    return is_model(str(line.values["model"]))
+
+
+_OF_MEASURED = Condition("a model", _is_measured)
+_MODEL_ALONE = Rule(needs=(_OF_MEASURED,), why="a profile is measured already", remedy="name a model")
+_PROFILE_ALONE = Rule(
+    excludes=(_OF_MEASURED,), why="a model's layers are measured as they are", remedy="give a profile"
+)
+_HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no links")
+PLAN: Mapping[str, tuple[Rule, ...]] = {
+    **{option: (_MODEL_ALONE, *rules) for option, rules in MEASURING.items()},
+    "--seed": (),
+    "--price": (_MODEL_ALONE,),
+    "--cost-model": (_MODEL_ALONE, PREDICTED),
+    "--batch": (_MODEL_ALONE, *BATCH),
+    "--shape": (_MODEL_ALONE,),
+    "--devices": (),
+    "--memory": (
+        Rule(
+            excludes=given("--device-memory"),
+            why="that gives the memory of every device",
+            remedy="leave --device-memory out",
+        ),
+    ),
+    "--device-memory": (),
+    "--device-speed": (),
+    "--link": (_HAS_HOPS,),
+    "--hop-us": (_HAS_HOPS,),
+    "--collective-link": (_HAS_HOPS,),
+    "--node-devices": (
+        _HAS_HOPS,
+        Rule(needs=given("--node-link"), why="all links are alike", remedy="add --node-link"),
+    ),
+    "--node-link": (
+        _HAS_HOPS,
+        Rule(
+            needs=given("--node-devices"),
+            why="it is not known which devices share a node",
+            remedy="add --node-devices",
+        ),
+    ),
+    "--optimizer": (),
+    "--runtime": (),
+    "--global-batch": (),
+    "--micro-batches": (
+        Rule(
+            excludes=given("--global-batch"),
+            why="that says how many samples a step has",
+            remedy="leave --global-batch out",
+        ),
+    ),
+    "--placement": (),
+    "--data-parallel": (),
+    "--pipeline": (),
+    "--tensor-parallel": (_PROFILE_ALONE,),
+    "--micro-batch": (
+        Rule(
+            excludes=(_OF_MEASURED,),
+            why="its layers are measured at one size",
+            remedy="give the size as --batch",
+        ),
+    ),
+    "--chunks": (),
+    "--by-hand": (),
+    "--no-recompute": (),
+    "--joint-backward": (),
+    "--format": (_PROFILE_ALONE,),
+    "--entry": (_PROFILE_ALONE,),
+    "--num-layers": (_PROFILE_ALONE,),
+    "--work": (),
+    "--time-limit": (),
+    "--save": (),
+    "--out": (),
+    "--json": (),
+}

@@ -1,0 +1,88 @@
+"""Rules of `tune`, `partition` and `stages`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scripts.options.rules.measuring import (
+    ACTIVE,
+    BATCH,
+    HERE,
+    JOBS,
+    MEASURED,
+    MEASURING,
+    NO_TUNER,
+    PREDICTED,
+)
+from scripts.options.rules.rule import Condition, Rule, free, given, valued
+
+_TRIALS = Condition(
+    "--trials above 0",
+    lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
+)
+_TUNING: Mapping[str, tuple[Rule, ...]] = {
+    **free("--price", "--prune", "--match"),
+    **MEASURING,
+    "--fleet": (MEASURED,),
+    "--jobs": (JOBS, HERE),
+    "--trials": (NO_TUNER, HERE),
+    "--budget": (ACTIVE,),
+    "--regret": (ACTIVE,),
+    "--cost-model": (PREDICTED,),
+    "--tvm-database": (NO_TUNER, HERE),
+    "--schedule-cost-model": (
+        NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it orders trials, and there is none", remedy="add --trials"),
+        Rule(
+            excludes=(valued("--proposer", "draft", "neighbour", "random"),),
+            why="this proposer orders schedules itself",
+            remedy="leave --schedule-cost-model out",
+        ),
+        MEASURED,
+    ),
+    "--proposer": (
+        NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
+        MEASURED,
+    ),
+}
+_MODEL: Mapping[str, tuple[Rule, ...]] = {"--train": (), "--infer": (), "--batch": BATCH, "--shape": ()}
+
+TUNE: Mapping[str, tuple[Rule, ...]] = {
+    **free("--devices", "--micro-batches", "--memory", "--out", "--cut", "--work", "--time-limit"),
+    **_TUNING,
+    **_MODEL,
+    "--optimizer": (
+        Rule(excludes=given("--infer"), why="inference keeps no optimizer state", remedy="leave --infer out"),
+    ),
+    "--hop-us": (Rule(excludes=(valued("--devices", 1),), why="one device has no hops"),),
+    "--placement": (),
+    "--link": (
+        Rule(excludes=(valued("--devices", 1),), why="one device has no links"),
+        Rule(
+            needs=given("--hop-us"),
+            why="a link has a bandwidth and a latency",
+            remedy="add its latency with --hop-us",
+        ),
+    ),
+    "--graph-level-search": (MEASURED,),
+}
+PARTITION: Mapping[str, tuple[Rule, ...]] = {
+    **free("--picture", "--explain"),
+    **_TUNING,
+    **_MODEL,
+    "--graph-level-search": (MEASURED,),
+    "--coalesce": (MEASURED,),
+}
+STAGES: Mapping[str, tuple[Rule, ...]] = {
+    **free("--devices", "--save"),
+    **_TUNING,
+    **_MODEL,
+    "--cut": (
+        Rule(
+            excludes=given("--devices"),
+            why="that has the cuts found",
+            remedy="give either --cut, once for each cut, or --devices, the number of stages",
+        ),
+    ),
+}
