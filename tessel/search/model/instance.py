@@ -168,12 +168,13 @@ def build_instance(
         memory = (memory,) * placement.devices
     precedence = precedence_of(placement)
     order = find_feasible_order(placement, precedence, micro_batches=micro_batches, limits=limits)
+    ample = ample_rooms(placement)
     return Instance(
         placement=placement,
         micro_batches=micro_batches,
         memory=None if memory is None else tuple(memory),
         precedence=precedence,
-        arrays=_arrays_of(placement, precedence, micro_batches, limits, order),
+        arrays=_arrays_of(placement, precedence, micro_batches, limits, ample, order),
         first_tasks=order.tasks,
     )
 
@@ -183,9 +184,11 @@ def _arrays_of(
     precedence: Precedence,
     micro_batches: int,
     limit: Sequence[int],
+    ample: Sequence[int],
     order: FeasibleOrder,
 ) -> InstanceArrays:
     blocks = placement.blocks
+    head, tail = least_heads(precedence), least_tails(precedence)
     device_start, device = flat_rows([block.devices for block in blocks])
     on: list[list[int]] = [[] for _ in range(placement.devices)]
     for block in order.blocks:
@@ -220,8 +223,8 @@ def _arrays_of(
         member=member,
         default_option=as_array(order.options),
         limit=as_array(limit),
-        ample=as_array(ample_rooms(placement)),
-        head=least_heads(precedence),
-        tail=least_tails(precedence),
+        ample=as_array(ample),
+        head=head,
+        tail=tail,
         serial_order=as_array(order.blocks),
     )
