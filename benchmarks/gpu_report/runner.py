@@ -1,7 +1,7 @@
 """Run the steps one by one, each in a process of its own, within a budget; what is done is not done again.
 
 A step's process is ended after a third of the budget, or when that is spent; a step that crashes, hangs or
-fails costs only itself: what it said stands in the report. Results are files that appear whole or not at all.
+fails, fails alone: what it said stands in the report. Results are files that appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST_S = 5.0
 """With less than this left, no step is begun."""
 
 
-LARGEST_SHARE = 1 / 3
+MAX_SHARE = 1 / 3
 """Of the budget, what one step may take: one that hangs leaves time for the others."""
 
 
@@ -56,7 +56,7 @@ def run_steps(
             say(f"{name}: {found[name]['failure']}")
             continue
         started = clock()
-        outcome = _run(command(name), min(left_s, budget_s * LARGEST_SHARE)) | {
+        outcome = _run(command(name), min(left_s, budget_s * MAX_SHARE)) | {
             "seconds": round(clock() - started, 1)
         }
         found[name] = outcome

@@ -39,7 +39,7 @@ PROFILES = Path(__file__).resolve().parent.parent / "data" / "profiles"
 SHARES = (1.02, 0.5)
 """Memory limits by default: what 1F1B takes, and half of it."""
 
-NO_LIMIT = "none"
+UNLIMITED = "none"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _share(text: str) -> float | None:
-    return None if text == NO_LIMIT else float(text)
+    return None if text == UNLIMITED else float(text)
 
 
 def read_rows(path: Path | None) -> list[Row]:

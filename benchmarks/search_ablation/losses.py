@@ -17,7 +17,7 @@ from tessel.validation import check_schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SearchResult:
     """What one search found: its value, a bound on it, the work it took, and a repetend's latency."""
 
     value: float
@@ -31,7 +31,7 @@ class Answer:
         return self.value == self.bound
 
 
-def find_makespans(cases: Sequence[Case], params: MakespanParams, work: float) -> list[Answer]:
+def find_makespans(cases: Sequence[Case], params: MakespanParams, work: float) -> list[SearchResult]:
     """Search every case and check the schedules."""
     answers = []
     for case in cases:
@@ -40,11 +40,11 @@ def find_makespans(cases: Sequence[Case], params: MakespanParams, work: float) -
             case.placement, micro_batches=case.micro_batches, memory=case.memory, budget=budget, params=params
         )
         check_schedule(found)
-        answers.append(Answer(found.makespan, found.lower_bound, budget.operations, found.found_by))
+        answers.append(SearchResult(found.makespan, found.lower_bound, budget.operations, found.found_by))
     return answers
 
 
-def find_periods(cases: Sequence[Case], variant: Variant, work: float) -> list[Answer]:
+def find_periods(cases: Sequence[Case], variant: Variant, work: float) -> list[SearchResult]:
     """Search every case; the value is steps for each micro-batch, infinite where none was found."""
     answers = []
     for case in cases:
@@ -55,11 +55,11 @@ def find_periods(cases: Sequence[Case], variant: Variant, work: float) -> list[A
                 params=variant.repetend,
             )  # fmt: skip
         except ScheduleError:
-            answers.append(Answer(math.inf, 0, budget.operations, "none"))
+            answers.append(SearchResult(math.inf, 0, budget.operations, "none"))
             continue
         rate, least = float(found.rate), float(found.least_rate)
         latency = max(max(row) - min(row) for row in found.starts)
-        answers.append(Answer(rate, least, budget.operations, found.found_by, latency))
+        answers.append(SearchResult(rate, least, budget.operations, found.found_by, latency))
     return answers
 
 
@@ -71,7 +71,7 @@ def _change(ratios: Sequence[float]) -> str:
     return f"{change:+.2f} %" + (f", none found {missing}x" if missing else "")
 
 
-def makespan_loss(full: Sequence[Answer], found: Sequence[Answer]) -> str:
+def makespan_loss(full: Sequence[SearchResult], found: Sequence[SearchResult]) -> str:
     """Return the cell of the table: how much longer, in how many cases, and what the bounds lose."""
     longer = sum(one.value > other.value for one, other in zip(found, full, strict=True))
     shorter = sum(one.value < other.value for one, other in zip(found, full, strict=True))
@@ -81,7 +81,7 @@ def makespan_loss(full: Sequence[Answer], found: Sequence[Answer]) -> str:
     return f"{length} (longer {longer}x, shorter {shorter}x), bound {bound}, proofs {proofs:+d}"
 
 
-def repetend_loss(full: Sequence[Answer], found: Sequence[Answer]) -> str:
+def repetend_loss(full: Sequence[SearchResult], found: Sequence[SearchResult]) -> str:
     """Return the cell of the table for repetends."""
     period = _change([one.value / other.value for one, other in zip(found, full, strict=True)])
     proofs = sum(each.is_proven for each in found) - sum(each.is_proven for each in full)

@@ -25,7 +25,7 @@ _VIEWS = frozenset(
 )
 """Operators that only say how bytes are read: what reads them does so at its own cost."""
 
-_MOST_FUSIBLE_KIND = 3
+_MAX_FUSIBLE_KIND = 3
 """Element-wise, broadcast, injective operators and reductions; see `records.Operator`."""
 
 _GATHERS = frozenset(("take", "gather_elements", "gather_nd", "nn.nll_loss"))
@@ -106,7 +106,7 @@ class _Program:
         return tuple(numbers)
 
     @cached_property
-    def readers(self) -> dict[int, set[int]]:
+    def consumers(self) -> dict[int, set[int]]:
         """Operators that read each value, views looked through."""
         found: dict[int, set[int]] = collections.defaultdict(set)
         for index, operator in enumerate(self.workload.operators):
@@ -141,10 +141,10 @@ class _Program:
             if operators[index].name in _VIEWS or index in group_of:
                 continue
             made = self.outputs[index]
-            readers = {group_of[reader] for number in made for reader in self.readers[number]}
+            consumers = {group_of[consumer] for number in made for consumer in self.consumers[number]}
             group_of[index] = index
-            if len(readers) == 1 and not self.results & set(made):
-                (group,) = readers
+            if len(consumers) == 1 and not self.results & set(made):
+                (group,) = consumers
                 if _is_fusible(operators[index]) and _is_fusible(operators[group]):
                     group_of[index] = group
         members: dict[int, list[int]] = collections.defaultdict(list)
@@ -160,15 +160,15 @@ class _Program:
             if operator.name != "add" or len(operator.inputs) != 2:
                 continue
             for number, other in (operator.inputs, operator.inputs[::-1]):
-                maker = self.makers.get(self.origin[number])
-                is_only_reader = self.readers[self.origin[number]] == {index}
+                producer = self.producers.get(self.origin[number])
+                is_only_consumer = self.consumers[self.origin[number]] == {index}
                 is_row = len(self.values[other].shape) == 1
-                if is_row and is_only_reader and maker is not None and self._name(maker) == "matmul":
-                    found[index] = maker
+                if is_row and is_only_consumer and producer is not None and self._name(producer) == "matmul":
+                    found[index] = producer
         return found
 
     @cached_property
-    def makers(self) -> dict[int, int]:
+    def producers(self) -> dict[int, int]:
         """The operator that makes each value; inputs have none."""
         return {number: index for index, made in enumerate(self.outputs) for number in made}
 
@@ -182,13 +182,13 @@ class _Program:
             number
             for operator in operators
             for number in operator.inputs
-            if self.makers.get(self.origin[number]) not in group
+            if self.producers.get(self.origin[number]) not in group
         }
         made = {number for index in group for number in self.outputs[index]}
         written = {
             number
             for number in made
-            if number in self.results or any(reader not in group for reader in self.readers[number])
+            if number in self.results or any(consumer not in group for consumer in self.consumers[number])
         }
         num_bytes = self._bytes_read(operators, read) + self._bytes(written)
         first = operators[0]
@@ -265,7 +265,7 @@ class _Program:
 
 
 def _is_fusible(operator: Operator) -> bool:
-    return operator.kind <= _MOST_FUSIBLE_KIND and operator.name not in _GATHERS
+    return operator.kind <= _MAX_FUSIBLE_KIND and operator.name not in _GATHERS
 
 
 def _is_known(model: GpuKernelModel, device: GpuDevice) -> bool:

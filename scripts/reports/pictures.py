@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tessel.schedule import Schedule
 
 PICTURES = (".svg", ".png", ".pdf")
-_LEAST_INCHES, _MOST_INCHES = 2.0, 60.0
+_MIN_INCHES, _MAX_INCHES = 2.0, 60.0
 FORMATS = (*PICTURES, ".html", ".json", ".txt", ".md")
 
 
@@ -103,10 +103,10 @@ def parse_width(text: str) -> float:
         inches = float(text.removesuffix("in"))
     except ValueError:
         inches = math.nan
-    if not _LEAST_INCHES <= inches <= _MOST_INCHES:
+    if not _MIN_INCHES <= inches <= _MAX_INCHES:
         raise typer.BadParameter(
-            f"--width {text} is no width of a picture; give {', '.join(named)}, or {_LEAST_INCHES:g} to "
-            f"{_MOST_INCHES:g} inches such as 5.5in"
+            f"--width {text} is no width of a picture; give {', '.join(named)}, or {_MIN_INCHES:g} to "
+            f"{_MAX_INCHES:g} inches such as 5.5in"
         )
     return inches
 

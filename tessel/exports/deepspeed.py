@@ -7,7 +7,7 @@ after the other, and what it keeps between them decides which orders are right:
   that agrees with every rank's, so that no rank waits for ever.
 - An engine holds one incoming gradient and, on the last stage, one loss: a gradient is received right before
   its backward, and the last stage runs each backward right after its forward. Where the plan has those apart,
-  its last stage's forwards are put off, which no other stage waits for.
+  its last stage's forwards are delayed, which no other stage waits for.
 - The first and the last stage read the same sequence of micro-batches, so both load in ascending order.
 - A buffer holds a micro-batch from its input to its gradient's departure; buffers are used again as soon as
   they are free.

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_source import variables_of
 from tuner.graph.relax_types import num_inputs_of
 

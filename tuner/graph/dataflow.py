@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind, kind_of, short_name
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_source import RelaxSource, read_function, value_producers, variables_of
 
 

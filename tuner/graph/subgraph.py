@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.node_set import NodeSet
 
 if TYPE_CHECKING:
     from tuner.graph.dataflow import DataflowGraph

@@ -19,7 +19,7 @@ from tvm import relax
 
 from tuner.graph.bound_values import bound_values
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_source import replace_variables, variables_of
 from tuner.graph.relax_types import (
     NUM_INPUTS_ATTRIBUTE,

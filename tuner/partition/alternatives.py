@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.plan import Figure
 

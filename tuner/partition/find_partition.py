@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraphLimits
 from tuner.partition.alternatives import CandidateIndex, NextBest, PricedCandidate
 from tuner.partition.candidate import FREE, CandidatePartition

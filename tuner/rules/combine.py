@@ -18,8 +18,8 @@ from itertools import combinations, product
 from typing import Protocol
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_source import variables_of
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
 from tuner.rules.protocol import Rule

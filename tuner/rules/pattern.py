@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.dpl import CallPattern, TupleGetItemPattern
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 from tuner.rules.combinators import Composite
 

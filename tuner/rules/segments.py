@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import num_inputs_of
 from tuner.graph.subgraph import SubGraph
 from tuner.rules.protocol import Rule

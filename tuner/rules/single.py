@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tuner.graph.bound_values import bound_nodes
 from tuner.graph.dataflow import DataflowGraph, Node
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 
 FREE_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
 from tuner.graph.kinds import PatternKind
+from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
 from tuner.rules.combinators import OnlyValid, Union
 from tuner.rules.combine import ByAnchor, ByKind, Combine, Combiner, Siblings, TupleArgument

@@ -34,7 +34,7 @@ def admit_import(model: Model, session: Session) -> tuple[Model, float | None]:
     Where one operator is imported wrongly it becomes a call of torch, and the model is compared again.
 
     Raises:
-        TunerError: the import is wrong, and no operator can be found that a call of torch would mend.
+        TunerError: the import is wrong, and no operator can be found that a call of torch would fix.
     """
     while True:
         try:

@@ -33,7 +33,7 @@ from tessel.search.makespan.initial_schedules import (
     offer_rules,
     offer_serial,
 )
-from tessel.search.makespan.iterated_local_search import NearbySearch
+from tessel.search.makespan.iterated_local_search import IteratedLocalSearch
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.makespan.warmup_cooldown import RepetendSearch
@@ -147,9 +147,9 @@ def _improve(best: Incumbent, *, seed: int) -> None:
     repetends.run()
     exact.run()
     prover.run()
-    nearby = NearbySearch(best, state=seed & 0x7FFFFFFF)
+    local_search = IteratedLocalSearch(best, state=seed & 0x7FFFFFFF)
     while not best.is_over and Phase.TABU_SEARCH not in best.params.left_out:
-        nearby.search_round()
+        local_search.search_round()
         repetends.run()
         exact.run()
         prover.run()

@@ -18,7 +18,7 @@ from tessel.search.makespan.incumbent import Elite, Incumbent
 from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.makespan.option_flips import flip_options
 from tessel.search.makespan.params import Phase
-from tessel.search.makespan.tabu_search import search_neighbourhood
+from tessel.search.makespan.tabu_search import tabu_search
 
 ROUND_TASKS = 1_000_000
 """Tasks timed between two looks at the budget: a few hundredths of a second."""
@@ -35,7 +35,7 @@ devices and 64 micro-batches the best came to 2047.5 steps after 4 s instead of 
 
 
 @dataclass(slots=True)
-class _Visit:
+class _LocalSearch:
     """A tabu search under way.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Visit:
 
 
 @dataclass(slots=True)
-class NearbySearch:
+class IteratedLocalSearch:
     """Visits to elites, one after the other.
 
     Attributes:
@@ -70,14 +70,14 @@ class NearbySearch:
     best: Incumbent
     state: int
     turn: int = 0
-    visit: _Visit | None = None
+    visit: _LocalSearch | None = None
 
     def search_round(self) -> None:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
         visit = self.visit or self._begin()
         num_moves = min(max(ROUND_TASKS // len(visit.orders.sequence), 10), visit.patience)
-        makespan, self.state, num_looks = search_neighbourhood(
+        makespan, self.state, num_looks = tabu_search(
             best.instance.arrays,
             visit.orders,
             visit.makespan,
@@ -98,7 +98,7 @@ class NearbySearch:
         if visit.moves - visit.last_gain >= visit.patience:
             self._end(visit)
 
-    def _begin(self) -> _Visit:
+    def _begin(self) -> _LocalSearch:
         params, elite = self.best.params, self._next_elite()
         self.turn += 1
         start, kicks = elite.start, 0
@@ -115,9 +115,9 @@ class NearbySearch:
                 if flipped is not None:
                     start, kicks, patience = flipped, 0, params.flip_patience
         elite.visits += 1
-        return _Visit(elite, orders_of(self.best.instance.arrays, start), kicks, patience)
+        return _LocalSearch(elite, orders_of(self.best.instance.arrays, start), kicks, patience)
 
-    def _end(self, visit: _Visit) -> None:
+    def _end(self, visit: _LocalSearch) -> None:
         if visit.makespan <= visit.elite.makespan:
             visit.elite.makespan, visit.elite.start = visit.makespan, visit.orders.best.copy()
             self.best.elites.sort(key=lambda elite: elite.makespan)

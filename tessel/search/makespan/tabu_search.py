@@ -63,7 +63,7 @@ MIN_TENURE = 6
 
 
 @compiled
-def search_neighbourhood(
+def tabu_search(
     arrays: InstanceArrays,
     orders: Orders,
     best: int,

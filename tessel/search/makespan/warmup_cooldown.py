@@ -139,6 +139,6 @@ def _cut_orders(instance: Instance, repetend: RepetendResult) -> Orders:
     start = np.full((instance.micro_batches, instance.num_blocks), -1, dtype=np.int64)
     blocks = np.array(repetend.block_indices)
     for micro_batch in range(instance.micro_batches):
-        lap, copy = divmod(micro_batch, repetend.copies)
-        start[micro_batch, blocks] = np.array(repetend.starts[copy]) + lap * repetend.period
+        iteration, copy = divmod(micro_batch, repetend.copies)
+        start[micro_batch, blocks] = np.array(repetend.starts[copy]) + iteration * repetend.period
     return orders_of(instance.arrays, start.reshape(-1))

@@ -1,10 +1,10 @@
 """What a memory limit must at least be, and the sentence that says so when it is not.
 
-One micro-batch alone, in its best order, is what no limit can do without: every order of the blocks that hold
-memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With more such
-blocks a bound stands in: when block b starts, its micro-batch holds what the blocks started so far have
-added. Those are a set that contains b and everything before it, and nothing whose predecessors it lacks; the
-least sum of such a set is a minimum closure, one minimum cut. Checked in
+What one micro-batch holds alone, in its best order, is a lower bound on any limit: every order of the blocks
+that hold memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With
+more such blocks a bound stands in: when block b starts, its micro-batch holds what the blocks started so far
+have added. Those are a set that contains b and everything before it, and nothing whose predecessors it lacks;
+the least sum of such a set is a minimum closure, one minimum cut. Checked in
 tests/tessel/search/model/test_instance.py and test_bounds.py.
 
 Source: Picard, "Maximal closure of a graph and applications to combinatorial problems" (1976).

@@ -9,7 +9,7 @@ With period T, block u of micro-batch m starts at t_u + m·T. Three kinds of rul
   It says which v is the next after u: the one of h micro-batches later.
 - **Memory rows**: when u starts, mem_u + sum of mem_v·h_uv over the device's other blocks is held.
 
-- **Lives** follow from memory rows and narrow more than each of them: what is added on a device and freed
+- **Lifetimes** follow from memory rows and narrow more than each of them: what is added on a device and freed
   there takes up units x steps, together at most limit x T in one period.
 
 So a repetend is a choice of the h's, and its least period is a maximum cycle ratio. A longer period

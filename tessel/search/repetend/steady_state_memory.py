@@ -1,8 +1,8 @@
 """What a repetend holds in memory, step by step, once it repeats.
 
-Block b with start t in lap k = t // T has been started floor((now - t) / T) + 1 times; on a device where a
-micro-batch frees what it adds, the sum of memory over these counts is what is held, and it repeats with the
-period. Checked in tests/tessel/search/repetend/test_find_repetend.py against `tessel.validation`.
+Block b with start t in iteration k = t // T has been started floor((now - t) / T) + 1 times; on a device
+where a micro-batch frees what it adds, the sum of memory over these counts is what is held, and it repeats
+with the period. Checked in tests/tessel/search/repetend/test_find_repetend.py against `tessel.validation`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.samples.partition_samples import Body, function_module, part_of, part
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backend_names, make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.backend_specs import gather_specs

@@ -13,7 +13,7 @@ from tests.harness.run_module import run_module
 from tests.samples.partition_samples import function_module
 from tuner.backends.registry import make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, PREPARE_NAME
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.batch_norm_folding import fold_batch_norms

@@ -16,7 +16,7 @@ from tests.samples.partition_samples import Body, function_module
 from tuner.backends.protocol import PackingBackend, settings_for
 from tuner.backends.registry import available_backends, make_backend
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module

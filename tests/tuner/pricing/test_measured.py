@@ -14,7 +14,7 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.measuring.measurer import Measurer

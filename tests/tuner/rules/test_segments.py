@@ -7,7 +7,7 @@ from tvm import relax
 
 from tests.samples.partition_samples import function_module
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.rules.segments import ContiguousSubgraphs
 
 pytestmark = pytest.mark.tvm

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tuner.errors import TunerError
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.index_set import NodeSet
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.graph.subgraph import SubGraph
 from tuner.graph.torch_call import LABEL, read_torch_call, torch_calls_in

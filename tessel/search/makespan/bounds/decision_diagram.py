@@ -47,7 +47,7 @@ MAX_KEY = 1 << 62
 
 
 @dataclass(slots=True)
-class DeviceDiagram:
+class RelaxedDiagram:
     """The diagram of some devices, a layer at a time.
 
     Attributes:
@@ -121,7 +121,7 @@ class DeviceDiagram:
         return OPERATIONS_A_LAYER + num_looks * OPERATIONS_A_NUMBER
 
 
-def device_diagram(problem: Problem, devices: Sequence[int], micro_batches: int) -> DeviceDiagram | None:
+def relaxed_diagram(problem: Problem, devices: Sequence[int], micro_batches: int) -> RelaxedDiagram | None:
     """Return the diagram of these devices, not begun, or None where nothing can be said.
 
     Args:
@@ -140,7 +140,7 @@ def device_diagram(problem: Problem, devices: Sequence[int], micro_batches: int)
     pending = min(micro_batches, MAX_PENDING)
     is_waiting = waits.any(axis=0)
     slot = np.where(is_waiting, len(devices) + 1 + (np.cumsum(is_waiting) - 1) * pending, 0)
-    return DeviceDiagram(
+    return RelaxedDiagram(
         devices=tuple(devices),
         micro_batches=micro_batches,
         spans=problem.spans[blocks],

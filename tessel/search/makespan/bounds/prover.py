@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.search.makespan.bounds.choice_relaxation import without_choices
-from tessel.search.makespan.bounds.decision_diagram import DeviceDiagram, device_diagram
+from tessel.search.makespan.bounds.decision_diagram import RelaxedDiagram, relaxed_diagram
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
 from tessel.search.model.problem import Problem, make_problem
@@ -45,7 +45,7 @@ class Prover:
     allowed: float
     bounds: dict[tuple[int, ...], int] = field(default_factory=dict)
     waiting: list[tuple[int, ...]] = field(default_factory=list)
-    current: DeviceDiagram | None = None
+    current: RelaxedDiagram | None = None
     known: int = -1
     used: int = 0
 
@@ -81,7 +81,7 @@ class Prover:
             if not self.waiting:
                 return False
             devices = self.waiting.pop()
-            self.current = device_diagram(self.problem, devices, self.best.instance.micro_batches)
+            self.current = relaxed_diagram(self.problem, devices, self.best.instance.micro_batches)
             self.best.budget.charge(OPERATIONS_A_DIAGRAM)
             self.bounds.setdefault(devices, 0)
             return True

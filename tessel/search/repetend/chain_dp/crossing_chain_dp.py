@@ -6,11 +6,11 @@
 The devices are taken from the last to the first: the falling chain is built from the inside out, the rising
 one from the outside in. The state of a device is the slots of its four blocks, counted from f, and how many
 periods g and h are apart; the value is the least steps from f to b. Less is never worse (see
-`nested_search`), and the rising chain's steps are in the state, so the answer is exact.
+`nested_chain_dp`), and the rising chain's steps are in the state, so the answer is exact.
 
 To go on to the next device f starts earlier, b later, g later and h earlier, each by the steps of its edge
 and any wait: four sweeps over the states. Cost: O(devices x periods in flight x period³). Checked in
-tests/tessel/search/repetend/chain_dp/test_crossing_chain_dp.py against `cyclic_orders`.
+tests/tessel/search/repetend/chain_dp/test_crossing_chain_dp.py against `branch_and_bound`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from one to the other. Less is never worse: the next stage pair around can wait,
 So one number per state is enough, and the answer is exact.
 
 Cost: O(assignments x stage pairs x period²), so it is for small periods and any number of devices;
-`cyclic_orders` is for large ones and few devices. Checked in
+`branch_and_bound` is for large ones and few devices. Checked in
 tests/tessel/search/repetend/chain_dp/test_nested_chain_dp.py against it.
 """
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tessel.handwritten import HANDWRITTEN
 from tessel.search.makespan.device_orders import earliest_starts, orders_of
 from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
-from tessel.search.makespan.tabu_search import search_neighbourhood
+from tessel.search.makespan.tabu_search import tabu_search
 from tessel.search.model.instance import build_instance
 from tessel.shapes import make_shape
 from tessel.validation import check_schedule
@@ -39,7 +39,7 @@ def test_wherever_the_search_stands_the_schedule_is_valid(
     assert listing is not None
     before = listing.makespan[0]
     orders = orders_of(arrays, start)
-    makespan, _, _ = search_neighbourhood(arrays, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
+    makespan, _, _ = tabu_search(arrays, orders, NEVER, 0, num_rounds, num_kicks, 0, seed)
     best = as_schedule(placement, arrays, orders.best, memory)
     check_schedule(best)
     assert best.makespan == makespan <= before
@@ -61,5 +61,5 @@ def test_zero_bubble_v_is_improved_to_the_proven_optimum(seed: int) -> None:
     start = np.empty(arrays.num_blocks * 8, dtype=np.int64)
     for (block, micro_batch), when in built.start_by_block().items():
         start[micro_batch * arrays.num_blocks + block] = when
-    makespan, _, _ = search_neighbourhood(arrays, orders_of(arrays, start), NEVER, 0, 20_000, 0, 531, seed)
+    makespan, _, _ = tabu_search(arrays, orders_of(arrays, start), NEVER, 0, 20_000, 0, 531, seed)
     assert makespan == 531

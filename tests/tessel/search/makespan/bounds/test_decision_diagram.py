@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tessel.placement import Block, Placement
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.makespan.bounds.decision_diagram import DeviceDiagram, device_diagram
+from tessel.search.makespan.bounds.decision_diagram import RelaxedDiagram, relaxed_diagram
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
 from tessel.search.model.problem import make_problem
@@ -49,7 +49,7 @@ def small_cases(draw: st.DrawFn) -> Case:
     return placement, micro_batches, None if limit is None else (limit,) * devices
 
 
-def finished(diagram: DeviceDiagram | None, known: int) -> int:
+def finished(diagram: RelaxedDiagram | None, known: int) -> int:
     if diagram is None:
         return 0
     while not diagram.is_over:
@@ -61,7 +61,7 @@ def bounds(case: Case, known: int) -> list[int]:
     placement, micro_batches, memory = case
     problem = make_problem(placement, memory=memory)
     return [
-        finished(device_diagram(problem, devices, micro_batches), known)
+        finished(relaxed_diagram(problem, devices, micro_batches), known)
         for size in range(1, placement.devices + 1)
         for devices in combinations(range(placement.devices), size)
     ]
@@ -104,10 +104,10 @@ def test_a_known_makespan_only_helps(case: Case) -> None:
     placement, micro_batches, memory = case
     problem = make_problem(placement, memory=memory)
     for device in range(placement.devices):
-        far = finished(device_diagram(problem, (device,), micro_batches), FAR)
-        near = finished(device_diagram(problem, (device,), micro_batches), far + 1)
+        far = finished(relaxed_diagram(problem, (device,), micro_batches), FAR)
+        near = finished(relaxed_diagram(problem, (device,), micro_batches), far + 1)
         assert near >= far
-        assert finished(device_diagram(problem, (device,), micro_batches), far) == far
+        assert finished(relaxed_diagram(problem, (device,), micro_batches), far) == far
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def bounds_of_devices(case: Case) -> list[int]:
     placement, micro_batches, memory = case
     problem = make_problem(placement, memory=memory)
     return [
-        finished(device_diagram(problem, (device,), micro_batches), FAR)
+        finished(relaxed_diagram(problem, (device,), micro_batches), FAR)
         for device in range(placement.devices)
     ]
 
 
 def test_blocks_without_a_span_that_hold_memory_say_nothing() -> None:
     placement = Placement(devices=1, blocks=(Block(name="f", devices=(0,), span=0, memory=1),))
-    assert device_diagram(make_problem(placement, memory=None), (0,), 2) is None
+    assert relaxed_diagram(make_problem(placement, memory=None), (0,), 2) is None
