@@ -49,14 +49,15 @@ class Batch:
         positions: int64, same shape.
         seen: bool, shape (num_examples, num_tokens, num_tokens): attention mask: whether a token (row)
             attends to another.
-        foreseen_at: int64, shape (num_examples, num_tokens): the position from which each token is predicted.
+        predicted_from: int64, shape (num_examples, num_tokens): the position from which each token is
+            predicted.
         weights: float32, shape (num_examples, num_tokens).
     """
 
     ids: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
     seen: npt.NDArray[np.bool_]
-    foreseen_at: npt.NDArray[np.int64]
+    predicted_from: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
 
 
@@ -116,7 +117,7 @@ def batch_of(examples: Sequence[Example]) -> Batch:
         ids=padded([each.ids for each in examples], 0),
         positions=padded([each.positions for each in examples], 0),
         seen=seen,
-        foreseen_at=_foreseen_at(segments),
+        predicted_from=_predicted_from(segments),
         weights=weights,
     )
 
@@ -147,7 +148,7 @@ def _example(group: Sequence[tuple[Text, float]]) -> Example:
     )
 
 
-def _foreseen_at(segments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _predicted_from(segments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the position that predicts each token: for an answer's first token, the end of the prompt."""
     before = np.maximum(np.arange(segments.shape[1]) - 1, 0)
     places = np.tile(before, (len(segments), 1))

@@ -72,7 +72,7 @@ class Network:
             use_cache=False,
         ).last_hidden_state
         rows, columns = np.nonzero(batch.weights)
-        before = hidden[torch.from_numpy(rows), torch.from_numpy(batch.foreseen_at[rows, columns])]
+        before = hidden[torch.from_numpy(rows), torch.from_numpy(batch.predicted_from[rows, columns])]
         targets = torch.from_numpy(batch.ids[rows, columns])
         weights = torch.from_numpy(batch.weights[rows, columns])
         entropy = torch.nn.functional.cross_entropy(self.model.lm_head(before), targets, reduction="none")

@@ -39,7 +39,7 @@ MAX_FLOPS: Mapping[str, int] = {"onnxruntime": 10**12, "onnx": 10**10}
 without its optimisations does some 20 GFLOPS a core; onnx's reference, in NumPy and Python, far less."""
 
 MAX_TIME_S = 120
-"""Processor seconds that a runtime may take; work in operators that count as none is not foreseen."""
+"""Processor seconds that a runtime may take; not all work is counted beforehand."""
 
 _WAIT_S = 1800.0
 """Seconds waited: the machine may be busy with other work."""

@@ -1,7 +1,7 @@
 """Whether a repetend of a given period exists for two crossing chains, by dynamic programming over devices.
 
     device 0   f . . g h . . b        the falling chain f…b is outermost on device 0, innermost on the last,
-    device 1   . f g . . h b .        the rising chain g…h the other path round
+    device 1   . f g . . h b .        the rising chain g…h the other way round
 
 The devices are taken from the last to the first: the falling chain is built from the inside out, the rising
 one from the outside in. The state of a device is the slots of its four blocks, counted from f, and how many

@@ -1,1 +1,1 @@
-"""Converters of the operators of neural-network layers: convolutions, pooling, attention and their like."""
+"""Converters of the operators of neural-network layers: convolutions, pooling, attention, losses."""
