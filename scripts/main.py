@@ -21,6 +21,7 @@ from scripts.app import app
 from scripts.options import completion_words
 from scripts.searching import jit_fallback, search_thread
 from scripts.terminal import console, interrupts, output_streams
+from scripts.terminal.control_characters import printable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -181,6 +182,6 @@ _STATUS_BY_ERROR = {
 def _fail(message: str, status: int) -> int:
     if console.is_verbose():
         traceback.print_exc()
-    line = console.printable(" ".join(message.split()))
+    line = printable(" ".join(message.split()))
     sys.stderr.write(f"tessel: {line}\n")
     return status

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scripts.terminal import output_streams
+from scripts.terminal.control_characters import CONTROLS, printable
 
 if TYPE_CHECKING:
     import msgspec
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 100
 MAX_LIST_WIDTH = 24
-
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it: control characters, and those that turn text around."""
 
 T = TypeVar("T")
 
@@ -70,11 +67,6 @@ def wants_color() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
-def printable(text: str) -> str:
-    """Return a text in which everything that a terminal would obey, line ends included, is written out."""
-    return _CONTROLS.sub(lambda found: _written_out(found[0]), text)
-
-
 def print_json(document: msgspec.Struct) -> None:
     """Print one JSON document on stdout, keys sorted, and nothing else.
 
@@ -98,7 +90,7 @@ def json_text(document: object, encoding: str) -> str:
         plain = msgspec.to_builtins(document, order="sorted")
         text = json.dumps(plain, indent=2, sort_keys=True, allow_nan=False)
     # JSON escapes the first 32 characters by itself; outside of strings there are line ends alone.
-    return _CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    return CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def print_line(text: str = "") -> None:
@@ -207,8 +199,3 @@ def format_us(latency_us: float) -> str:
 
 def _color_system() -> Literal["auto"] | None:
     return "auto" if wants_color() else None
-
-
-def _written_out(character: str) -> str:
-    """Return a character as Python writes it in a literal, such as `\\n` or `\\x1b`."""
-    return character.encode("unicode_escape").decode()

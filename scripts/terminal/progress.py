@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from scripts.terminal.console import printable
+from scripts.terminal.control_characters import printable
 
 PLAIN_EVERY_S = 10.0
 """Seconds between two plain lines."""
