@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child tells of one step."""
+    """What a child reports of one step."""
 
     step: str
     size: dict[str, Any]

@@ -161,7 +161,7 @@ class _Epilogue:
         """Write the tile whose first result is at a row and a column.
 
         An activation is a long expression, which written out for all vectors of a tile would not fit in
-        registers: the sums are put down first.
+        registers: the sums are stored first.
         """
         if self.activation in ("", "relu"):
             for index, vector in sums.places:
