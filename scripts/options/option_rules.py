@@ -386,6 +386,14 @@ _TUNE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--hop-us": (Rule(excludes=(_valued("--devices", 1),), why="one device has no hops"),),
     "--placement": (),
+    "--no-recompute": (
+        Rule(excludes=_given("--infer"), why="inference keeps no activations", remedy="leave --infer out"),
+        Rule(
+            needs=_given("--memory"),
+            why="nothing is recomputed where memory has no limit",
+            remedy="add --memory",
+        ),
+    ),
     "--link": (
         Rule(excludes=(_valued("--devices", 1),), why="one device has no links"),
         Rule(
