@@ -105,6 +105,15 @@ class TuneOptions(TuningOptions):
             rich_help_panel=_PIPELINE,
         ),
     ] = None
+    no_recompute: Annotated[
+        bool,
+        typer.Option(
+            "--no-recompute",
+            help="Keep all activations; under --memory, stages may else run their forward again in their "
+            "backward.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
     work: Annotated[
         float | None,
         search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
@@ -255,6 +264,7 @@ def _search(
             micro_batches=options.micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=options.optimizer,
+            recompute=not options.no_recompute,
             budget=budget,
             seed=options.seed,
         )
@@ -291,6 +301,7 @@ def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
         optimal=plan.schedule.optimal,
         gap=plan.schedule.gap if plan.schedule.lower_bound else None,
         stopped_by=stopped_by,
+        recompute=tuple(stage.recomputes for stage in plan.stages),
         placements=plan.placements,
     )
 
