@@ -30,17 +30,16 @@ function rasterMemory(panes, ratio, { wide, scale, origin, colors: { words: colo
   const [first, second] = mostIn, isBeside = panes.length > 1;
   for (let device = 0; device < data.devices; device++) {
     const top = Math.round((memoryTop() + device * lane) * ratio), rest = rests[device], base = (top + tall - 1) * wide;
-    const level = (units) => Math.round(Math.max(units + rest, 0) / most * (tall - 1));
-    const bound = limits ? level(limits[device]) : Infinity;
+    const factor = (tall - 1) / most, bound = limits ? (limits[device] + rest) * factor + 0.5 | 0 : Infinity;
     panes.forEach((schedule, pane) => columnMaxima(schedule.memory[device], mostIn[pane], origin, 1 / scale));
     words.fill(colors.lane, top * wide, (top + tall) * wide);
     let value = NaN, height = 0, other = NaN, line = 0; // curves are level over many pixels
     for (let x = 0; x < wide; x++) {
-      if (first[x] !== value) height = level(value = first[x]);
+      if (first[x] !== value) height = Math.max((value = first[x]) + rest, 0) * factor + 0.5 | 0;
       const isOver = limits !== null && value > limits[device];
       if (height) for (let y = 0, at = base + x; y <= height; y++, at -= wide) words[at] = isOver && y > bound ? colors.over : colors.held;
       if (isBeside) {
-        if (second[x] !== other) line = level(other = second[x]);
+        if (second[x] !== other) line = Math.max((other = second[x]) + rest, 0) * factor + 0.5 | 0;
         words[base + x - line * wide] = colors.ink;
       }
       if (bound < tall && (x / ratio | 0) % 6 < 4) words[base + x - bound * wide] = colors.ink;
@@ -78,6 +77,7 @@ function buildMemory() {
   showMemory();
 }
 
+// Cells are of a fixed size, so that a figure that changes moves nothing else (style.css).
 function showMemory() {
   byId("cursor-time").textContent = formatTime(state.cursor);
   byId("cursor").setAttribute("aria-valuetext", formatTime(state.cursor));

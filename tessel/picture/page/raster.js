@@ -48,8 +48,14 @@ function sampleRow(schedule, device, { wide, scale, origin, first, idle }) {
     const left = origin + x * perPixel, centre = left + perPixel / 2;
     if (centre < 0 || centre >= schedule.makespan) { line[x] = -1; continue; }
     while (k < count && end[k] <= centre) k++;
-    const isBar = k < count && start[k] <= centre;
-    if (isBar && end[k] - start[k] >= least) { line[x] = kind[k]; continue; }
+    const isBar = k < count && start[k] <= centre, until = isBar ? end[k] : k < count ? start[k] : schedule.makespan;
+    const isWide = isBar && end[k] - start[k] >= least, from = isBar ? start[k] : k ? end[k - 1] : 0, right = left + perPixel;
+    if (isWide || (from <= left && until >= right)) { // as far as it has whole pixels, and half of one
+      const value = isBar ? isWide ? kind[k] : kind[k] & ~1 : idle, next = Math.floor((until - origin) * scale + (isWide ? 0.5 : 0));
+      while (x + 1 < next && x + 1 < wide) line[x++] = value;
+      line[x] = value;
+      continue;
+    }
     const step = (first + x) * GOLDEN + shift, time = left + perPixel * (step - Math.floor(step));
     let n = k;
     while (n > 0 && end[n - 1] > time) n--;
@@ -83,8 +89,11 @@ function outlineBar(schedule, i, kind, { top, tall, wide, scale, origin, colors,
   if (span >= WIDE) {
     const edge = (faint ? colors.faintEdge : colors.edge)[kind];
     if (faint && state.match.blocks[block]) fillWords(left, right, top, tall, wide, colors.faint[kind]); // another micro-batch of it
-    if (begin > -1) fillWords(left, left + 1, top, tall, wide, edge);
-    if (begin + span < wide + 1) fillWords(right - 1, right, top, tall, wide, edge);
+    const last = (top + tall) * wide, isBegun = begin > -1, isEnded = begin + span < wide + 1;
+    for (let at = top * wide; at < last; at += wide) {
+      if (isBegun) words[at + left] = edge;
+      if (isEnded) words[at + right - 1] = edge;
+    }
   }
   if (flags?.[i] && tall > 2 * MARK && data.blocks[block].devices.length === 1) fillWords(left, right, top + tall - MARK, MARK, wide, colors.words.ink);
 }
