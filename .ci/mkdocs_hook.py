@@ -1,4 +1,4 @@
-"""A hook of MkDocs: the README is the first page, and files that pages link to come along."""
+"""A hook of MkDocs: the README is the first page, linked files come along, and pictures open on their own."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
+PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -35,6 +36,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(moved, markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let each picture be opened in its own size, which a narrow screen needs."""
+    return PICTURE.sub(lambda image: f'<a class="picture" href="{image[1]}">{image[0]}</a>', html)
+
+
 def resolve(name: str, link: str) -> str:
     """Return a link's target as a path in the repository; folders are stood for by their first file."""
     path = (ROOT / name).parent / link
@@ -49,4 +55,6 @@ def uri_of(target: str) -> str:
     """Return where a file of the repository is on the site; files outside docs/ are shown as text."""
     if target == "README.md":
         return "index.md"
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"files/{target}.txt"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    return f"files/{target.lstrip('.')}.txt"  # MkDocs leaves out names that begin with a dot

@@ -125,7 +125,7 @@ def _global_options(
     version: bool = typer.Option(
         False,
         "--version",
-        help="Show the version, and those it runs with.",
+        help="Show the versions of tessel, Python and TVM.",
         callback=_show_version,
         is_eager=True,
     ),

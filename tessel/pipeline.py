@@ -5,8 +5,9 @@ each, or, where one is divided into shards, on all of them at once, such as embe
 Real latencies become whole steps, rounded up, so that no schedule promises less than was measured; a hop
 becomes the lag of an edge. Each stage's backward is a choice, joint or split into input and weight halves,
 since splitting costs what it was measured to cost. Weights, gradients and optimizer state are static; what a
-forward saves is held until the backward half that needs it starts. Not modelled: contention between hops, and
-memory that a block needs only while it runs.
+forward saves is held until the backward half that needs it starts. Under a memory limit, which stages
+recompute is searched with the order (`tessel.recomputation`). Not modelled: contention between hops, and
+memory that a block needs only while it runs, but for what a recomputing backward holds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tessel.comparison import compare_schedules
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.plan import Plan
+from tessel.recomputation import search_with_recomputation
 from tessel.search import SearchBudget, find_schedule
 from tuner.plan import Figure, ModelPlan, StagePlan
 
@@ -37,9 +39,9 @@ def build_plan(
     micro_batches: int,
     memory_limit_bytes: int | None,
     optimizer: str = "sgd",
-    step_us: float | None = None,
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
+    recompute: bool = True,
     seed: int = 0,
 ) -> Plan:
     """Place the stages, search the order of all blocks, and compare it with hand-written schedules.
@@ -49,25 +51,35 @@ def build_plan(
         micro_batches: micro-batches of one training step.
         memory_limit_bytes: memory of one device; None for no limit.
         optimizer: a key of `OPTIMIZER_STATES`; decides the static bytes when training.
-        step_us: length of a step; chosen from the shortest block if None.
         budget: what the schedule search may spend, and who is told of its progress; see `find_schedule`.
         time_limit_s: in place of a budget: seconds of the schedule search.
+        recompute: whether stages may recompute where memory is limited.
         seed: seed of the schedule search.
 
     Raises:
         InfeasibleError: a stage cannot fit its device; names the device and what it needs.
     """
-    step_us = step_us or choose_step_us(tuned.stages)
-    placement = place_stages(tuned, step_us=step_us)
+    step_us = choose_step_us(tuned.stages)
+    budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
+    if memory_limit_bytes is None or not recompute:
+        schedule = find_schedule(
+            place_stages(tuned, step_us=step_us),
+            micro_batches=micro_batches,
+            memory=_activation_limits(tuned, optimizer, memory_limit_bytes),
+            budget=budget,
+            seed=seed,
+        )
+    else:
+        limit = memory_limit_bytes
+        tuned, schedule = search_with_recomputation(
+            tuned,
+            place=lambda stages: place_stages(stages, step_us=step_us),
+            limits=lambda stages: _limits_of(stages, optimizer, limit),
+            micro_batches=micro_batches,
+            budget=budget,
+            seed=seed,
+        )
     static_bytes = _static_bytes_by_device(tuned, optimizer)
-    schedule = find_schedule(
-        placement,
-        micro_batches=micro_batches,
-        memory=_activation_limits(tuned, static_bytes, memory_limit_bytes),
-        budget=budget,
-        time_limit_s=time_limit_s,
-        seed=seed,
-    )
     comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static_bytes)
     return Plan(
         **{name: getattr(tuned, name) for name in ModelPlan.__struct_fields__},
@@ -75,7 +87,7 @@ def build_plan(
         memory_limit_bytes=memory_limit_bytes,
         static_bytes=static_bytes,
         optimizer=optimizer,
-        placement=placement,
+        placement=schedule.placement,
         schedule=schedule,
         comparison=comparison.rows,
     )
@@ -109,8 +121,9 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
     blocks: list[Block] = []
     choices: list[Choice] = []
     for index, stage in enumerate(tuned.stages):
+        forward_us = stage.forward.latency_us
         blocks.append(
-            _block(f"f{index}", BlockKind.FORWARD, devices[index], stage.forward, step_us, stage.saved_bytes)
+            _block(f"f{index}", BlockKind.FORWARD, devices[index], forward_us, step_us, stage.kept_bytes)
         )
         if not tuned.training:
             blocks[-1] = msgspec.structs.replace(blocks[-1], memory=0)
@@ -176,36 +189,35 @@ def _figures(stage: StagePlan) -> list[Figure]:
 
 
 def _block(
-    name: str, kind: BlockKind, devices: tuple[int, ...], figure: Figure, step_us: float, memory: int
+    name: str,
+    kind: BlockKind,
+    devices: tuple[int, ...],
+    latency_us: float,
+    step_us: float,
+    memory: int,
 ) -> Block:
-    span = math.ceil(figure.latency_us / step_us)
+    span = math.ceil(latency_us / step_us)
     return Block(name=name, kind=kind, devices=devices, span=span, memory=memory)
 
 
 def _backward_blocks(
     index: int, devices: tuple[int, ...], stage: StagePlan, step_us: float
 ) -> tuple[list[Block], list[Choice]]:
+    """Return a stage's backward, joint and in halves; one that recomputes has its forward before either."""
     blocks, choices = [], []
+    again_us = stage.forward.latency_us if stage.recomputes else 0.0
+
+    def add(name: str, kind: BlockKind, latency_us: float, memory: int) -> None:
+        blocks.append(_block(name, kind, devices, latency_us, step_us, memory))
+
     if stage.backward is not None:
-        blocks.append(
-            _block(f"b{index}", BlockKind.BACKWARD, devices, stage.backward, step_us, -stage.saved_bytes)
-        )
+        add(f"b{index}", BlockKind.BACKWARD, again_us + stage.backward.latency_us, -stage.kept_bytes)
     if stage.backward_input is not None and stage.backward_weight is not None:
-        released = stage.saved_for_weight_bytes - stage.saved_bytes
         halves = (f"b{index}_input", f"b{index}_weight")
-        blocks.append(
-            _block(halves[0], BlockKind.BACKWARD_INPUT, devices, stage.backward_input, step_us, released)
-        )
-        blocks.append(
-            _block(
-                halves[1],
-                BlockKind.BACKWARD_WEIGHT,
-                devices,
-                stage.backward_weight,
-                step_us,
-                -stage.saved_for_weight_bytes,
-            )
-        )
+        held = stage.saved_for_weight_bytes
+        input_us = again_us + stage.backward_input.latency_us
+        add(halves[0], BlockKind.BACKWARD_INPUT, input_us, held - stage.kept_bytes)
+        add(halves[1], BlockKind.BACKWARD_WEIGHT, stage.backward_weight.latency_us, -held)
         choices.append(Choice(f"b{index}", ((f"b{index}",), halves)))
     return blocks, choices
 
@@ -225,31 +237,45 @@ def _edges(num_stages: int, names: set[str], lags: Sequence[int]) -> list[Edge]:
 
 
 def _static_bytes_by_device(tuned: ModelPlan, optimizer: str) -> tuple[int, ...]:
-    """Sum what each device holds throughout, of all its stages; a tied tensor counts once on each."""
+    """Sum what each device holds throughout, of all its stages; a tied tensor counts once on each.
+
+    With what the one recomputing backward that holds most has beyond what its stage keeps.
+    """
     copies = 2 + OPTIMIZER_STATES[optimizer] if tuned.training else 1
     devices = devices_of(tuned)
     weights = [0] * (1 + max(max(each) for each in devices))
+    recomputed = [0] * len(weights)
     for stage, own in zip(tuned.stages, devices, strict=True):
         for device in own:
             weights[device] += stage.weight_bytes
+            if stage.recomputes:
+                recomputed[device] = max(recomputed[device], stage.saved_bytes - stage.kept_bytes)
     for group, num_bytes in zip(tuned.tied, tuned.tied_bytes, strict=bool(tuned.tied_bytes)):
         holders = Counter(device for member in group for device in devices[member.stage])
         for device, times in holders.items():
             weights[device] -= (times - 1) * num_bytes
-    return tuple(copies * each for each in weights)
+    return tuple(copies * own + again for own, again in zip(weights, recomputed, strict=True))
 
 
 def _activation_limits(
-    tuned: ModelPlan, static_bytes: Sequence[int], memory_limit_bytes: int | None
+    tuned: ModelPlan, optimizer: str, memory_limit_bytes: int | None
 ) -> tuple[int, ...] | None:
-    if memory_limit_bytes is None:
-        return None
+    return None if memory_limit_bytes is None else _limits_of(tuned, optimizer, memory_limit_bytes)
+
+
+def _limits_of(tuned: ModelPlan, optimizer: str, memory_limit_bytes: int) -> tuple[int, ...]:
+    """Return the bytes that each device has left for what micro-batches keep.
+
+    Raises:
+        InfeasibleError: a device cannot hold one micro-batch of its stages.
+    """
+    static_bytes = _static_bytes_by_device(tuned, optimizer)
     by_device: dict[int, list[StagePlan]] = {}
     for stage, own in zip(tuned.stages, devices_of(tuned), strict=True):
         for device in own:
             by_device.setdefault(device, []).append(stage)
     for device, stages in sorted(by_device.items()):
-        needed = static_bytes[device] + sum(stage.saved_bytes for stage in stages)
+        needed = static_bytes[device] + sum(stage.kept_bytes for stage in stages)
         if needed > memory_limit_bytes:
             names = " + ".join(stage.name for stage in stages)
             raise InfeasibleError(

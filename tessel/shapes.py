@@ -47,10 +47,12 @@ class ShapeOfChunks(Protocol):
 def vshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return one chain, stage i on device i, the backward in reverse.
 
+    ```text
     device 0   f . . . . . . b
     device 1   . f . . . . b .
     device 2   . . f . . b . .
     device 3   . . . f b . . .
+    ```
     """
     return _chain_placement(num_devices, range(num_devices), options)
 
@@ -58,10 +60,12 @@ def vshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def xshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return two chains in each micro-batch, stages 0..P-1 down the devices and P..2P-1 up.
 
+    ```text
     device 0   f . . f b . . b
     device 1   . f f . . b b .
     device 2   . f f . . b b .
     device 3   f . . f b . . b
+    ```
     """
     builder = PlacementBuilder(num_devices, options)
     down = [builder.stage(device) for device in range(num_devices)]
@@ -74,10 +78,12 @@ def xshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def mshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return a chain that begins, and ends its backward, with a tensor-parallel block (GPT's embedding).
 
+    ```text
     device 0   f f . . . . . . b b
     device 1   f . f . . . . b . b
     device 2   f . . f . . b . . b
     device 3   f . . . f b . . . b
+    ```
     """
     return _chain_placement(num_devices, [_EVERY, *range(num_devices)], options)
 
@@ -85,10 +91,12 @@ def mshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def nnshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return an mshape with a second tensor-parallel block in the middle of the chain (encoder and decoder).
 
+    ```text
     device 0   f f . f . . . . b . b b
     device 1   f . f f . . . . b b . b
     device 2   f . . f f . . b b . . b
     device 3   f . . f . f b . b . . b
+    ```
     """
     half = num_devices // 2
     stages = [_EVERY, *range(half), _EVERY, *range(half, num_devices)]
@@ -124,10 +132,12 @@ def kshape(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def finetune(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return an mshape whose frozen first block has no backward.
 
+    ```text
     device 0   f f . . . . . . b
     device 1   f . f . . . . b .
     device 2   f . . f . . b . .
     device 3   f . . . f b . . .
+    ```
     """
     builder = PlacementBuilder(num_devices, options)
     first = builder.tensor_parallel(has_backward=False)
@@ -138,10 +148,12 @@ def finetune(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def mllm(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return a chain between two tensor-parallel blocks: embedding first, output head and loss last.
 
+    ```text
     device 0   f f . . . f b . . . b b
     device 1   f . f . . f b . . b . b
     device 2   f . . f . f b . b . . b
     device 3   f . . . f f b b . . . b
+    ```
     """
     return _chain_placement(num_devices, [_EVERY, *range(num_devices), _EVERY], options)
 
@@ -149,10 +161,12 @@ def mllm(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
 def alphafold(num_devices: int, **options: Unpack[ShapeOptions]) -> Placement:
     """Return three forward passes down the devices, of which only the last is kept for the backward.
 
+    ```text
     device 0   f . . . f . . . f . . . . . . b
     device 1   . f . . . f . . . f . . . . b .
     device 2   . . f . . . f . . . f . . b . .
     device 3   . . . f . . . f . . . f b . . .
+    ```
     """
     builder = PlacementBuilder(num_devices, options)
     recycled = [builder.stage(device % num_devices, is_kept=False) for device in range(2 * num_devices)]

@@ -156,6 +156,8 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         boundary_bytes: bytes sent to the next stage each micro-batch (the gradient coming back is as large).
         shards: where the stage is divided over all devices; costs are then the slowest shard's with all
             collectives, and weights and saved bytes those of the largest shard. None on a device of its own.
+        recomputes: whether it keeps what it received instead of what its backward reads, and runs its forward
+            again in its backward; its figures are without that.
     """
 
     name: str
@@ -173,6 +175,17 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     saved_for_weight_bytes: int
     boundary_bytes: int
     shards: ShardsPlan | None = None
+    recomputes: bool = False
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of what it takes from earlier stages or the user, each micro-batch."""
+        return sum(tensor.num_bytes for tensor in self.inputs)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes it holds from its forward to its backward, each micro-batch."""
+        return self.received_bytes if self.recomputes else self.saved_bytes
 
 
 class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -47,7 +47,7 @@ class PartitionOptions(TuningOptions):
     """How a model is priced, how far its partition is searched, and what is shown."""
 
     train: Annotated[
-        bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
+        bool, typer.Option("--train/--infer", help="The forward that computes the loss, or the outputs.")
     ] = False
     batch: BatchOption = 1
     shape: ShapeOption = None

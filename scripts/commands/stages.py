@@ -27,14 +27,14 @@ class StagesOptions(TuningOptions):
     cut: Annotated[
         list[str] | None,
         typer.Option(
-            help="Cut after this module, such as layer:3; may be repeated. Those that the model's own code "
-            "marks if left out."
+            help="Cut after this module, such as layer:3; may be repeated. If left out: where "
+            "the model's own code marks them."
         ),
     ] = None
-    devices: Annotated[int | None, typer.Option(help="Number of stages, where the cuts are to be found.")] = (
-        None
-    )
-    train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True
+    devices: Annotated[int | None, typer.Option(help="Number of stages; the cuts are then found.")] = None
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="Forward and backward, or forward alone.")
+    ] = True
     batch: BatchOption = 1
     shape: ShapeOption = None
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None

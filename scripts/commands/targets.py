@@ -24,7 +24,7 @@ def targets(
         typer.Option(
             "--compile",
             metavar="MODEL",
-            help="Compile every kernel of this model for each GPU listed, without one; needs the extra "
+            help="Compile every kernel of this model for each listed GPU; needs no GPU, but the extra "
             "`cuda-compile`.",
             autocompletion=completion.models,
         ),
@@ -34,7 +34,7 @@ def targets(
     """List the targets by name: those measured here, and those that programs can only be built for.
 
     With `--compile`, every kernel of a model is lowered and compiled to machine code for the GPUs listed, and
-    held against what their blocks may take. The exit status is 1 if one of them cannot run it.
+    checked against the limits of its thread blocks. The exit status is 1 if one of them cannot run it.
 
     Examples:
 

@@ -64,21 +64,23 @@ class TuneOptions(TuningOptions):
     memory: Annotated[
         str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
     ] = None
-    train: Annotated[bool, typer.Option("--train/--infer", help="With backward, or forward alone.")] = True
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="Tune forward and backward, or forward alone.")
+    ] = True
     out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
     batch: BatchOption = 1
     shape: ShapeOption = None
     cut: Annotated[
         list[str] | None,
         typer.Option(
-            help="Cut after this module; may be repeated. Found if left out and the model marks none.",
+            help="Cut after this module; may be repeated. If left out: as the model marks them, else found.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
     optimizer: Annotated[
         str,
         typer.Option(
-            help=f"What each device keeps beside weights: {', '.join(OPTIMIZERS)}.",
+            help=f"Optimizer, whose state each device keeps: {', '.join(OPTIMIZERS)}.",
             rich_help_panel=_PIPELINE,
             autocompletion=completion.one_of(*OPTIMIZERS),
         ),
@@ -90,8 +92,8 @@ class TuneOptions(TuningOptions):
     placement: Annotated[
         str,
         typer.Option(
-            help="Where stages run: vshape, a stage a device; interleaved:2 or zbv, two; mshape, the first "
-            "and the last layer divided by words over all devices; auto, the fastest of these.",
+            help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; mshape, one, with "
+            "vocabulary-parallel embedding and head over all devices; auto, the fastest of these.",
             rich_help_panel=_PIPELINE,
             autocompletion=completion.model_placements,
             callback=_check_placement,
@@ -105,6 +107,15 @@ class TuneOptions(TuningOptions):
             rich_help_panel=_PIPELINE,
         ),
     ] = None
+    no_recompute: Annotated[
+        bool,
+        typer.Option(
+            "--no-recompute",
+            help="Keep all activations; under --memory, stages may else run their forward again in their "
+            "backward.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
     work: Annotated[
         float | None,
         search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
@@ -112,7 +123,7 @@ class TuneOptions(TuningOptions):
     time_limit: Annotated[
         str | None,
         typer.Option(
-            help=f"Of the schedules: {search_options.TIME_HELP}",
+            help=f"For the schedule search. {search_options.TIME_HELP}",
             rich_help_panel=_PIPELINE,
             show_default=False,
         ),
@@ -255,6 +266,7 @@ def _search(
             micro_batches=options.micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=options.optimizer,
+            recompute=not options.no_recompute,
             budget=budget,
             seed=options.seed,
         )
@@ -291,6 +303,7 @@ def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
         optimal=plan.schedule.optimal,
         gap=plan.schedule.gap if plan.schedule.lower_bound else None,
         stopped_by=stopped_by,
+        recompute=tuple(stage.recomputes for stage in plan.stages),
         placements=plan.placements,
     )
 

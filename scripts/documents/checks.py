@@ -50,11 +50,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         micro_batches: how many are run.
         deadlock: whether tasks wait for each other.
         cycle: who waits for whom, a sentence a task; empty where nobody does.
-        fits: whether every device keeps its memory limit; false where it dead-locks.
+        fits: whether every device keeps its memory limit; false where it deadlocks.
         memory: most that each device holds: bytes with a profile or a plan, units else; null where it
-            dead-locks.
+            deadlocks.
         limits: the same that each may hold; null where there is no limit.
-        makespan: steps of the pipeline; null where it dead-locks.
+        makespan: steps of the pipeline; null where it deadlocks.
         lower_bound: steps that no order on these stages can beat.
         makespan_ms: null where a step has no length; the same holds for
         lower_bound_ms: the bound, and

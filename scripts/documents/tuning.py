@@ -30,6 +30,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         optimal: the makespan is proven least.
         gap: how far it may be from the least one, as a share of the bound; null where no bound is known.
         stopped_by: what ended the search.
+        recompute: of each stage, whether its forward runs again in its backward.
         placements: those that the model was tuned for, fastest first; empty where for the plain chain alone.
     """
 
@@ -45,6 +46,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     optimal: bool
     gap: float | None
     stopped_by: StoppedBy
+    recompute: tuple[bool, ...]
     placements: tuple[PlacementRow, ...] = ()
 
 

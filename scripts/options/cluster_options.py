@@ -34,7 +34,7 @@ def hop_us_option(panel: str) -> Any:
 def optimizer_option(panel: str) -> Any:
     """Return the declaration of `--optimizer`, which refuses unknown names."""
     return typer.Option(
-        help=f"What training keeps beside weights: {', '.join(OPTIMIZERS)}.",
+        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}.",
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),
         callback=_check_optimizer,

@@ -16,11 +16,11 @@ OUTPUT_PANEL = "Output options"
 """Panels of a command's help."""
 
 TIME_HELP = (
-    "Time limit of the search, such as 10s. Without --work it is the only limit, and what is found then "
-    "depends on how fast and busy the machine is."
+    "Time limit of the search, such as 10s. Without --work it is the only limit, and the result then "
+    "depends on the machine's speed and load."
 )
 
-EQUAL_WORK = "; equal work gives equal answers on every machine"
+EQUAL_WORK = "; equal budgets give equal results on every machine"
 
 TimeLimitOption = Annotated[
     str | None, typer.Option(help=TIME_HELP, rich_help_panel=SEARCH_PANEL, show_default=False)
@@ -43,7 +43,8 @@ def work_option(
         panel: of the command's help.
     """
     return typer.Option(
-        help=f"Work for {search}, in units of about a second of an idle core{promise}.  [default: {default}]",
+        help=f"Work budget of {search}, in units of about a second of an idle core{promise}.  "
+        f"[default: {default}]",
         rich_help_panel=panel,
         show_default=False,
     )

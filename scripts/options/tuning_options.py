@@ -39,7 +39,7 @@ ModelArgument = Annotated[
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="`cpu`, `cuda`, or a TVM tag of the very device that is here; others cannot be measured.",
+        help="`cpu`, `cuda`, or a TVM tag that names this machine's own device; others cannot be measured.",
         autocompletion=completion.targets,
         callback=check_target,
     ),
@@ -54,13 +54,13 @@ BackendsOption = Annotated[
     ),
 ]
 TrialsOption = Annotated[
-    int, typer.Option(help="MetaSchedule trials per kernel; 0 leaves tuning out.", rich_help_panel=_TUNING)
+    int, typer.Option(help="MetaSchedule trials per kernel; 0 disables tuning.", rich_help_panel=_TUNING)
 ]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        help="Threads each measurement uses, and training of the cost model; every core a device can have if "
-        "left out, and every idle one for training.",
+        help="Threads of each measurement and of cost-model training; if left out, measurements use "
+        "every core available to a device, and training every idle one.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -71,7 +71,7 @@ JobsOption = Annotated[
 PriceOption = Annotated[
     str,
     typer.Option(
-        help="`measured`: measure all candidates; `active`: where the decision needs it; `model`: none.",
+        help="Latencies: `measured`; `active`, measured where decisions depend on them; `model`, predicted.",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PRICES),
         callback=lambda text: check_choice("--price", text, PRICES),
@@ -79,7 +79,7 @@ PriceOption = Annotated[
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(help="Largest number of candidates to measure.", rich_help_panel=_TUNING),
+    typer.Option(help="Maximum number of candidates to measure.", rich_help_panel=_TUNING),
 ]
 RegretOption = Annotated[
     float,
@@ -95,7 +95,7 @@ PruneOption = Annotated[
     bool,
     typer.Option(
         "--prune",
-        help="Price only the largest sub-graphs of each backend, and what they leave over.",
+        help="Price only the largest sub-graphs of each backend, and the remainders.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -103,7 +103,8 @@ MatchName = Literal["exact", "compatible", "any"]
 MatchOption = Annotated[
     MatchName,
     typer.Option(
-        help="Records used again: of equal versions and threads, of equal threads, or of the same device.",
+        help="Which records to reuse: of the same versions and threads, of the same threads, or of the "
+        "same device.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -126,7 +127,7 @@ DatabaseOption = Annotated[
     Path | None,
     typer.Option(
         "--tvm-database",
-        help="Folder of a MetaSchedule database that TVM wrote; read, and added to with --trials.",
+        help="Folder of a MetaSchedule database in TVM's format; with --trials, new trials are added to it.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -152,8 +153,8 @@ ProposerOption = Annotated[
     str | None,
     typer.Option(
         help="Who proposes MetaSchedule's trials: a model of decisions (`draft`), similar kernels in the "
-        "records (`neighbour`), TVM's search (`evolutionary`), or chance (`random`); default: `evolutionary` "
-        "from 32 trials on, else `random`.",
+        "records (`neighbour`), TVM's search (`evolutionary`), or random sampling (`random`); "
+        "default: `evolutionary` from 32 trials on, else `random`.",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PROPOSERS),
         callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),

@@ -114,6 +114,12 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
     rows = [_stage_row(stage, prefix) for stage in stages]
     columns = ["stage", "F", "B+W joint", "B", "W", "weights", "saved", "sent"]
     console.print_table("Stages (per micro-batch)", columns, rows)
+    for stage in stages:
+        if stage.recomputes:
+            kept, saved = (console.format_bytes(size) for size in (stage.kept_bytes, stage.saved_bytes))
+            console.print_line(
+                f"  {stage.name} runs its forward again in its backward, and keeps {kept} instead of {saved}"
+            )
     divided = [(stage.name, stage.shards) for stage in stages if stage.shards is not None]
     if divided:
         console.print_line("* on all devices: time and bytes of the largest shard, collectives included")

@@ -1,4 +1,4 @@
-"""A second opinion on what runs today: dead-locks, memory, distance from the best, and what to change."""
+"""A second opinion on what runs today: deadlocks, memory, distance from the best, and what to change."""
 
 from tessel.checking.case import Case, Job, Simulated, simulate
 from tessel.checking.deadlock import explain_deadlock

@@ -83,7 +83,7 @@ def find_advice(
     """Return the changes that save something or make the case fit, the one worth most first.
 
     Args:
-        case: what runs today; it does not dead-lock.
+        case: what runs today; it does not deadlock.
         before: what became of it.
         orders: other schedules of the same blocks; see `best_orders`.
         search: looks for orders of changed cases beside the hand-written ones; None to leave that out.

@@ -17,7 +17,7 @@ def explain_deadlock(placement: Placement, orders: Orders, error: DeadlockError)
 
     Args:
         placement: the blocks.
-        orders: those that dead-lock.
+        orders: those that deadlock.
         error: what `earliest_starts` raised for them.
     """
     cycle = shortened(placement, orders, error.cycle)

@@ -46,7 +46,7 @@ class Opinion:
     Attributes:
         case: what was checked.
         deadlock: who waits for whom, a sentence a task of the cycle; empty where it ends.
-        found: its figures; None where it dead-locks.
+        found: its figures; None where it deadlocks.
         best: the best schedule that was found on the same stages; None where none fits.
         lower_bound: steps that no order on these stages can beat.
         critical_path: tasks that follow each other without a pause.

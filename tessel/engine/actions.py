@@ -97,7 +97,7 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
 
 
 def orders_of_actions(placement: Placement, actions: RankActions) -> Orders:
-    """Return the tasks of each device, in the order of its rank's actions, whether or not they dead-lock.
+    """Return the tasks of each device, in the order of its rank's actions, whether or not they deadlock.
 
     Raises:
         EngineError: an action has no block, is on another rank than its stage's devices, stands there twice

@@ -27,6 +27,7 @@ from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsC
 from tessel.engine.synthetic.overheads import Calibration, makespan_with_overheads_ms
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.construction.stages import read_pipeline
+from tessel.handwritten.strongest import build_strongest
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
@@ -149,7 +150,7 @@ def run_schedule(
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
     """
     check_chain(schedule.placement)
-    schedules = {SEARCHED: schedule, **_baseline(schedule)}
+    schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
     for each in schedules.values():
         require_valid(each)
     gradients: dict[str, RankGradients] = {}
@@ -185,12 +186,15 @@ def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
     return (end - begin) * 1000
 
 
-def _baseline(schedule: Schedule) -> dict[str, Schedule]:
-    """Return 1F1B on the same placement, or nothing where it does not apply."""
+def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:
+    """Return the strongest 1F1B on the same placement, as in comparisons; nothing where it does not apply."""
     rule = next(rule for rule in HANDWRITTEN if rule.name == BASELINE)
     if rule.why_not(schedule.placement, schedule.micro_batches) is not None:
         return {}
-    return {BASELINE: rule.build(schedule.placement, micro_batches=schedule.micro_batches)}
+    strongest = build_strongest(
+        rule, schedule.placement, micro_batches=schedule.micro_batches, memory=schedule.memory
+    )
+    return {BASELINE: strongest}
 
 
 def _job(

@@ -154,6 +154,7 @@ def recipe_of_plan(plan: Plan) -> Recipe:
             "which layers a stage has; make the plan again with `tessel tune`"
         )
     layers = tuple(layer for stage in plan.stages for layer in stage.layers)
+    recomputes = [stage.recomputes for stage in plan.stages]
     cuts, first = [], 0
     for stage in plan.stages:
         cuts.append((first, first + len(stage.layers) - 1))
@@ -168,6 +169,7 @@ def recipe_of_plan(plan: Plan) -> Recipe:
         micro_batches=plan.schedule.micro_batches,
         step_us=plan.step_us,
         micro_batch=plan.batch,
+        recompute=tuple(recomputes) if any(recomputes) else (),
     )
 
 

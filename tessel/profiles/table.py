@@ -52,6 +52,7 @@ _BYTES = {"bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "kb": 1e
 
 _TEXTS = ("layer", "tie")
 _COUNTS = ("micro_batch", "tensor_parallel")
+_USUAL_COLUMNS = "layer,forward_ms,backward_ms,weights_mib,saved_mib,boundary_mib"
 
 COLUMNS = {
     **{
@@ -290,7 +291,7 @@ def _unknown_column(name: str) -> tuple[str, str]:
         return f"the column {name!r} has no unit", f"name it {name}_{unit}"
     known = (*_TEXTS, *_COUNTS, *COLUMNS)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = f"did you mean {near[0]}? " if near else f"a table begins with {_USUAL_COLUMNS}; "
     return f"the column {name!r} is not known", f"{hint}docs/profiles.md has all columns"
 
 

@@ -144,7 +144,7 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
 
 
 def m_shape_on_tvm(model_name: str, num_devices: int) -> ModelPlan:
-    """Return the same, with the first and the last layer divided by words, and the others cut evenly."""
+    """Return the same, with the first and the last layer vocabulary-parallel, and the others cut evenly."""
     layers = [layer.name for layer in layers_of(load_model(model_name, training=True))]
     inner = layers[1:-1]
     last_of_each = [inner[len(inner) * (number + 1) // num_devices - 1] for number in range(num_devices)]

@@ -80,6 +80,7 @@ class AutogradStage:
         inputs: gives the user's inputs of a micro-batch by name.
         loss: makes the loss of a micro-batch from all tensors by name; only for the last stage in training.
         differentiable: names of the tensors that cross borders and have gradients.
+        recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class AutogradStage:
         inputs: Callable[[int], Tensors],
         loss: Callable[[int, Tensors], torch.Tensor] | None,
         differentiable: frozenset[str],
+        recomputes: bool = False,
     ) -> None:
         self._stage = stage
+        self._recomputes = recomputes
         self._inputs = inputs
         self._loss = loss
         self.received = stage.received
@@ -101,18 +104,23 @@ class AutogradStage:
             name: weight for name, weight in stage.module.named_parameters() if weight.requires_grad
         }
         self._kept: dict[int, _Kept] = {}
+        self._to_recompute: dict[int, Tensors] = {}
         self._results = StepResults()
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
         self._kept.clear()
+        self._to_recompute.clear()
         self._results.start(num_micro_batches)
 
     def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Run one action; return what other stages wait for."""
+        received = self._to_recompute.pop(action.micro_batch, None)
+        if received is not None:
+            self._forward(action.micro_batch, received, is_kept=True)
         match action.kind:
             case "F":
-                return self._forward(action.micro_batch, given)
+                return self._forward(action.micro_batch, given, is_kept=not self._recomputes)
             case "B":
                 return self._backward(self._kept.pop(action.micro_batch), given)
             case "I":
@@ -133,11 +141,11 @@ class AutogradStage:
         """Return the loss of each micro-batch; empty but for the last stage."""
         return dict(self._results.losses)
 
-    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
+    def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_kept: bool) -> Tensors:
         leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
         known = {**self._inputs(micro_batch), **given, **leaves}
         roots = [LOSS] if self._loss is not None else [info.name for info in self.received_gradients]
-        with torch.set_grad_enabled(bool(roots)):
+        with torch.set_grad_enabled(bool(roots) and is_kept):
             made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
             known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
             if self._loss is not None:
@@ -145,6 +153,9 @@ class AutogradStage:
                 self._results.losses[micro_batch] = float(known[LOSS].detach())
         if not roots:
             return {info.name: known[info.name] for info in self._stage.sent}
+        if not is_kept:
+            self._to_recompute[micro_batch] = dict(given)
+            return {info.name: known[info.name].detach() for info in self._stage.sent}
         own = {info.name for info in self._stage.outputs} | {LOSS}
         self._kept[micro_batch] = _Kept(
             leaves=leaves,

@@ -55,6 +55,7 @@ class CompiledStage:
         inputs: gives the user's inputs of a micro-batch.
         sent_gradients: names of the received tensors whose gradients go back.
         received_gradients: names of the sent tensors whose gradients come back.
+        recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class CompiledStage:
         inputs: Callable[[int], Tensors],
         sent_gradients: Sequence[str],
         received_gradients: Sequence[str],
+        recomputes: bool = False,
     ) -> None:
         self._stage = stage
+        self._recomputes = recomputes
         self._machines = machines
         self._weights = weights
         self._inputs = inputs
@@ -76,11 +79,13 @@ class CompiledStage:
         self.sent_gradients = _chosen(stage.received, sent_gradients)
         self.received_gradients = _chosen(stage.sent, received_gradients)
         self._kept: dict[int, Tensors] = {}
+        self._to_recompute: dict[int, Tensors] = {}
         self._results = StepResults()
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
         self._kept.clear()
+        self._to_recompute.clear()
         self._results.start(num_micro_batches)
 
     def run(self, action: StageAction, given: Mapping[str, torch.Tensor]) -> Tensors:
@@ -108,22 +113,37 @@ class CompiledStage:
         return dict(self._results.losses)
 
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
-        known = {**self._inputs(micro_batch), **given}
-        made = self._machines["forward"]({**known, **self._weights})
+        known = self._run_forward(micro_batch, given)
         if not self._stage.sent:
             for info in self._stage.outputs:
                 if not info.shape:
-                    self._results.losses[micro_batch] = float(made[info.name])
-        known |= made
-        if "backward" in self._machines:
-            keep = {info.name for info in self._stage.saved}
-            self._kept[micro_batch] = {name: value for name, value in known.items() if name in keep}
+                    self._results.losses[micro_batch] = float(known[info.name])
+        if "backward" in self._machines and self._recomputes:
+            self._to_recompute[micro_batch] = dict(given)
+        elif "backward" in self._machines:
+            self._kept[micro_batch] = self._saved_of(known)
         return {info.name: known[info.name] for info in self._stage.sent}
+
+    def _run_forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
+        """Return by name all that the forward takes and makes, weights left out."""
+        known = {**self._inputs(micro_batch), **given}
+        return known | self._machines["forward"]({**known, **self._weights})
+
+    def _saved_of(self, known: Tensors) -> Tensors:
+        saved = {info.name for info in self._stage.saved}
+        return {name: value for name, value in known.items() if name in saved}
+
+    def _take_saved(self, micro_batch: int) -> Tensors:
+        """Return what a backward reads of its forward, which runs again if it was not kept."""
+        given = self._to_recompute.pop(micro_batch, None)
+        if given is None:
+            return self._kept.pop(micro_batch)
+        return self._saved_of(self._run_forward(micro_batch, given))
 
     def _backward(
         self, function: str, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_last: bool
     ) -> Tensors:
-        known = self._kept.pop(micro_batch)
+        known = self._take_saved(micro_batch)
         known |= {gradient_name(name): value for name, value in given.items()}
         if function not in self._machines and function == "backward_input":
             self._kept[micro_batch] = known  # Nothing waits for this stage: its weight half does all.

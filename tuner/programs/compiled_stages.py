@@ -84,6 +84,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
 
     for number in stage_numbers:
         stage = stages[number]
+        recomputes = spec.plan.stages[number].recomputes
         borders = (returned[number], returned[number + 1] if number + 1 < len(stages) else ())
         if stage.name in divided:
             shard = _own_shard(divided[stage.name], stage)
@@ -97,6 +98,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
                 weights=_on_device(own, target),
                 inputs=inputs,
                 borders=borders,
+                recomputes=recomputes,
             )
             continue
         programs[number] = CompiledStage(
@@ -106,6 +108,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
             inputs=inputs,
             sent_gradients=borders[0],
             received_gradients=borders[1],
+            recomputes=recomputes,
         )
     return programs
 

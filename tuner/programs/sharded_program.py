@@ -130,6 +130,7 @@ class ShardedProgram(CompiledStage):
         inputs: gives the user's inputs of a micro-batch.
         borders: names of the received tensors whose gradients go back, and of the sent ones whose gradients
             come back.
+        recomputes: see `CompiledStage`; every rank recomputes alike, so that collectives still meet.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class ShardedProgram(CompiledStage):
         weights: Tensors,
         inputs: Callable[[int], Tensors],
         borders: tuple[Sequence[str], Sequence[str]],
+        recomputes: bool = False,
     ) -> None:
         super().__init__(
             stage,
@@ -149,6 +151,7 @@ class ShardedProgram(CompiledStage):
             inputs=inputs,
             sent_gradients=borders[0],
             received_gradients=borders[1],
+            recomputes=recomputes,
         )
         self._shard = shard
 

@@ -64,6 +64,7 @@ def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, 
             inputs=inputs,
             loss=draws.loss if training and number == last else None,
             differentiable=differentiable,
+            recomputes=spec.plan.stages[number].recomputes,
         )
         for number in stage_numbers
     }

@@ -1,10 +1,10 @@
-"""Choose how the weights of embedding and head are divided: by words.
+"""Choose how the weights of embedding and head are divided: along the vocabulary.
 
 The words of a model are the rows that its tables are looked up in by the user's inputs. Every weight of the
 stages with an axis of that extent is divided along it, so that a head tied to an embedding finds its words
 where the embedding has them. Checked in tests/tuner/shards/test_vocabulary.py.
 
-Source: Shoeybi et al., "Megatron-LM" (2019), section 3, divides both tables by words.
+Source: Shoeybi et al., "Megatron-LM" (2019), section 3, divides both tables along the vocabulary.
 """
 
 from __future__ import annotations

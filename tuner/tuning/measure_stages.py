@@ -86,7 +86,7 @@ def measure_stages(
 ) -> MeasuredStages:
     """Cut the model, and measure each stage's forward, joint backward and split backward.
 
-    With collectives, the first and the last layer are stages of their own, divided by words over `num_stages`
+    With collectives, the first and the last layer are stages of their own, vocabulary-parallel over `num_stages`
     devices, and the layers between are cut into `num_stages` stages, one for each device (an m shape).
 
     Args:
@@ -149,7 +149,7 @@ def _measure_ends(
     except TunerError as error:
         layers = " and ".join(stage.layers[0] for stage in ends)
         raise TunerError(
-            f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be divided by words "
+            f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be sharded by vocabulary "
             f"({error})"
         ) from error
     measurer = ShardMeasurer(session, penalty_us, collectives)

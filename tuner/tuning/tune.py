@@ -39,7 +39,7 @@ class TuningSettings:
         hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
             None.
         graph_level_search: whole programs that the graph-level search may measure.
-        divides_ends: whether the first and the last layer are further stages, divided by words over all
+        divides_ends: whether the first and the last layer are further stages, vocabulary-parallel over all
             devices of the chain (an m shape).
         link: what joins the devices, for the collectives of what is divided; measured among ranks of this
             machine if None.

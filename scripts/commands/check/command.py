@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
 
 EXIT_BAD = 1
-"""Of what dead-locks or does not fit."""
+"""Of what deadlocks or does not fit."""
 
 SHARE_OF_FIRST = 0.6
 """Part of the work that orders of the stages as they are may take; changed stages share the rest."""
@@ -39,9 +39,9 @@ def check(
     ],
     options: CheckOptions,
 ) -> None:
-    """Say whether a pipeline dead-locks, whether it fits, how far it is from the best, and what to change.
+    """Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.
 
-    Exits with status 1 if it dead-locks or does not fit.
+    Exits with status 1 if it deadlocks or does not fit.
 
     Examples:
 

@@ -61,7 +61,7 @@ class CheckOptions:
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="A table of layer timings, or another tool's profile: prices the stages.",
+            help="A table of layer timings, or another tool's profile, that gives the stages' costs.",
             rich_help_panel=_PRICING,
         ),
     ] = None
@@ -75,7 +75,7 @@ class CheckOptions:
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Limit of a device: 80GiB with a profile or plan, units else (`6`, or one each: `6,6,4,4`).",
+            help="Limit of a device: 80GiB with a profile or plan, else units (`6`, or one each: `6,6,4,4`).",
             rich_help_panel=_PRICING,
         ),
     ] = None

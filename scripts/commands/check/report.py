@@ -26,12 +26,12 @@ def print_opinion(opinion: Opinion) -> None:
         + _count(case.micro_batches, "micro-batch", "micro-batches")
     )
     if opinion.deadlock:
-        console.print_line("dead-locks: each of these waits for the next, and the last for the first")
+        console.print_line("deadlock: each of these waits for the next, and the last for the first")
         for sentence in opinion.deadlock:
             console.print_line(f"  {sentence}")
     found = opinion.found
     if found is not None:
-        console.print_line("no dead-lock")
+        console.print_line("no deadlock")
         console.print_line(_memory_line(case, found))
         console.print_line(_length_line(opinion, found))
         console.print_line(_path_line(opinion))

@@ -38,7 +38,9 @@ class CollectOptions:
     threads: ThreadsOption = 1
     kernels: Annotated[
         str | None,
-        typer.Option(help="Kernels, or models for all of theirs, by spaces; random ones if left out."),
+        typer.Option(
+            help="Kernels, or models for all of theirs, separated by spaces; random ones if left out."
+        ),
     ] = None
     count: Annotated[int, typer.Option(help="Random kernels, of all families in turn.")] = 48
     random: Annotated[int, typer.Option(help="Trials at random of each kernel.")] = 16
@@ -52,7 +54,7 @@ class CollectOptions:
 def collect(options: CollectOptions) -> None:
     """Measure schedules of many kernels: random ones, then rounds guided by the draft model.
 
-    Every finished batch is a record, so that Ctrl-C keeps it and the same command goes on. The draft model
+    Every finished batch is a record, so that Ctrl-C keeps it and the same command resumes. The draft model
     that `--proposer draft` trains from these records is also written to --out.
 
     Example: `tessel language collect --kernels "dense:64x256x256,relu product:8x64x64x64" --random 8`

@@ -44,7 +44,7 @@ class EvaluateOptions:
     """Which kernels are tuned, with how many trials, by which model."""
 
     kernels: Annotated[
-        str, typer.Option(help="Kernels to tune, by spaces; not ones that the model learnt from.")
+        str, typer.Option(help="Kernels to tune, separated by spaces; none that the model was trained on.")
     ] = "dense:196x192x192,gelu convolution:32x28x64x3x2"
     model: ModelOption = DEFAULT_MODEL
     trials: Annotated[int, typer.Option(help="Trials of each kernel by each proposer.")] = 64

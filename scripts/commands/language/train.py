@@ -48,15 +48,15 @@ class TrainOptions:
     )
     random: Annotated[int, typer.Option(help="Random kernels of each family, to pre-train on.")] = 40
     samples: Annotated[int, typer.Option(help="Unmeasured schedules of each random kernel.")] = 16
-    epochs: Annotated[int, typer.Option(help="Times that each unmeasured schedule is seen.")] = 4
+    epochs: Annotated[int, typer.Option(help="Epochs of pre-training on unmeasured schedules.")] = 4
     fine_tuning_epochs: Annotated[
-        int, typer.Option(help="Times that each of the best trials is seen; half as often the best one.")
+        int, typer.Option(help="Epochs of fine-tuning on the best trials; half as many on the best one.")
     ] = 20
     best: Annotated[float, typer.Option(help="Share of a kernel's trials that count as its best.")] = 0.05
     kernels: Annotated[
         str | None,
         typer.Option(
-            help="Kernels, or models for all of theirs, to measure first, by spaces, with --trials."
+            help="Kernels, or models for all of theirs, to measure first, with --trials; separated by spaces."
         ),
     ] = None
     trials: Annotated[

@@ -120,7 +120,7 @@ class PlanCommandOptions(MeasuringOptions):
     ] = None
     node_devices: Annotated[
         int | None,
-        typer.Option(help="Devices of a node that --node-link joins.", rich_help_panel=_CLUSTER),
+        typer.Option(help="Devices per node, connected by --node-link.", rich_help_panel=_CLUSTER),
     ] = None
     node_link: Annotated[
         str | None,
@@ -132,7 +132,7 @@ class PlanCommandOptions(MeasuringOptions):
     runtime: Annotated[
         str,
         typer.Option(
-            help="How the framework runs a step: `overlapped` sends beside blocks, `deepspeed` between them.",
+            help="Runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.",
             rich_help_panel=_CLUSTER,
             autocompletion=completion.one_of(*RUNTIMES),
             callback=_check_runtime,
@@ -179,7 +179,7 @@ class PlanCommandOptions(MeasuringOptions):
         ),
     ] = None
     chunks: Annotated[
-        int | None, typer.Option(help="Stages a device; found if left out.", rich_help_panel=_STEP)
+        int | None, typer.Option(help="Stages per device; found if left out.", rich_help_panel=_STEP)
     ] = None
     by_hand: Annotated[
         str | None,
@@ -191,11 +191,11 @@ class PlanCommandOptions(MeasuringOptions):
     ] = None
     no_recompute: Annotated[
         bool,
-        typer.Option("--no-recompute", help="Keep all activations, recompute none.", rich_help_panel=_STEP),
+        typer.Option("--no-recompute", help="Keep all activations; no recomputation.", rich_help_panel=_STEP),
     ] = False
     joint_backward: Annotated[
         bool,
-        typer.Option("--joint-backward", help="Split no backward into its halves.", rich_help_panel=_STEP),
+        typer.Option("--joint-backward", help="Do not split backwards into halves.", rich_help_panel=_STEP),
     ] = False
     format_name: Annotated[
         str | None,

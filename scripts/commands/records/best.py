@@ -31,7 +31,7 @@ class BestOptions:
         ),
     ] = "exact"
     train: Annotated[
-        bool, typer.Option("--train/--infer", help="The loss's forward, or the model's outputs.")
+        bool, typer.Option("--train/--infer", help="The forward that computes the loss, or the outputs.")
     ] = False
     batch: tuning_options.BatchOption = 1
     shape: tuning_options.ShapeOption = None

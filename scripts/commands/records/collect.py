@@ -27,16 +27,16 @@ class CollectOptions(MeasuringOptions):
     ] = None
     batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,2,4"
     lengths: Annotated[
-        str | None, typer.Option(help="Tokens of a text, by commas; each model's own if left out.")
+        str | None, typer.Option(help="Sequence lengths, by commas; each model's own if left out.")
     ] = None
     chains: Annotated[
         int, typer.Option(help="Random chains of convolutions, and as many of products, to add.")
     ] = 0
     stages: Annotated[
-        bool, typer.Option("--stages", help="Measure layers as stages, by predicted mixes, after kernels.")
+        bool, typer.Option("--stages", help="After the kernels, also measure layers as stages.")
     ] = False
     max_gflops: Annotated[
-        float | None, typer.Option(help="Leave out programs of more 10⁹ operations than this.")
+        float | None, typer.Option(help="Leave out programs of more than this many GFLOP.")
     ] = None
     max_samples: Annotated[int | None, typer.Option(help="Maximum number of programs to measure now.")] = None
     time_limit: Annotated[str | None, typer.Option(help="Time limit, such as 10m.")] = None

@@ -23,9 +23,9 @@ RoleName = Literal["kernel", "stage", "model", "transfer", "device", "task"]
 
 def list_records(
     records: UrlOption = DEFAULT_RECORDS,
-    status: Annotated[StatusName | None, typer.Option(help="Only those that ended so.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Only this backend's.")] = None,
-    role: Annotated[RoleName | None, typer.Option(help="Only what stands for this.")] = None,
+    status: Annotated[StatusName | None, typer.Option(help="Only records with this status.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Only records of this backend.")] = None,
+    role: Annotated[RoleName | None, typer.Option(help="Only records with this role.")] = None,
     after: Annotated[int, typer.Option(help="Only records with a greater id.")] = 0,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 50,
     json: JsonOption = False,
@@ -114,7 +114,7 @@ def stats(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> Non
 
 
 def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> None:
-    """Read every record and say which are not as they were written; exit status 1 where some are not.
+    """Read every record and report corrupted ones; exit status 1 if there are any.
 
     Example: `tessel records verify`.
     """

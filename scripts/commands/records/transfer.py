@@ -128,7 +128,7 @@ def merge(
 
 
 def prune(
-    keep: Annotated[int, typer.Option(help="Newest records of each key to keep, beside the fastest.")] = 3,
+    keep: Annotated[int, typer.Option(help="Newest records of each key to keep, besides the fastest.")] = 3,
     apply: Annotated[bool, typer.Option("--apply", help="Remove them; left out, only count.")] = False,
     records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,

@@ -49,17 +49,18 @@ class RunOptions:
     device: Annotated[
         Device | None,
         typer.Option(
-            help="What the ranks compute on: that of the plan's target unless given, cpu for a schedule. "
-            "GPUs talk over NCCL where each rank has one, else through the host."
+            help="Device of the ranks; if left out, the plan's target, or cpu for a schedule. Ranks that "
+            "have a GPU each communicate over NCCL, others through the host."
         ),
     ] = None
-    repeats: Annotated[int, typer.Option(help="Counted steps of each schedule.")] = 3
+    repeats: Annotated[int, typer.Option(help="Timed steps of each schedule.")] = 3
     timeout: Annotated[str, typer.Option(help="Time limit for the ranks, such as 5m.")] = "5m"
     trace: Annotated[
-        Path | None, typer.Option(help="Write what every rank really did as a trace for Perfetto (.json).")
+        Path | None,
+        typer.Option(help="Write the measured timeline of every rank as a Perfetto trace (.json)."),
     ] = None
     picture: Annotated[
-        Path | None, typer.Option(help="Draw what every rank really did (.svg, .pdf or .png).")
+        Path | None, typer.Option(help="Draw the measured timeline of every rank (.svg, .pdf or .png).")
     ] = None
     csv: Annotated[
         Path | None,

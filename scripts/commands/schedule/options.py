@@ -130,8 +130,9 @@ class ScheduleOptions:
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Search in four ways, so many at a time, each in a process of its own with the whole work; "
-            "the answer is the same for any number.  [default: one way, in this process]",
+            help="Run a portfolio of four searches, this many at a time, each in its own process with the "
+            "whole work budget; the result is the same for any number.  "
+            "[default: one search, in this process]",
             rich_help_panel=SEARCH_PANEL,
             show_default=False,
         ),

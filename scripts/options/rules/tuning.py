@@ -57,6 +57,14 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--hop-us": (Rule(excludes=(valued("--devices", 1),), why="one device has no hops"),),
     "--placement": (),
+    "--no-recompute": (
+        Rule(excludes=given("--infer"), why="inference keeps no activations", remedy="leave --infer out"),
+        Rule(
+            needs=given("--memory"),
+            why="nothing is recomputed where memory has no limit",
+            remedy="add --memory",
+        ),
+    ),
     "--link": (
         Rule(excludes=(valued("--devices", 1),), why="one device has no links"),
         Rule(

@@ -3,7 +3,8 @@
 // limit. What is above the limit has a colour of its own.
 
 const LIMIT_IN_VIEW = 3; // a limit more often the peak than this would flatten every curve, and is written instead
-const statics = () => data.static_memory ?? new Array(data.devices).fill(0);
+const STATICS = data.static_memory ?? new Array(data.devices).fill(0);
+const statics = () => STATICS;
 
 function memoryScale() {
   const peak = Math.max(1, ...shown().flatMap((schedule) => schedule.peak_memory.map((units, device) => units + statics()[device])));
@@ -20,23 +21,25 @@ function drawMemoryHeading(ink) {
   context.fillText(context.measureText(full).width < canvas.clientWidth - x ? full : short, x, memoryTop() - HEADING / 2);
 }
 
-function rasterMemory(panes, ratio, wide) {
-  const colors = currentTheme().words, scale = memoryScale().top, lane = laneHeight(), tall = Math.max(Math.round((lane - 1) * ratio), 2);
-  const limits = current().limit;
+let mostIn = [new Float64Array(0), new Float64Array(0)]; // of both schedules, by column of pixels
+
+function rasterMemory(panes, ratio, { wide, scale, origin, colors: { words: colors } }) {
+  const most = memoryScale().top, lane = laneHeight(), tall = Math.max(Math.round((lane - 1) * ratio), 2);
+  const limits = current().limit, rests = statics();
+  if (mostIn[0].length !== wide) mostIn = mostIn.map(() => new Float64Array(wide));
+  const [first, second] = mostIn, isBeside = panes.length > 1;
   for (let device = 0; device < data.devices; device++) {
-    const top = Math.round((memoryTop() + device * lane) * ratio), rest = statics()[device];
-    const level = (units) => Math.round(Math.max(units + rest, 0) / scale * (tall - 1));
-    const bound = limits ? level(limits[device]) : Infinity;
-    const base = (top + tall - 1) * wide;
-    const mostIn = panes.map((schedule) => columnMaxima(schedule, device, wide));
-    let value = NaN, height = 0, second = NaN, line = 0; // curves are level over many pixels
+    const top = Math.round((memoryTop() + device * lane) * ratio), rest = rests[device], base = (top + tall - 1) * wide;
+    const factor = (tall - 1) / most, bound = limits ? (limits[device] + rest) * factor + 0.5 | 0 : Infinity;
+    panes.forEach((schedule, pane) => columnMaxima(schedule.memory[device], mostIn[pane], origin, 1 / scale));
+    words.fill(colors.lane, top * wide, (top + tall) * wide);
+    let value = NaN, height = 0, other = NaN, line = 0; // curves are level over many pixels
     for (let x = 0; x < wide; x++) {
-      if (mostIn[0][x] !== value) height = level(value = mostIn[0][x]);
+      if (first[x] !== value) height = Math.max((value = first[x]) + rest, 0) * factor + 0.5 | 0;
       const isOver = limits !== null && value > limits[device];
-      for (let y = 0, at = base + x; y < tall; y++, at -= wide)
-        words[at] = y <= height && height ? (isOver && y > bound ? colors.over : colors.held) : colors.lane;
-      if (mostIn.length > 1) {
-        if (mostIn[1][x] !== second) line = level(second = mostIn[1][x]);
+      if (height) for (let y = 0, at = base + x; y <= height; y++, at -= wide) words[at] = isOver && y > bound ? colors.over : colors.held;
+      if (isBeside) {
+        if (second[x] !== other) line = Math.max((other = second[x]) + rest, 0) * factor + 0.5 | 0;
         words[base + x - line * wide] = colors.ink;
       }
       if (bound < tall && (x / ratio | 0) % 6 < 4) words[base + x - bound * wide] = colors.ink;
@@ -44,17 +47,16 @@ function rasterMemory(panes, ratio, wide) {
   }
 }
 
-// The most that a device holds within each column of pixels.
-function columnMaxima(schedule, device, wide) {
-  const { steps, held } = schedule.memory[device], perPixel = (view.to - view.from) / wide, most = new Float64Array(wide);
-  let k = Math.max(firstWhere(steps.length, (n) => steps[n] > view.from) - 1, 0);
+// The most that a device holds within each column of pixels, into `most`.
+function columnMaxima({ steps, held }, most, origin, perPixel) {
+  const count = steps.length, wide = most.length;
+  let k = Math.max(firstWhere(count, (n) => steps[n] > origin) - 1, 0);
   for (let x = 0; x < wide; x++) {
-    const end = view.from + (x + 1) * perPixel;
+    const end = origin + (x + 1) * perPixel;
     let value = held[k];
-    while (k + 1 < steps.length && steps[k + 1] < end) { k++; if (held[k] > value) value = held[k]; }
+    while (k + 1 < count && steps[k + 1] < end) { k++; if (held[k] > value) value = held[k]; }
     most[x] = value;
   }
-  return most;
 }
 
 const heldAt = ({ steps, held }, time) => {
@@ -75,10 +77,13 @@ function buildMemory() {
   showMemory();
 }
 
+// Cells are of a fixed size, so that a figure that changes moves nothing else (style.css).
 function showMemory() {
   byId("cursor-time").textContent = formatTime(state.cursor);
   byId("cursor").setAttribute("aria-valuetext", formatTime(state.cursor));
+  const rests = statics();
   current().memory.forEach((curve, device) => {
-    memoryCells[device].textContent = formatMemory(heldAt(curve, state.cursor) + statics()[device]);
+    const text = formatMemory(heldAt(curve, state.cursor) + rests[device]);
+    if (memoryCells[device].textContent !== text) memoryCells[device].textContent = text;
   });
 }

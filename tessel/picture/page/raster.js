@@ -1,88 +1,99 @@
 // ---- Bars as pixels -----------------------------------------------------------------------------------------------
-// All rows are written into one image. Where several blocks share a pixel, it takes the colour of the one that has
-// most of it, and what the others had is carried on to the next pixels: every colour is one of the legend's, and over
-// some width each has the area that is its due (error diffusion along the row).
+// All rows are written into one image, which is kept until what it shows changes: a cursor, a selection or a pointer
+// that moves is drawn over it. A pixel takes the colour of the bar at its centre; where bars are narrower than WIDE
+// pixels, of the bar at a point within the pixel that a golden-ratio sequence chooses. So every colour is one of the
+// legend's, over some width each has the area that is its due, and bars of a regular pattern do not beat with the
+// pixels. Points belong to times, not to places of the window: a picture that is panned does not flicker.
 
 const WIDE = 4; // pixels from which a bar has an outline of its own
 const MARK = 3; // pixels of the line under a block that differs
-let image = null, words = null;
+const GOLDEN = 0.6180339887498949;
+let image = null, words = null, line = new Int32Array(0), rasterized = [];
 
 function imageOf(wide, tall) {
   if (!image || image.width !== wide || image.height !== tall) {
     image = context.createImageData(wide, tall);
     words = new Uint32Array(image.data.buffer);
+    line = new Int32Array(wide);
   } else words.fill(0);
   return image;
 }
 
 const SPANS = Int32Array.from(data.blocks, ({ span }) => span);
-const owed = new Float64Array(0x1000);
+
+// Pixels of a unit of time, and the time of the first pixel: whole pixels from zero, so that panning moves all alike.
+function scaleOf(wide) {
+  const scale = wide / (view.to - view.from), first = Math.round(view.from * scale);
+  return { scale, first, origin: first / scale };
+}
 
 // Write a row's bars; `top` and `tall` in pixels of the image. `flags` are blocks to be marked, or null.
-function rasterRow(schedule, row, range, { top, tall, wide, flags }) {
-  const colors = currentTheme(), line = new Int32Array(wide).fill(-1), scale = wide / (view.to - view.from);
-  const classes = 2 * data.blocks.length, IDLE = classes, end = Math.min((schedule.makespan - view.from) * scale, wide);
-  const amounts = classes < owed.length ? owed.fill(0, 0, classes + 1) : new Float64Array(classes + 1);
-  const active = []; // classes with a share of this or an earlier pixel
-  let at = Math.max((0 - view.from) * scale, 0);
-  const deposit = (kind, to) => {
-    while (at < to) {
-      const pixel = Math.floor(at), whole = Math.floor(to);
-      if (at === pixel && whole - pixel > 1) { line.fill(kind, pixel, whole); at = whole; continue; }
-      const next = Math.min(pixel + 1, to);
-      if (!amounts[kind] && !active.includes(kind)) active.push(kind);
-      amounts[kind] += next - at; at = next;
-      if (at < pixel + 1 && at < end) return;
-      let most = active[0];
-      for (const each of active) if (amounts[each] > amounts[most]) most = each;
-      amounts[most] -= 1;
-      line[pixel] = most;
-      if (next < pixel + 1) at = pixel + 1;
+function rasterRow(schedule, device, place) {
+  const { start, end, kind, index } = schedule.bars[device], { wide, scale, origin, flags, tall } = place;
+  sampleRow(schedule, device, place);
+  paint(place);
+  const isMarked = flags !== null && tall > 2 * MARK, least = WIDE / scale;
+  const from = firstWhere(end.length, (k) => end[k] > origin), last = origin + wide / scale;
+  for (let k = from; k < end.length && start[k] < last; k++)
+    if (end[k] - start[k] >= least || (isMarked && flags[index[k]])) outlineBar(schedule, index[k], kind[k], place);
+}
+
+// The kind of bar that each pixel of a row shows, into `line`: twice the block, and one more for odd micro-batches of
+// wide bars; `idle` where nothing runs, -1 after the schedule's end.
+function sampleRow(schedule, device, { wide, scale, origin, first, idle }) {
+  const { start, end, kind } = schedule.bars[device], count = end.length, least = WIDE / scale, perPixel = 1 / scale;
+  const shift = device * GOLDEN * GOLDEN;
+  let k = firstWhere(count, (n) => end[n] > origin);
+  for (let x = 0; x < wide; x++) {
+    const left = origin + x * perPixel, centre = left + perPixel / 2;
+    if (centre < 0 || centre >= schedule.makespan) { line[x] = -1; continue; }
+    while (k < count && end[k] <= centre) k++;
+    const isBar = k < count && start[k] <= centre, until = isBar ? end[k] : k < count ? start[k] : schedule.makespan;
+    const isWide = isBar && end[k] - start[k] >= least, from = isBar ? start[k] : k ? end[k - 1] : 0, right = left + perPixel;
+    if (isWide || (from <= left && until >= right)) { // as far as it has whole pixels, and half of one
+      const value = isBar ? isWide ? kind[k] : kind[k] & ~1 : idle, next = Math.floor((until - origin) * scale + (isWide ? 0.5 : 0));
+      while (x + 1 < next && x + 1 < wide) line[x++] = value;
+      line[x] = value;
+      continue;
     }
-  };
-  for (let k = range[0]; k < range[1]; k++) {
-    const i = row[k], block = schedule.block[i], span = SPANS[block];
-    if (!span) continue;
-    const left = (schedule.start[i] - view.from) * scale, right = Math.min(left + span * scale, wide), isWide = right - left >= WIDE;
-    const kind = 2 * block + (isWide ? schedule.batch[i] & 1 : 0);
-    if (left > at) deposit(IDLE, Math.min(left, wide));
-    if (right > at) deposit(kind, right);
-  }
-  if (at < end) deposit(IDLE, end);
-  paint(line, colors, { top, tall, wide, IDLE });
-  const place = { top, tall, wide, scale, colors, flags };
-  for (let k = range[0]; k < range[1]; k++) {
-    const i = row[k];
-    if (SPANS[schedule.block[i]] * scale >= WIDE || (flags !== null && flags[i])) outlineBar(schedule, i, place);
+    const step = (first + x) * GOLDEN + shift, time = left + perPixel * (step - Math.floor(step));
+    let n = k;
+    while (n > 0 && end[n - 1] > time) n--;
+    while (n < count && end[n] <= time) n++;
+    const isHit = n < count && start[n] <= time;
+    if (isHit && end[n] - start[n] < least) line[x] = kind[n] & ~1;
+    else line[x] = isBar ? kind[k] & ~1 : idle; // the outline of a wide bar begins at a whole pixel
   }
 }
 
-function paint(line, colors, { top, tall, wide, IDLE }) {
+function paint({ top, tall, wide, colors, idle }) {
   const match = state.match, first = top * wide, rim = first + wide, isTall = tall >= 6;
+  const fill = colors.fill, edge = isTall ? colors.edge : fill, faint = colors.faint, faintEdge = isTall ? colors.faintEdge : faint;
   for (let x = 0; x < wide; x++) {
     const kind = line[x];
     if (kind < 0) continue;
-    if (kind === IDLE) { words[first + x] = words[rim + x] = colors.words.idle; continue; }
-    const faint = match && !match.blocks[kind >> 1];
-    words[first + x] = (isTall ? (faint ? colors.faintEdge : colors.edge) : faint ? colors.faint : colors.fill)[kind];
-    words[rim + x] = (faint ? colors.faint : colors.fill)[kind];
+    if (kind === idle) { words[first + x] = words[rim + x] = colors.words.idle; continue; }
+    const isFaded = match !== null && !match.blocks[kind >> 1];
+    words[first + x] = (isFaded ? faintEdge : edge)[kind];
+    words[rim + x] = (isFaded ? faint : fill)[kind];
   }
-  const source = words.subarray(rim, rim + wide);
-  for (let y = 2; y < tall; y++) words.set(source, (top + y) * wide);
+  for (let y = 2; y < tall; y++) words.copyWithin((top + y) * wide, rim, rim + wide);
   if (isTall) words.copyWithin((top + tall - 1) * wide, first, first + wide);
 }
 
-function outlineBar(schedule, i, { top, tall, wide, scale, colors, flags }) {
+function outlineBar(schedule, i, kind, { top, tall, wide, scale, origin, colors, flags }) {
   const block = schedule.block[i], span = SPANS[block] * scale;
-  if (!span) return;
-  const begin = (schedule.start[i] - view.from) * scale, left = Math.max(Math.round(begin), 0), right = Math.min(Math.round(begin + span), wide);
+  const begin = (schedule.start[i] - origin) * scale, left = Math.max(Math.round(begin), 0), right = Math.min(Math.round(begin + span), wide);
   if (right <= left) return;
-  const faint = isFaint(schedule, i), kind = 2 * block + (schedule.batch[i] & 1);
+  const faint = isFaint(schedule, i);
   if (span >= WIDE) {
     const edge = (faint ? colors.faintEdge : colors.edge)[kind];
     if (faint && state.match.blocks[block]) fillWords(left, right, top, tall, wide, colors.faint[kind]); // another micro-batch of it
-    if (begin > -1) fillWords(left, left + 1, top, tall, wide, edge);
-    if (begin + span < wide + 1) fillWords(right - 1, right, top, tall, wide, edge);
+    const last = (top + tall) * wide, isBegun = begin > -1, isEnded = begin + span < wide + 1;
+    for (let at = top * wide; at < last; at += wide) {
+      if (isBegun) words[at + left] = edge;
+      if (isEnded) words[at + right - 1] = edge;
+    }
   }
   if (flags?.[i] && tall > 2 * MARK && data.blocks[block].devices.length === 1) fillWords(left, right, top + tall - MARK, MARK, wide, colors.words.ink);
 }
@@ -95,12 +106,11 @@ const isFaint = (schedule, i) =>
   state.match !== null && !(state.match.blocks[schedule.block[i]] && (state.match.batch === null || state.match.batch === schedule.batch[i]));
 
 // A block on several devices as one: neighbouring rows are one bar, and a bar between them joins distant ones.
-function rasterShared(schedule, range, row, device, { rowTop, tall, wide, flags }) {
-  const colors = currentTheme(), scale = wide / (view.to - view.from);
+function rasterShared(schedule, range, row, device, { rowTop, tall, wide, scale, origin, colors, flags }) {
   for (let k = range[0]; k < range[1]; k++) {
     const i = row[k], { devices, span } = blockOf(schedule, i);
     if (devices.length < 2 || Math.min(...devices) !== device || !span) continue;
-    const begin = (schedule.start[i] - view.from) * scale, left = Math.max(Math.round(begin), 0), right = Math.min(Math.round(begin + span * scale), wide);
+    const begin = (schedule.start[i] - origin) * scale, left = Math.max(Math.round(begin), 0), right = Math.min(Math.round(begin + span * scale), wide);
     if (right - left < 1) continue;
     const kind = 2 * schedule.block[i] + (schedule.batch[i] & 1), faint = isFaint(schedule, i);
     const fill = (faint ? colors.faint : colors.fill)[kind], edge = (faint ? colors.faintEdge : colors.edge)[kind];

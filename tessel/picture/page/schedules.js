@@ -18,7 +18,17 @@ async function loadSchedule(source) {
     for (const device of data.blocks[block[i]].devices) rows[device][filled[device]++] = i;
     position[block[i] * source.micro_batches + batch[i]] = i;
   }
-  return { ...source, block, batch, start, count, position, rows, memory: memoryCurves(rows, block, start) };
+  const bars = rows.map((row) => barsOf(row, block, batch, start));
+  return { ...source, block, batch, start, count, position, rows, bars, memory: memoryCurves(rows, block, start) };
+}
+
+// What a row shows, side by side in memory, as frames read it: blocks that take no time are left out.
+function barsOf(row, block, batch, start) {
+  const index = row.filter((i) => data.blocks[block[i]].span);
+  return {
+    index, start: index.map((i) => start[i]), end: index.map((i) => start[i] + data.blocks[block[i]].span),
+    kind: index.map((i) => 2 * block[i] + (batch[i] & 1)),
+  };
 }
 
 function memoryCurves(rows, block, start) {
@@ -30,7 +40,7 @@ function memoryCurves(rows, block, start) {
       if (steps[steps.length - 1] === start[i]) held[held.length - 1] += change;
       else { steps.push(start[i]); held.push(held[held.length - 1] + change); }
     }
-    return { steps, held };
+    return { steps: Int32Array.from(steps), held: Float64Array.from(held) };
   });
 }
 

@@ -50,16 +50,25 @@ function draw() {
 }
 
 function drawPixels(panes, ranges, ratio, room, bottom) {
-  const wide = Math.max(Math.round(room * ratio), 1), size = rowHeight(), gap = size > 14 ? 2 : 1, made = imageOf(wide, Math.round(bottom * ratio));
-  const tall = Math.max(Math.round((size - 2 * gap) * ratio), 1);
+  const wide = Math.max(Math.round(room * ratio), 1), tall = Math.round(bottom * ratio), colors = currentTheme();
+  const shows = [view.from, view.to, wide, tall, rowHeight(), panes[0], panes[1], colors, state.match, state.marking];
+  if (shows.some((value, k) => value !== rasterized[k])) {
+    imageOf(wide, tall);
+    rasterPanes(panes, ranges, ratio, { wide, colors, idle: 2 * data.blocks.length, ...scaleOf(wide) });
+    rasterized = shows;
+  }
+  context.putImageData(image, Math.round(leftEdge() * ratio), 0);
+}
+
+function rasterPanes(panes, ranges, ratio, frame) {
+  const size = rowHeight(), gap = size > 14 ? 2 : 1, tall = Math.max(Math.round((size - 2 * gap) * ratio), 1);
   panes.forEach((schedule, pane) => {
     const beside = panes[1 - pane], flags = beside && state.marking ? differences(schedule, beside) : null;
-    const rowTop = (device) => Math.round((paneTop(pane) + device * size + gap) * ratio);
-    schedule.rows.forEach((row, device) => rasterRow(schedule, row, ranges[pane][device], { top: rowTop(device), tall, wide, flags }));
-    if (data.shared) schedule.rows.forEach((row, device) => rasterShared(schedule, ranges[pane][device], row, device, { rowTop, tall, wide, flags }));
+    const rowTop = (device) => Math.round((paneTop(pane) + device * size + gap) * ratio), place = { ...frame, tall, flags, rowTop, top: 0 };
+    for (let device = 0; device < data.devices; device++) { place.top = rowTop(device); rasterRow(schedule, device, place); }
+    if (data.shared) schedule.rows.forEach((row, device) => rasterShared(schedule, ranges[pane][device], row, device, place));
   });
-  rasterMemory(panes, ratio, wide);
-  context.putImageData(made, Math.round(leftEdge() * ratio), 0);
+  rasterMemory(panes, ratio, frame);
 }
 
 // The number of a bar is its micro-batch. Bars of one width are written alike: all numbers of the schedule fit, or none is.

@@ -98,7 +98,7 @@ def rule_order(key: OrderKey) -> RuleOrder:
     """Return an order, each task after those it waits for; some microseconds a task.
 
     Raises:
-        ValueError: the rule's order dead-locks, which no rule's does where it applies.
+        ValueError: the rule's order deadlocks, which no rule's does where it applies.
     """
     name, _, limit = key.rule.partition("<")
     streams = STREAMS_OF_RULE[f"{name}<" if limit else name]
@@ -109,7 +109,7 @@ def rule_order(key: OrderKey) -> RuleOrder:
     num_stages = len(key.stage_devices) * key.num_chains
     count = _sequence(tasks, ends, num_stages, len(key.stage_devices), key.micro_batches, sequence, source)
     if count < len(tasks):
-        raise ValueError(f"the order of {key.rule} dead-locks on {key.stage_devices}")
+        raise ValueError(f"the order of {key.rule} deadlocks on {key.stage_devices}")
     block = tasks // key.micro_batches
     stage, form = block % num_stages, block // num_stages
     device = np.repeat(np.arange(len(ends) - 1), np.diff(ends))

@@ -58,7 +58,7 @@ def test_a_layout_is_priced_by_a_profile(table: Path, capsys: pytest.CaptureFixt
     assert not tight["fits"]
     assert main(["check", *map(str, layout), *LIGHT]) == 0
     out = capsys.readouterr().out
-    assert "no dead-lock" in out
+    assert "no deadlock" in out
     assert "critical path" in out
 
 

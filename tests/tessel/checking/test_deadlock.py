@@ -1,4 +1,4 @@
-"""Orders dead-lock where a simulator that runs them finds that they do, and the cycle named is one."""
+"""Orders deadlock where a simulator that runs them finds that they do, and the cycle named is one."""
 
 from __future__ import annotations
 

@@ -14,11 +14,21 @@ pytest.importorskip("torch")
 from pipeline_programs import ChainSpec, reference
 from random_schedules import draw_schedule
 
+from tessel.comparison import compare_schedules
 from tessel.engine import EngineError
 from tessel.engine.job import Event
 from tessel.engine.results_check import ExpectedResults, Reference
-from tessel.engine.run import RunReport, RunSettings, Simulation, StagePrograms, makespan_ms, run_schedule
+from tessel.engine.run import (
+    RunReport,
+    RunSettings,
+    Simulation,
+    StagePrograms,
+    makespan_ms,
+    one_f_one_b_of,
+    run_schedule,
+)
 from tessel.engine.synthetic.overheads import Calibration, Overheads
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape
@@ -123,3 +133,11 @@ def test_a_makespan_is_from_the_first_begin_to_the_last_end() -> None:
         (),
     ]
     assert makespan_ms(step) == pytest.approx(1100.0)
+
+
+def test_the_1f1b_that_runs_is_the_one_of_comparisons() -> None:
+    placement = make_shape("mshape", 3, choose_backward=True, lag=1)
+    published = ONE_F_ONE_B.build(placement, micro_batches=6)
+    listed = dict(compare_schedules(published).schedules)["1f1b"]
+    assert listed.makespan < published.makespan, "this placement must tell the two apart"
+    assert one_f_one_b_of(published) == {"1f1b": listed}

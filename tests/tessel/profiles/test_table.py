@@ -156,6 +156,7 @@ def change(row: int, old: str, new: str) -> str:
         (change(0, "forward_ms", "forward"), "row 1", "has no unit; name it forward_ms"),
         (change(0, "forward_ms", "foward_ms"), "row 1", "did you mean forward_ms"),
         (change(0, "backward_input_ms", "forward_us"), "row 1", "forward_ms and forward_us say the same"),
+        (change(0, "forward_ms", "elapsed"), "row 1", "a table begins with layer,forward_ms,backward_ms"),
         (change(0, ",weights_mib", ","), "row 1", "a column has no name"),
         (TABLE.replace("backward_ms", "recompute_ms"), "row 4", "it has no backward"),
         (change(1, "0.3", "-0.3"), "row 2, forward_ms", "-0.3 is no time or size"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def _loss(logits: torch.Tensor, micro_batch: int) -> torch.Tensor:
     return (logits.square() * (1 + micro_batch)).mean()
 
 
-def _programs(pipeline: TorchPipeline) -> list[AutogradStage]:
+def _programs(pipeline: TorchPipeline, *, recomputed: Collection[int] = ()) -> list[AutogradStage]:
     names = {info.name for stage in pipeline.stages for info in stage.received}
     return [
         AutogradStage(
@@ -91,6 +92,7 @@ def _programs(pipeline: TorchPipeline) -> list[AutogradStage]:
             if number == len(pipeline.stages) - 1
             else None,
             differentiable=frozenset(names),
+            recomputes=number in recomputed,
         )
         for number, stage in enumerate(pipeline.stages)
     ]
@@ -115,12 +117,12 @@ def _run(programs: Sequence[AutogradStage], micro_batches: Sequence[int], halves
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.permutations(range(3)), st.integers(0, 2**9 - 1))
+@given(st.permutations(range(3)), st.integers(0, 2**9 - 1), st.sets(st.integers(0, 2)))
 def test_gradients_are_the_uncut_modules(
-    case: tuple[type[nn.Module], TorchPipeline], micro_batches: Sequence[int], bits: int
+    case: tuple[type[nn.Module], TorchPipeline], micro_batches: Sequence[int], bits: int, recomputed: set[int]
 ) -> None:
     make, pipeline = case
-    programs = _programs(pipeline)
+    programs = _programs(pipeline, recomputed=recomputed)
     _run(programs, micro_batches, np.array([bits >> i & 1 for i in range(9)], dtype=bool).reshape(3, 3))
     module = make().eval()
     losses = {m: _loss(module(*_inputs(m)), m) for m in range(3)}
@@ -148,6 +150,31 @@ def test_a_step_forgets_the_one_before(
     for before, program in zip(once, programs, strict=True):
         for name, gradient in program.gradients().items():
             torch.testing.assert_close(gradient, before[name])
+
+
+def test_a_recomputing_stage_keeps_no_graph_between_forward_and_backward(
+    case: tuple[type[nn.Module], TorchPipeline],
+) -> None:
+    _, pipeline = case
+    (stage, *_) = pipeline.stages
+    made: list[tuple[bool, weakref.ref[torch.Tensor]]] = []
+
+    def note(module: nn.Module, arguments: object, results: tuple[torch.Tensor, ...]) -> None:
+        made.extend((result.requires_grad, weakref.ref(result)) for result in results)
+
+    hook = stage.module.register_forward_hook(note)
+    try:
+        program = _programs(pipeline, recomputed={0})[0]
+        program.start_step(1)
+        program.run(Step("F", 0), {})
+        assert not any(has_graph or result() is not None for has_graph, result in made)
+        num_results = len(made)
+        gradients = {info.name: torch.ones(info.shape) for info in program.received_gradients}
+        program.run(Step("B", 0), gradients)
+    finally:
+        hook.remove()
+    assert len(made) == 2 * num_results, "the forward runs once more, in the backward"
+    assert any(has_graph for has_graph, _ in made[num_results:])
 
 
 def test_split_halves_leave_nothing_in_the_weights(

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from pipeline_programs import Step
 from planned_models import ENCODER_DECODER, plan_on_tvm
 
+from tessel.recomputation import recomputing
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan, PartitionPlan
 from tuner.programs.compiled_stages import (
@@ -35,9 +36,10 @@ def plan() -> ModelPlan:
     return plan_on_tvm(ENCODER_DECODER, ["encoder", "decoder.0"])
 
 
-def test_losses_and_gradients_are_the_uncut_models(plan: ModelPlan) -> None:
+@pytest.mark.parametrize("recomputed", [(), (0, 1, 2)], ids=["kept", "recomputed"])
+def test_losses_and_gradients_are_the_uncut_models(plan: ModelPlan, recomputed: tuple[int, ...]) -> None:
     """Joint and split backwards mixed, micro-batches out of order, weight halves last; twice over."""
-    spec = ProgramSpec(plan=plan, trust_model=True)
+    spec = ProgramSpec(plan=recomputing(plan, recomputed), trust_model=True)
     programs = load_programs(spec, range(3))
     split = {(1, 0), (1, 2), (2, 0)}
     for _ in range(2):

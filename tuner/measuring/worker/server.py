@@ -23,8 +23,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+
+if __name__ == "__main__":
+    # tvm_ffi imports torch wherever it is installed, which takes longer than all else here, and as much
+    # memory again. Backends that call torch import it themselves.
+    sys.modules["torch"] = None  # type: ignore[assignment]
 import tvm
 from tvm import relax
+
+if __name__ == "__main__":
+    del sys.modules["torch"]
 
 from records import Status
 from tuner.backends.blas import call_blas

@@ -85,7 +85,7 @@ def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., 
 def test_blocks_on_all_ranks_are_exact(
     shape: str, devices: Devices, run_ranks: Callable[..., object]
 ) -> None:
-    """Embeddings and a head spread over all ranks by words, in the middle too; one tied weight."""
+    """Embeddings and a head vocabulary-parallel over all ranks, in the middle too; one tied weight."""
     placement = make_shape(shape, 2, choose_backward=True)
     rng = np.random.default_rng(2)
     schedules = {f"random{i}": draw_schedule(placement, MICRO_BATCHES, rng) for i in range(2)}

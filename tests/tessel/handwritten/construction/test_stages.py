@@ -67,7 +67,7 @@ def test_what_is_no_pipeline_says_which_block() -> None:
 
 
 def test_waits_that_no_pipeline_has_are_refused() -> None:
-    """A forward that waits for another stage's backward: published orders could dead-lock on it."""
+    """A forward that waits for another stage's backward: published orders could deadlock on it."""
     usual = vshape(2)
     odd = Placement(
         devices=2, blocks=usual.blocks, edges=(Edge("f0", "b0"), Edge("f1", "b1"), Edge("b0", "f1"))
