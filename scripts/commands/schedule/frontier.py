@@ -217,8 +217,9 @@ def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> Non
         for points in frontiers
         for point in points
     ]
-    comparison = compare_schedules(frontiers[-1][-1].schedule)
-    save_document(page, page_document(comparison, title=page.stem, variants=variants))
+    fastest = frontiers[-1][-1].schedule
+    title = f"Schedules of {fastest.placement.devices} devices by memory limit and number of micro-batches"
+    save_document(page, page_document(compare_schedules(fastest), title=title, variants=variants))
     console.print_note(f"page written to {page}")
 
 
