@@ -120,6 +120,17 @@ def _valued(option: str, *values: object) -> Condition:
     return Condition(text, lambda line: line.values.get(option) in values)
 
 
+def _written_as(option: str, *suffixes: str) -> Condition:
+    def holds(line: CommandLine) -> bool:
+        out = line.values[option]
+        return out is not None and Path(str(out)).suffix in suffixes
+
+    return Condition(f"{option} with one of {', '.join(suffixes)}", holds)
+
+
+_PICTURES = (".svg", ".png", ".pdf")
+
+
 def _free(*options: str) -> Mapping[str, tuple[Rule, ...]]:
     """Return options that take effect wherever they are given."""
     return dict.fromkeys((*options, "--json"), ())
@@ -170,6 +181,18 @@ _NOTHING_RANDOM = Rule(
     why="nothing in the search of a period is random",
 )
 
+_OF_FRONTIER_PICTURES = (
+    Rule(
+        needs=_given("--frontier"),
+        why="only a frontier is saved as a picture",
+        remedy="draw the saved schedule with tessel draw",
+    ),
+    Rule(
+        needs=(_written_as("--save", *_PICTURES),),
+        why="only pictures are drawn so",
+        remedy="save the frontier as one of these",
+    ),
+)
 _SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     **_free("--frontier", "--work", "--time-limit"),
     "--devices": (_FILE,),
@@ -258,6 +281,8 @@ _SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --period-only out, or print the repetend with --json",
         ),
     ),
+    "--width": _OF_FRONTIER_PICTURES,
+    "--style": _OF_FRONTIER_PICTURES,
 }
 
 
@@ -396,10 +421,13 @@ _TUNE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--graph-level-search": (_MEASURED,),
 }
+_OF_GRAPH_PICTURES = Rule(needs=_given("--picture"), why="nothing is drawn", remedy="add --picture graph.svg")
 _PARTITION: Mapping[str, tuple[Rule, ...]] = {
     **_free("--picture", "--explain"),
     **_TUNING,
     **_MODEL,
+    "--width": (_OF_GRAPH_PICTURES,),
+    "--style": (_OF_GRAPH_PICTURES,),
     "--graph-level-search": (_MEASURED,),
     "--coalesce": (_MEASURED,),
 }
@@ -567,19 +595,8 @@ _EXPORT: Mapping[str, tuple[Rule, ...]] = {
 
 # Pictures and runs.
 
-_PICTURES = (".svg", ".png", ".pdf")
-
-
-def _written_as(*suffixes: str) -> Condition:
-    def holds(line: CommandLine) -> bool:
-        out = line.values["--out"]
-        return out is not None and Path(str(out)).suffix in suffixes
-
-    return Condition(f"--out with one of {', '.join(suffixes)}", holds)
-
-
 _OF_PICTURES = Rule(
-    needs=(_written_as(*_PICTURES),),
+    needs=(_written_as("--out", *_PICTURES),),
     why="only pictures are drawn so, and a page or report always compares",
     remedy="add --out with one of these",
 )
@@ -589,11 +606,11 @@ _DRAW: Mapping[str, tuple[Rule, ...]] = {
     "--compare": (_OF_PICTURES, _NOT_GAINS),
     "--critical-path": (_OF_PICTURES, _NOT_GAINS),
     "--gains": (_OF_PICTURES,),
-    "--style": (_OF_PICTURES, _NOT_GAINS),
+    "--style": (_OF_PICTURES,),
     "--width": (_OF_PICTURES,),
     "--schedules": (
         Rule(
-            needs=(*_given("--compare", "--gains"), _written_as(".html", ".md")),
+            needs=(*_given("--compare", "--gains"), _written_as("--out", ".html", ".md")),
             why="nothing is compared",
             remedy="add --compare to a picture",
         ),

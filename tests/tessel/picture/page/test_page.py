@@ -198,7 +198,7 @@ MOVES = {
     "pan": "view.from += 2; view.to += 2; redraw()",
     "zoom": "zoom(0.95)",
     "cursor": "setCursor(state.cursor + 3)",
-    "pointer": "state.hover = identify(current(), state.next = (state.next ?? 0) + 7); showReadout(); redraw()",
+    "pointer": "state.hover = identify(current(), state.at = 7 + (state.at ?? 0)); showReadout(); redraw()",
 }
 
 

@@ -145,9 +145,7 @@ def test_without_motion_the_cursor_leaps(page: Browser) -> None:
 def test_forced_colours_reach_the_canvas(page: Browser) -> None:
     page.emulate(forced_colors=True)
     page.evaluate("theme = null; draw(); 1")
-    ink, paper, over = page.evaluate(
-        "['ink', 'paper', 'over'].map((name) => rgb(currentTheme()[name]))"
-    )
+    ink, paper, over = page.evaluate("['ink', 'paper', 'over'].map((name) => rgb(currentTheme()[name]))")
     held = page.evaluate("[0, 8, 16].map((shift) => currentTheme().words.held >> shift & 255)")
     page.emulate()
     assert _contrast(ink, paper) >= 7
