@@ -1,4 +1,4 @@
-"""Frontiers and graphs for a column, a page and a screen: of the width asked for, names inside their boxes."""
+"""Frontiers and graphs for a column, a page and a screen: as wide as asked for, names inside their boxes."""
 
 from __future__ import annotations
 
