@@ -38,7 +38,8 @@ def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
 
     other = _OTHER_FILES.get(file.suffix.lower())
     if other is not None and file.is_file():
-        raise DocumentError(f"{file} is {other[0]}, and a plan or a schedule is wanted; {other[1].format(file)}")
+        what, remedy = other
+        raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
     match detect_kind(file):
         case DocumentKind.PLAN:
             tuned = load_plan(file)
