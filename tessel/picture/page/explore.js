@@ -1,7 +1,7 @@
 // ---- Schedules searched beforehand --------------------------------------------------------------------------------
 // A schedule for each memory limit and number of micro-batches; sliders and the frontier's points choose among them.
 
-const FRONTIER = { width: 420, height: 190, left: 52, right: 14, top: 12, bottom: 34 };
+const FRONTIER = { width: 420, height: 190, left: 52, right: 46, top: 12, bottom: 34 };
 const limitsKnown = () => [...new Set(data.variants.map(({ memory }) => memory))].sort((a, b) => a - b);
 const sizesKnown = () => [...new Set(data.variants.map(({ micro_batches }) => micro_batches))].sort((a, b) => a - b);
 const chosenVariant = () => data.variants.find(({ schedule }) => schedule === state.schedule) ?? null;
