@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,20 @@ def valued(option: str, *values: object) -> Condition:
     """Return the condition that an option, written or by default, has one of these values."""
     text = f"{option} {' or '.join(map(str, values))}"
     return Condition(text, lambda line: line.values.get(option) in values)
+
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Suffixes of files that are pictures."""
+
+
+def written_as(option: str, *suffixes: str) -> Condition:
+    """Return the condition that the path that an option gives has one of these suffixes."""
+
+    def holds(line: CommandLine) -> bool:
+        out = line.values[option]
+        return out is not None and Path(str(out)).suffix in suffixes
+
+    return Condition(f"{option} with one of {', '.join(suffixes)}", holds)
 
 
 def free(*options: str) -> Mapping[str, tuple[Rule, ...]]:
