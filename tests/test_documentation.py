@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -119,3 +120,31 @@ def test_the_picture_of_the_rooms_is_current() -> None:
 def test_every_page_is_in_the_menu() -> None:
     menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(menu) == sorted({"index.md", *(path.name for path in (ROOT / "docs").glob("*.md"))})
+
+
+def test_messages_of_the_troubleshooting_page_are_messages_of_the_product() -> None:
+    """A row is found by its message's words, so it must change with the message."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    cells = re.findall(r"^\| (.+?) \| ", text, re.MULTILINE)
+    quoted = [quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell)]
+    fragments = {part for quote in quoted for part in re.split(r"\s*…\s*|; | in `", quote)}
+    wanted = {part.strip(" ,") for part in fragments if len(part.split()) >= 3}
+    assert len(wanted) > 40
+    said = "\n".join(_texts_of(SOURCES))
+    assert sorted(part for part in wanted if part not in said) == sorted(FOREIGN_MESSAGES & wanted)
+
+
+FOREIGN_MESSAGES = {"tessel: command not found"}
+"""Messages of other programs."""
+
+
+def _texts_of(paths: list[Path]) -> list[str]:
+    """Return every string that modules write, `…` where a value is filled in."""
+    texts = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
