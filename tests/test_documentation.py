@@ -148,3 +148,35 @@ def _texts_of(paths: list[Path]) -> list[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
     return texts
+
+
+FIGURES = (ROOT / "docs" / "figures.md").read_text()
+
+
+def test_every_report_has_its_command_among_the_figures() -> None:
+    reports = {path.name for path in (ROOT / "benchmarks" / "reports").glob("*.md")}
+    named = set(re.findall(r"reports/([\w.-]+\.md)", FIGURES))
+    assert sorted(reports - named) == []
+    for path in DOCUMENTS:
+        linked = set(re.findall(r"reports/([\w.-]+\.md)", path.read_text()))
+        assert sorted(linked - named) == [], (
+            f"{path.name} has figures whose command docs/figures.md does not say"
+        )
+
+
+def test_every_result_of_the_readme_links_to_its_report() -> None:
+    _, _, results = (ROOT / "README.md").read_text().partition("\n## Results\n")
+    rows = re.findall(r"^\| (?!What |---).+$", results.partition("\n## ")[0], re.MULTILINE)
+    assert len(rows) > 10
+    assert [row for row in rows if "](benchmarks/reports/" not in row] == []
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m (benchmarks\.[^`]+)`", FIGURES))))
+def test_commands_of_figures_name_modules_and_options_that_exist(command: str) -> None:
+    """A stranger runs them as they are printed."""
+    module, *arguments = command.split()
+    path = ROOT / module.replace(".", "/")
+    sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    said = "\n".join(source.read_text() for source in sources)
+    options = [argument for argument in arguments if argument.startswith("--")]
+    assert [option for option in options if f'"{option}"' not in said] == []
