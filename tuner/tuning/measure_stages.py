@@ -87,7 +87,7 @@ def measure_stages(
     """Cut the model, and measure each stage's forward, joint backward and split backward.
 
     With collectives, the first and the last layer are stages of their own, vocabulary-parallel over
-    `num_stages` devices, and the layers between are cut into `num_stages` stages, one for each device (an m shape).
+    `num_stages` devices, and the layers between are cut into `num_stages` stages, one per device (m shape).
 
     Args:
         model: what is cut.
