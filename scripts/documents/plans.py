@@ -14,7 +14,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
         tensor_parallel: devices over which each layer is split.
-        chunks: stages a device.
+        chunks: stages per device.
         micro_batch: samples of a micro-batch.
         micro_batches: micro-batches of one replica.
         placement: which device runs which stage.
