@@ -71,8 +71,8 @@ def overview(plan: SavedPlan) -> DescribedFigure:
     step, bound = plan.training_step_us / 1000, plan.lower_bound_us / 1000
     figure.description = (
         f"Left, a table of eight layers with their times and sizes. Right, the plan found for four devices, "
-        f"{step:.1f} ms per step, as a timeline; below it, bars of hand-written schedules' steps, each with its "
-        f"own best cut, and a line at {bound:.1f} ms, a proven lower bound for every allowed plan."
+        f"{step:.1f} ms per step, as a timeline; below it, bars of hand-written schedules' steps, each with "
+        f"its own best cut, and a line at {bound:.1f} ms, a proven lower bound for every allowed plan."
     )
     return figure
 
