@@ -11,7 +11,14 @@ import typer
 from scripts.options.arguments import check_folder, parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
-from scripts.reports.pictures import FORMATS, PictureOptions, parse_width, write_picture
+from scripts.reports.pictures import (
+    FORMATS,
+    PictureOptions,
+    parse_width,
+    style_option,
+    width_option,
+    write_picture,
+)
 from scripts.reports.planned import load_planned, title_of
 from scripts.terminal import console
 
@@ -38,20 +45,8 @@ class DrawOptions:
         bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
     ] = False
     schedules: SchedulesOption = None
-    width: Annotated[
-        str | None,
-        typer.Option(
-            help="Width of a picture: column or page (3.33 and 7 inches: one and both columns of print), "
-            "screen, or inches such as 5.5in. Left out: screen, and half of it with --gains."
-        ),
-    ] = None
-    style: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file with the looks of bars, numbers and critical path (docs/pictures.md).",
-        ),
-    ] = None
+    width: Annotated[str | None, width_option()] = None
+    style: Annotated[Path | None, style_option()] = None
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
     ] = False

@@ -21,7 +21,7 @@ from scripts.options.tuning_options import (
     ShapeOption,
     TuningOptions,
 )
-from scripts.reports.pictures import PICTURES
+from scripts.reports.pictures import PICTURES, load_look, parse_width, style_option, width_option
 from scripts.reports.tables import (
     format_figure,
     format_layers,
@@ -56,6 +56,8 @@ class PartitionOptions(TuningOptions):
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None
+    width: Annotated[str | None, width_option()] = None
+    style: Annotated[Path | None, style_option()] = None
     explain: Annotated[
         bool,
         typer.Option(
@@ -80,6 +82,8 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     `tessel partition gpt2 --target nvidia/nvidia-a100 --price model --records sqlite:///gpus.db`
     """
     check_folder("--picture", options.picture, suffixes=PICTURES)
+    width = None if options.width is None else parse_width(options.width)
+    look = load_look(options.style)
 
     from tuner.tuning.partition_model import partition_model
 
@@ -96,7 +100,15 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     if options.picture is not None:
         from tessel.picture import partition_figure, save_figure
 
-        save_figure(partition_figure(_nodes(result), title=result.model), options.picture)
+        figure = partition_figure(
+            _nodes(result),
+            title=result.model,
+            annotation_args=look.annotation_args,
+            rectangle_args=look.rectangle_args,
+            line_args=look.line_args,
+            width=width,
+        )
+        save_figure(figure, options.picture)
         console.print_note(f"{options.picture} written")
     if options.json:
         console.print_json(_document(result))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.models import OptionInfo
 
 from scripts.reports.comparison import build_comparison
 from scripts.reports.planned import layout_report, layout_tables
@@ -19,12 +20,31 @@ if TYPE_CHECKING:
     from scripts.reports.planned import AnyPlan
     from tessel.comparison import Comparison
     from tessel.picture.page import PageModel, PagePart, PageTable
+    from tessel.picture.style import PictureStyle
     from tessel.plan import Plan
     from tessel.schedule import Schedule
 
 PICTURES = (".svg", ".png", ".pdf")
 _MIN_INCHES, _MAX_INCHES = 2.0, 60.0
 FORMATS = (*PICTURES, ".html", ".json", ".txt", ".md")
+
+_WIDTH_HELP = (
+    "Width of a picture: column or page (3.33 and 7 inches: one and both columns of print), screen, or "
+    "inches such as 5.5in."
+)
+_STYLE_HELP = "JSON file with the looks of what a picture is made of (docs/pictures.md)."
+
+
+def width_option(panel: str | None = None) -> OptionInfo:
+    """Return the option `--width` of a command that draws."""
+    found: OptionInfo = typer.Option(help=_WIDTH_HELP, rich_help_panel=panel)
+    return found
+
+
+def style_option(panel: str | None = None) -> OptionInfo:
+    """Return the option `--style` of a command that draws."""
+    found: OptionInfo = typer.Option(metavar="FILE", help=_STYLE_HELP, rich_help_panel=panel)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +83,8 @@ def write_picture(
     """
     from tessel.documents import save_document
     from tessel.picture.files import draw as draw_file
-    from tessel.picture.style import load_style
 
-    style = None if options.style is None else load_style(options.style)
+    style = load_look(options.style)
     compared = out.suffix in (".html", ".md") or options.compare or options.gains
     comparison = build_comparison(schedule, plan, options.names) if compared else None
     if options.gains:
@@ -88,13 +107,24 @@ def write_picture(
             )
 
 
+def load_look(style: Path | None) -> PictureStyle:
+    """Return what a file says of a picture's looks; nothing if there is none.
+
+    Raises:
+        DocumentError: the file cannot be read, or has a key or a value that no style has.
+    """
+    from tessel.picture.style import PictureStyle, load_style
+
+    return PictureStyle() if style is None else load_style(style)
+
+
 def parse_width(text: str) -> float:
     """Return a picture's width in inches; `column`, `page`, `screen`, or a number with or without `in`.
 
     Raises:
         BadParameter: it is none of these, or no picture of that width could be read.
     """
-    from tessel.picture.figures import COLUMN_INCHES, PAGE_INCHES, SCREEN_INCHES
+    from tessel.picture.sizes import COLUMN_INCHES, PAGE_INCHES, SCREEN_INCHES
 
     named = {"column": COLUMN_INCHES, "page": PAGE_INCHES, "screen": SCREEN_INCHES}
     if text in named:
@@ -112,7 +142,7 @@ def parse_width(text: str) -> float:
 
 
 def _inches(options: PictureOptions) -> float:
-    from tessel.picture.figures import SCREEN_INCHES
+    from tessel.picture.sizes import SCREEN_INCHES
 
     if options.width is not None:
         return options.width

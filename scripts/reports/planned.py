@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     AnyPlan: TypeAlias = Plan | SavedPlan
 
 
+_TABLE = ("a table", 'plan a table of layer timings with "tessel plan {} --devices N --save plan.json" first')
+_MODEL = ("a model", 'tune it with "tessel tune {} --devices N --out FOLDER" first')
+_OTHER_FILES = {".csv": _TABLE, ".tsv": _TABLE, ".onnx": _MODEL, ".pt2": _MODEL}
+"""What a file that is no document is, by its suffix, and how a plan is made from it."""
+
+
 def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
     """Return the schedule that a file holds, and the plan that it is part of, if it is.
 
@@ -26,9 +32,14 @@ def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
         DocumentError: the file cannot be read, or holds no schedule.
     """
     from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.errors import DocumentError
     from tessel.plan import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
+    other = _OTHER_FILES.get(file.suffix.lower())
+    if other is not None and file.is_file():
+        what, remedy = other
+        raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
     match detect_kind(file):
         case DocumentKind.PLAN:
             tuned = load_plan(file)

@@ -48,7 +48,7 @@ _FONT_POINTS = 7.5
 _SMALLEST_POINTS = 4.5  # smaller digits are not read on paper
 _OUTLINE = 0.45  # share of the bar's colour in its outline and strip; the rest is black
 _OUTLINE_POINTS = 0.5
-_OUTLINE_SHARE = 0.06  # of the width of the narrowest bar, at most
+_OUTLINE_SHARE = 0.06  # of the width of its bar, at most
 _HIGHEST_STRIP = 0.3  # of a bar's height: the strip of a device's last chunk
 _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and drawing takes seconds
 _PATH_BELOW = 0.3  # the critical path runs below the numbers
@@ -135,7 +135,6 @@ def _draw_boxes(
     )
     shortest = min((box.bar.end - box.bar.start for box in boxes if box.bar.end > box.bar.start), default=1)
     points = shortest * scale * _room(axes).time
-    outline = min(_OUTLINE_POINTS, _OUTLINE_SHARE * points)
     rasterized = sum(box.last_device - box.bar.device + 1 for box in boxes) > MAX_VECTOR_BARS
     styles = block_styles(schedule.placement)
     chunks = chunk_whites(styles.values())
@@ -146,10 +145,11 @@ def _draw_boxes(
         collection = PolyCollection(_corners(first, last, times), label=style.label)
         # On bars of less than a point, the tints of micro-batches would beat with the pixels.
         tinted = bool(chunks) or points > 1
+        outlines = np.minimum(_OUTLINE_POINTS, _OUTLINE_SHARE * _room(axes).time * np.diff(times)[:, 0])
         whites = np.array([styles[box.bar.block].white[box.bar.micro_batch % 2] for box in own])
         shades = _lighter(style.color, whites if tinted else np.zeros(1))
         collection.set(
-            facecolor=shades, edgecolor=_OUTLINE * np.array(to_rgb(style.color)), linewidth=outline
+            facecolor=shades, edgecolor=_OUTLINE * np.array(to_rgb(style.color)), linewidth=outlines
         )
         # Snapped to pixels, bars of about a pixel would show a pattern that is not there.
         collection.set(rasterized=rasterized, snap=None if points > 1 else False)

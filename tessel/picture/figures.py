@@ -7,12 +7,8 @@ Checked in tests/tessel/picture/test_draw.py and test_described.py.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -30,14 +26,8 @@ from tessel.picture.description import (
 )
 from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, draw_schedule
 from tessel.picture.legend import add_legend
+from tessel.picture.sizes import SCREEN_INCHES, Size, text_of
 from tessel.schedule import Schedule
-
-SCREEN_INCHES = 13.0
-PAGE_INCHES = 7.0
-"""Both columns of a page of the usual two-column styles (ACM 7.0, IEEE 7.16, USENIX 7.0)."""
-
-COLUMN_INCHES = 3.33
-"""One column of them (ACM 3.33, IEEE 3.5, USENIX 3.33)."""
 
 _DPI = 150.0
 _FINE_DPI = 300.0
@@ -48,34 +38,6 @@ In a PDF as fine a picture takes half a gigabyte of memory and two more seconds.
 
 _MAX_ROWS = 33
 """Rows of one schedule in full height; with more devices rows become lower instead."""
-
-_GLYPH_EM = 0.56  # mean advance width of text in DejaVu Sans, in ems
-
-_INDENT_INCHES = 0.4  # before a title that stands above the bars, where row labels are short
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Measures of a figure of a width, in inches but for `points`, the size of its text."""
-
-    width: float
-    points: float
-    row: float
-    memory: float
-    rest: float
-
-    @staticmethod
-    def of(width: float) -> _Size:
-        if width < NARROW_INCHES:
-            return _Size(width, points=6.5, row=0.24, memory=0.75, rest=1.35)
-        if width < 9.0:
-            return _Size(width, points=7.5, row=0.28, memory=0.9, rest=1.25)
-        return _Size(width, points=10.0, row=0.42, memory=1.4, rest=1.5)
-
-    def wrapped(self, title: str, *, larger: float = 1.2) -> str:
-        """Return a title in as many lines as it needs, set `larger` than the rest of the text."""
-        columns = int((self.width - _INDENT_INCHES) * 72 / (self.points * larger * _GLYPH_EM))
-        return "\n".join(textwrap.wrap(title, columns)) if len(title) > columns else title
 
 
 def schedule_figure(
@@ -102,12 +64,12 @@ def schedule_figure(
         width: of the figure, in inches.
     """
     devices = schedule.placement.devices
-    size = _Size.of(width)
+    size = Size.of(width)
     heights = [max(2.8, min(devices, _MAX_ROWS)) * size.row]
     if any(block.memory for block in schedule.placement.blocks):
         heights.append(size.memory)
     fine = len(schedule.starts) > MAX_VECTOR_BARS
-    with _text_of(size):
+    with text_of(size):
         figure, all_axes = _stacked(heights, size, dpi=_FINE_DPI if fine else _DPI)
         draw_schedule(
             schedule,
@@ -166,10 +128,10 @@ def comparison_figure(
     schedules = dict(comparison.schedules)
     rows = comparison.rows
     devices = schedules[rows[0].schedule].placement.devices
-    size = _Size.of(width)
+    size = Size.of(width)
     height = max(2.2, 0.6 * min(devices, _MAX_ROWS)) * size.row
     end = max(row.makespan for row in rows)
-    with _text_of(size):
+    with text_of(size):
         figure, all_axes = _stacked([height + 4 * size.points / 72] * len(rows), size, dpi=_DPI)
         figure.suptitle(size.wrapped(title), x=0.01, ha="left", parse_math=False)
         for row, axes in zip(rows, all_axes, strict=True):
@@ -192,37 +154,36 @@ def comparison_figure(
 
 
 def gains_figure(
-    comparison: Comparison, *, title: str = "", width: float = SCREEN_INCHES / 2
+    comparison: Comparison,
+    *,
+    title: str = "",
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
+    width: float = SCREEN_INCHES / 2,
 ) -> DescribedFigure:
     """Return a bar chart of how much longer 1F1B takes than each schedule, largest gain first.
 
     Args:
         comparison: schedules of one placement, 1F1B among them.
         title: above the picture.
+        annotation_args: see `draw_gains`.
+        rectangle_args: see `draw_gains`.
         width: of the figure, in inches.
 
     Raises:
         ScheduleError: 1F1B was not compared.
     """
-    size = _Size.of(width)
-    with _text_of(size):
+    size = Size.of(width)
+    with text_of(size):
         figure, (axes,) = _stacked([max(3, len(comparison.rows)) * size.points * 2 / 72], size, dpi=_DPI)
         figure.suptitle(size.wrapped(title), x=0.01, ha="left", parse_math=False)
-        draw_gains(comparison, axes)
+        draw_gains(comparison, axes, annotation_args=annotation_args, rectangle_args=rectangle_args)
     figure.title = title or "Gains over 1F1B"
     figure.description = describe_gains(comparison)
     return figure
 
 
-@contextmanager
-def _text_of(size: _Size) -> Iterator[None]:
-    """Have artists that are made meanwhile take their text's size, and thin lines in small pictures."""
-    line = 0.8 if size.points >= 10 else 0.6
-    with matplotlib.rc_context({"font.size": size.points, "axes.linewidth": line}):
-        yield
-
-
-def _stacked(heights: Sequence[float], size: _Size, *, dpi: float) -> tuple[DescribedFigure, list[Axes]]:
+def _stacked(heights: Sequence[float], size: Size, *, dpi: float) -> tuple[DescribedFigure, list[Axes]]:
     figure = DescribedFigure(figsize=(size.width, sum(heights) + size.rest), layout="constrained", dpi=dpi)
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

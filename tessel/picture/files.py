@@ -13,8 +13,9 @@ from pathlib import Path
 from tessel.comparison import Comparison, compare_schedules
 from tessel.documents import save_document
 from tessel.picture.described import save_figure
-from tessel.picture.figures import SCREEN_INCHES, comparison_figure, gains_figure, schedule_figure
+from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.picture.page import page_document
+from tessel.picture.sizes import SCREEN_INCHES
 from tessel.picture.style import PictureStyle
 from tessel.picture.text import text_grid
 from tessel.picture.trace import trace_document
@@ -63,7 +64,15 @@ def draw(
         comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
         save_document(path, page_document(comparison, title=title, step_ms=step_ms))
     elif path.suffix in PICTURES and isinstance(subject, Comparison) and gains:
-        save_figure(gains_figure(subject, title=title, width=width), path)
+        style = style or PictureStyle()
+        figure = gains_figure(
+            subject,
+            title=title,
+            annotation_args=style.annotation_args,
+            rectangle_args=style.rectangle_args,
+            width=width,
+        )
+        save_figure(figure, path)
     elif path.suffix in PICTURES:
         style = style or PictureStyle()
         make = (

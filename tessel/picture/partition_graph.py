@@ -9,20 +9,23 @@ written where there is room for them. Nothing here reads or writes global figure
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Rectangle
 from matplotlib.path import Path
+from matplotlib.text import Text
 
 from tessel.picture.colors import color_by_backend, ink_on
 from tessel.picture.described import DescribedFigure
+from tessel.picture.draw import ArtistArgs
+from tessel.picture.sizes import Size, text_of
 
 _MAX_TEXTS = 2000
 _MAX_LAYER_LETTERS = 22
-_COLUMNS = 10  # as many as leave a box room for 22 letters of 5 points on a screen
+_MOST_COLUMNS = 10  # as many as leave a box room for 22 letters of 5 points on a screen
 _COLUMN_INCHES = 1.2
 _ROW_INCHES = 0.5
 _FRAME = 0.06  # from a part's boxes to its frame
@@ -50,16 +53,47 @@ class GraphNode:
     shape: tuple[int, ...] = ()
 
 
-def partition_figure(nodes: Sequence[GraphNode], *, title: str = "") -> DescribedFigure:
-    """Return a figure with the graph on axes of its own, as large as the graph needs."""
-    places = _places(_columns(nodes)) or [(0.0, 0.0)]
-    width = max(x for x, _ in places) + 2
+def partition_figure(
+    nodes: Sequence[GraphNode],
+    *,
+    title: str = "",
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
+    line_args: ArtistArgs | None = None,
+    width: float | None = None,
+) -> DescribedFigure:
+    """Return a figure with the graph on axes of its own, as high as the graph needs.
+
+    Args:
+        nodes: see `draw_partition`.
+        title: above the picture.
+        annotation_args: see `draw_partition`.
+        rectangle_args: see `draw_partition`.
+        line_args: see `draw_partition`.
+        width: of the figure, in inches: as many columns stand side by side as have room for the names in
+            their boxes. As wide as the graph if None, up to a screen.
+    """
+    columns = _MOST_COLUMNS if width is None else max(2, int(width / _COLUMN_INCHES))
+    places = _places(_columns(nodes), columns) or [(0.0, 0.0)]
+    natural = max(8.0, (max(x for x, _ in places) + 2) * _COLUMN_INCHES)
+    size = Size.of(width or natural)
     height = max(y for _, y in places) + 3
-    figure = DescribedFigure(
-        figsize=(max(8.0, width * _COLUMN_INCHES), min(max(2.5, height * _ROW_INCHES), _MAX_INCHES)),
-        layout="constrained",
-    )
-    draw_partition(nodes, figure.add_subplot(), title=title)
+    with text_of(size):
+        figure = DescribedFigure(
+            figsize=(size.width, min(max(1.6 if width else 2.5, height * _ROW_INCHES), _MAX_INCHES)),
+            layout="constrained",
+        )
+        axes = draw_partition(
+            nodes,
+            figure.add_subplot(),
+            title=size.wrapped(title),
+            columns=columns,
+            annotation_args=annotation_args,
+            rectangle_args=rectangle_args,
+            line_args=line_args,
+        )
+    if width is not None:
+        axes.set_xlim(-0.65, columns - 0.35)  # boxes of one size, whatever the graph
     figure.title = title or "A data-flow graph coloured by backend"
     figure.description = describe_partition(nodes)
     return figure
@@ -76,63 +110,83 @@ def describe_partition(nodes: Sequence[GraphNode]) -> str:
     )
 
 
-def draw_partition(nodes: Sequence[GraphNode], axes: Axes, *, title: str = "") -> Axes:
+def draw_partition(
+    nodes: Sequence[GraphNode],
+    axes: Axes,
+    *,
+    title: str = "",
+    columns: int = _MOST_COLUMNS,
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
+    line_args: ArtistArgs | None = None,
+) -> Axes:
     """Draw the graph on the axes: inputs to the left, results to the right.
 
     Args:
         nodes: in an order in which inputs come first.
         axes: where; limits are set and ticks removed.
         title: above the picture.
+        columns: boxes side by side, after which the graph goes on below.
+        annotation_args: properties of the names (`matplotlib.text.Text`), over the ones used here.
+        rectangle_args: properties of the boxes (`matplotlib.patches.Patch`) by backend, likewise.
+        line_args: properties of the links (`matplotlib.patches.Patch`, by the names of a line's), likewise.
 
     Returns:
         The axes.
     """
-    columns = _columns(nodes)
-    places = _places(columns)
+    depths = _columns(nodes)
+    places = _places(depths, columns)
     colors = color_by_backend(node.backend for node in nodes)
-    _draw_frames(nodes, places, [column // _COLUMNS for column in columns], axes)
-    _draw_links(nodes, places, axes)
+    _draw_frames(nodes, places, [depth // columns for depth in depths], axes)
+    _draw_links(nodes, places, axes, line_args or {})
     for position, node in enumerate(nodes):
         x, y = places[position]
-        axes.add_patch(
-            FancyBboxPatch(
-                (x - 0.4, y - 0.3),
-                0.8,
-                0.6,
-                boxstyle="round,pad=0,rounding_size=0.1",
-                facecolor=colors[node.backend],
-                edgecolor="black",
-                linewidth=0.5,
-                zorder=2,
-            )
+        box = FancyBboxPatch(
+            (x - 0.4, y - 0.3),
+            0.8,
+            0.6,
+            boxstyle="round,pad=0,rounding_size=0.1",
+            facecolor=colors[node.backend],
+            edgecolor="black",
+            linewidth=0.5,
+            zorder=2,
         )
+        box.set(**(rectangle_args or {}).get(node.backend, {}))
+        axes.add_patch(box)
         if len(nodes) <= _MAX_TEXTS:
-            _write(node, x, y, axes, ink_on(to_rgb(colors[node.backend])))
+            for text in _write(node, x, y, axes, ink_on(to_rgb(box.get_facecolor()))):
+                text.set(**(annotation_args or {}))
     axes.set_xlim(-0.8, max((x for x, _ in places), default=0) + 0.8)
     axes.set_ylim(max((y for _, y in places), default=0) + 0.7, -0.7)
     axes.set_frame_on(False)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(title, loc="left", parse_math=False)
+    swatches = [Patch(facecolor=color, edgecolor="black", label=name) for name, color in colors.items()]
+    for swatch in swatches:
+        swatch.set(**(rectangle_args or {}).get(str(swatch.get_label()), {}))
     axes.legend(
-        handles=[Patch(facecolor=color, label=backend) for backend, color in colors.items()],
-        loc="lower right",
-        bbox_to_anchor=(1, 1.0),
+        handles=swatches,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
         borderaxespad=0,
-        ncols=len(colors) or 1,
+        ncols=min(len(colors), columns) or 1,
         frameon=False,
     )
     return axes
 
 
-def _write(node: GraphNode, x: float, y: float, axes: Axes, ink: str) -> None:
+def _write(node: GraphNode, x: float, y: float, axes: Axes, ink: str) -> list[Text]:
     """Write an operator's name into its box, and below it, smaller, its layer and its result's shape."""
     lines = [(_short(node.operator), 7.0)]
     lines += [(text, 5.0) for text in (_tail(node.layer), "×".join(map(str, node.shape))) if text]
+    texts = []
     for number, (text, size) in enumerate(lines):
         place = y + (number - (len(lines) - 1) / 2) * 0.19
         written = axes.text(x, place, text, ha="center", va="center", zorder=3, parse_math=False)
         written.set(fontsize=size, color=ink)
+        texts.append(written)
+    return texts
 
 
 def _draw_frames(
@@ -180,20 +234,25 @@ def _tail(layer: str) -> str:
     return ".".join(names)[-_MAX_LAYER_LETTERS:]
 
 
-def _draw_links(nodes: Sequence[GraphNode], places: Sequence[tuple[float, float]], axes: Axes) -> None:
+def _draw_links(
+    nodes: Sequence[GraphNode],
+    places: Sequence[tuple[float, float]],
+    axes: Axes,
+    line_args: ArtistArgs,
+) -> None:
     for target, node in enumerate(nodes):
         for source in node.inputs:
             inside = nodes[source].part == node.part
             for path in _link(places[source], places[target]):
-                axes.add_patch(
-                    PathPatch(
-                        path,
-                        fill=False,
-                        edgecolor="black" if inside else "#999999",
-                        linewidth=1.8 if inside else 0.7,
-                        zorder=1,
-                    )
+                link = PathPatch(
+                    path,
+                    fill=False,
+                    edgecolor="black" if inside else "#999999",
+                    linewidth=1.8 if inside else 0.7,
+                    zorder=1,
                 )
+                link.set(**line_args)
+                axes.add_patch(link)
 
 
 def _link(source: tuple[float, float], target: tuple[float, float]) -> list[Path]:
@@ -230,17 +289,17 @@ def _columns(nodes: Sequence[GraphNode]) -> list[int]:
     return columns
 
 
-def _places(columns: Sequence[int]) -> list[tuple[float, float]]:
+def _places(depths: Sequence[int], columns: int = _MOST_COLUMNS) -> list[tuple[float, float]]:
     """Return where each node stands: rows of a column from its line's top, lines below each other."""
-    counts = Counter(columns)
+    counts = Counter(depths)
     tops = [0.0]
-    for first in range(0, max(columns, default=0) + 1, _COLUMNS):
-        tops.append(tops[-1] + max(counts[column] for column in range(first, first + _COLUMNS)) + 0.4)
+    for first in range(0, max(depths, default=0) + 1, columns):
+        tops.append(tops[-1] + max(counts[depth] for depth in range(first, first + columns)) + 0.4)
     seen: Counter[int] = Counter()
     places = []
-    for column in columns:
-        places.append((float(column % _COLUMNS), tops[column // _COLUMNS] + seen[column]))
-        seen[column] += 1
+    for depth in depths:
+        places.append((float(depth % columns), tops[depth // columns] + seen[depth]))
+        seen[depth] += 1
     return places
 
 

@@ -5,9 +5,10 @@
      "rectangle_args": {"forward": {"facecolor": "#88CCEE"}, "backward": {"hatch": "//"}},
      "line_args": {"color": "black", "linewidth": 1}}
 
-The three keys are those of René's visualizer, as `draw_schedule` takes them. Of matplotlib's properties a
-file may give only those of looks: none of them opens a file, runs code or places a link. From Python,
-`draw_schedule` takes every property there is. Checked in tests/tessel/picture/test_style.py.
+The three keys are those of René's visualizer, as `draw_schedule` takes them; `draw_frontier`, `draw_gains`
+and `draw_partition` take what of them they have, bars by schedule and boxes by backend. Of matplotlib's
+properties a file may give only those of looks: none of them opens a file, runs code or places a link. From
+Python, `draw_schedule` takes every property there is. Checked in tests/tessel/picture/test_style.py.
 """
 
 from __future__ import annotations

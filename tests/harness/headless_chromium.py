@@ -89,9 +89,17 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.mouse(kind, x, y, button="left", clickCount=1)
 
-    def screenshot(self) -> bytes:
-        """Return what is seen, as a PNG."""
-        return base64.b64decode(self._call("Page.captureScreenshot", {"format": "png"})["data"])
+    def screenshot(self, of: str | None = None) -> bytes:
+        """Return what is seen, or the first element that a selector names, as a PNG."""
+        asked: dict[str, Any] = {"format": "png"}
+        if of is not None:
+            corners = self.evaluate(
+                f"((box) => [box.x + scrollX, box.y + scrollY, box.width, box.height])"
+                f"(document.querySelector({of!r}).getBoundingClientRect())"
+            )
+            clip = dict(zip(("x", "y", "width", "height"), corners, strict=True))
+            asked |= {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
+        return base64.b64decode(self._call("Page.captureScreenshot", asked)["data"])
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """Give the page a size in CSS pixels, and the preference for a light or dark scheme."""

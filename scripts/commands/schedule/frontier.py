@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from scripts.commands.schedule.options import ScheduleOptions
     from scripts.documents.searches import PrintedOpenRange
+    from tessel.picture.style import PictureStyle
     from tessel.placement import Placement
     from tessel.search import FrontierPoint, MakespanPoint
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
@@ -35,7 +36,7 @@ def find_period_frontier(placement: Placement, options: ScheduleOptions) -> None
         description="searching a period for each limit",
     )
     with interrupts.deferred():
-        _draw_frontier(points, options.save)
+        _draw_frontier(points, options.save, width=options.picture_width(), style=options.picture_style())
         if options.json:
             _print_periods(points)
         else:
@@ -66,7 +67,7 @@ def find_makespan_frontier(placement: Placement, micro_batches: int, options: Sc
         if is_page and options.save is not None:
             _write_page((*smaller, points), options.save)
         else:
-            _draw_frontier(points, options.save)
+            _draw_frontier(points, options.save, width=options.picture_width(), style=options.picture_style())
         if options.json:
             _print_makespans(points, micro_batches)
         else:
@@ -217,14 +218,20 @@ def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> Non
         for points in frontiers
         for point in points
     ]
-    comparison = compare_schedules(frontiers[-1][-1].schedule)
-    save_document(page, page_document(comparison, title=page.stem, variants=variants))
+    fastest = frontiers[-1][-1].schedule
+    title = f"Schedules of {fastest.placement.devices} devices by memory limit and number of micro-batches"
+    save_document(page, page_document(compare_schedules(fastest), title=title, variants=variants))
     console.print_note(f"page written to {page}")
 
 
-def _draw_frontier(points: AnyFrontier, picture: Path | None) -> None:
+def _draw_frontier(
+    points: AnyFrontier, picture: Path | None, *, width: float | None, style: PictureStyle
+) -> None:
     if picture is not None:
         from tessel.picture import frontier_figure, save_figure
 
-        save_figure(frontier_figure(points), picture)
+        figure = frontier_figure(
+            points, annotation_args=style.annotation_args, line_args=style.line_args, width=width
+        )
+        save_figure(figure, picture)
         console.print_note(f"picture written to {picture}")

@@ -16,8 +16,10 @@ from scripts.options.search_options import (
     TimeLimitOption,
     work_option,
 )
+from scripts.reports.pictures import load_look, parse_width, style_option, width_option
 
 if TYPE_CHECKING:
+    from tessel.picture.style import PictureStyle
     from tessel.search.budget import SearchBudget
 
 _SHAPE = "Shape options"
@@ -140,20 +142,33 @@ class ScheduleOptions:
     save: Annotated[
         Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=OUTPUT_PANEL)
     ] = None
+    width: Annotated[str | None, width_option(OUTPUT_PANEL)] = None
+    style: Annotated[Path | None, style_option(OUTPUT_PANEL)] = None
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches or of processes that is none.
+        """Refuse a number of micro-batches or of processes that is none, and looks that no picture has.
 
         Raises:
-            typer.BadParameter: it is less than 1.
+            typer.BadParameter: a number is less than 1, or a width is none.
+            DocumentError: the style cannot be read.
         """
+        self.picture_width()
+        self.picture_style()
         if self.jobs is not None and self.jobs < 1:
             raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
         if self.micro_batches is not None and self.micro_batches < 1:
             raise typer.BadParameter(
                 f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
             )
+
+    def picture_width(self) -> float | None:
+        """Return the width of a frontier's picture in inches; None where it is as for half a screen."""
+        return None if self.width is None else parse_width(self.width)
+
+    def picture_style(self) -> PictureStyle:
+        """Return how a frontier's picture looks, over the defaults."""
+        return load_look(self.style)
 
     def make_budget(self) -> SearchBudget:
         """Return what `--work` and `--time-limit` allow."""

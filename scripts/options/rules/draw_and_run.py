@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import CommandLine, Condition, Rule, free, given, valued
-
-_PICTURES = (".svg", ".png", ".pdf")
-
-
-def _written_as(*suffixes: str) -> Condition:
-    def holds(line: CommandLine) -> bool:
-        out = line.values["--out"]
-        return out is not None and Path(str(out)).suffix in suffixes
-
-    return Condition(f"--out with one of {', '.join(suffixes)}", holds)
-
+from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, free, given, valued, written_as
 
 _OF_PICTURES = Rule(
-    needs=(_written_as(*_PICTURES),),
+    needs=(written_as("--out", *PICTURES),),
     why="only pictures are drawn so, and a page or report always compares",
     remedy="add --out with one of these",
 )
@@ -29,11 +18,11 @@ DRAW: Mapping[str, tuple[Rule, ...]] = {
     "--compare": (_OF_PICTURES, _NOT_GAINS),
     "--critical-path": (_OF_PICTURES, _NOT_GAINS),
     "--gains": (_OF_PICTURES,),
-    "--style": (_OF_PICTURES, _NOT_GAINS),
+    "--style": (_OF_PICTURES,),
     "--width": (_OF_PICTURES,),
     "--schedules": (
         Rule(
-            needs=(*given("--compare", "--gains"), _written_as(".html", ".md")),
+            needs=(*given("--compare", "--gains"), written_as("--out", ".html", ".md")),
             why="nothing is compared",
             remedy="add --compare to a picture",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,20 @@ def valued(option: str, *values: object) -> Condition:
     """Return the condition that an option, written or by default, has one of these values."""
     text = f"{option} {' or '.join(map(str, values))}"
     return Condition(text, lambda line: line.values.get(option) in values)
+
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Endings of what is drawn once, without a page around it."""
+
+
+def written_as(option: str, *suffixes: str) -> Condition:
+    """Return the condition that an option names a file with one of these endings."""
+
+    def holds(line: CommandLine) -> bool:
+        out = line.values[option]
+        return out is not None and Path(str(out)).suffix in suffixes
+
+    return Condition(f"{option} with one of {', '.join(suffixes)}", holds)
 
 
 def free(*options: str) -> Mapping[str, tuple[Rule, ...]]:

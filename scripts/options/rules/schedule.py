@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import CommandLine, Condition, Rule, free, given, valued
+from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, free, given, valued, written_as
 
 
 def _is_file(shape: str) -> bool:
@@ -50,6 +50,18 @@ _NOTHING_RANDOM = Rule(
     why="nothing in the search of a period is random",
 )
 
+_OF_FRONTIER_PICTURES = (
+    Rule(
+        needs=given("--frontier"),
+        why="only a frontier is saved as a picture",
+        remedy="draw the saved schedule with tessel draw",
+    ),
+    Rule(
+        needs=(written_as("--save", *PICTURES),),
+        why="only pictures are drawn so",
+        remedy="save the frontier as one of these",
+    ),
+)
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     **free("--frontier", "--work", "--time-limit"),
     "--devices": (_FILE,),
@@ -138,4 +150,6 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --period-only out, or print the repetend with --json",
         ),
     ),
+    "--width": _OF_FRONTIER_PICTURES,
+    "--style": _OF_FRONTIER_PICTURES,
 }

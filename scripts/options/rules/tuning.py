@@ -75,10 +75,13 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--graph-level-search": (MEASURED,),
 }
+_OF_GRAPH_PICTURES = Rule(needs=given("--picture"), why="nothing is drawn", remedy="add --picture graph.svg")
 PARTITION: Mapping[str, tuple[Rule, ...]] = {
     **free("--picture", "--explain"),
     **_TUNING,
     **_MODEL,
+    "--width": (_OF_GRAPH_PICTURES,),
+    "--style": (_OF_GRAPH_PICTURES,),
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
 }

@@ -10,11 +10,14 @@ Checked in tests/tessel/picture/charts/test_frontier.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from tessel.picture.described import DescribedFigure
+from tessel.picture.draw import ArtistArgs
+from tessel.picture.sizes import SCREEN_INCHES, Size, text_of
 from tessel.search.frontier.makespan import MakespanPoint
 from tessel.search.frontier.open_ranges import Frontier, OpenRange
 from tessel.search.frontier.period import FrontierPoint
@@ -29,10 +32,33 @@ _BEYOND = 1.1
 Points = Sequence[FrontierPoint] | Sequence[MakespanPoint] | Sequence[FrontierPoint | MakespanPoint]
 
 
-def frontier_figure(points: Points, *, title: str = "") -> DescribedFigure:
-    """Return a figure with the frontier on axes of its own."""
-    figure = DescribedFigure(figsize=(6.4, 4.0), layout="constrained")
-    draw_frontier(points, figure.add_subplot(), title=title)
+def frontier_figure(
+    points: Points,
+    *,
+    title: str = "",
+    annotation_args: ArtistArgs | None = None,
+    line_args: ArtistArgs | None = None,
+    width: float | None = None,
+) -> DescribedFigure:
+    """Return a figure with the frontier on axes of its own.
+
+    Args:
+        points: see `draw_frontier`.
+        title: above the picture.
+        annotation_args: see `draw_frontier`.
+        line_args: see `draw_frontier`.
+        width: of the figure, in inches; half a screen if None.
+    """
+    size = replace(Size.of(SCREEN_INCHES), width=SCREEN_INCHES / 2) if width is None else Size.of(width)
+    with text_of(size):
+        figure = DescribedFigure(figsize=(size.width, max(0.62 * size.width, 2.2)), layout="constrained")
+        draw_frontier(
+            points,
+            figure.add_subplot(),
+            title=size.wrapped(title),
+            annotation_args=annotation_args,
+            line_args=line_args,
+        )
     figure.title = title or "What each memory limit of a device costs"
     figure.description = describe_frontier(points)
     return figure
@@ -49,7 +75,14 @@ def describe_frontier(points: Points) -> str:
     return f"A falling staircase: for each memory limit, {unit}. {', '.join(values)}."
 
 
-def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
+def draw_frontier(
+    points: Points,
+    axes: Axes,
+    *,
+    title: str = "",
+    annotation_args: ArtistArgs | None = None,
+    line_args: ArtistArgs | None = None,
+) -> Axes:
     """Draw steps against the memory limit, what is open, and the bound.
 
     Args:
@@ -57,6 +90,8 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
             What is open, and the bounds between the points, are known of a `Frontier` only.
         axes: where; labels and limits are set.
         title: above the picture.
+        annotation_args: properties of the points' values (`matplotlib.text.Text`), over the ones used here.
+        line_args: properties of the curve (`matplotlib.lines.Line2D`), likewise; what is open stays dashed.
 
     Returns:
         The axes.
@@ -64,7 +99,7 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
     limits = [max(point.memory) for point in points]
     steps = [_steps(point) for point in points]
     open_ranges = points.open_ranges if isinstance(points, Frontier) else ()
-    _draw_curve(limits, steps, open_ranges, axes)
+    _draw_curve(limits, steps, open_ranges, axes, line_args or {})
     _draw_bounds(points, axes)
     is_open = [not _is_proven(points, point) for point in points]
     for wanted, label, face in ((False, "proven optimal", _PROVEN), (True, "not proven", _OPEN)):
@@ -80,10 +115,11 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
                 label=label,
             )
     for limit, height, point in zip(limits, steps, points, strict=True):
-        axes.annotate(_mark(point), (limit, height), textcoords="offset points", xytext=(5, 5))
+        text = axes.annotate(_mark(point), (limit, height), textcoords="offset points", xytext=(5, 5))
+        text.set(**(annotation_args or {}))
     axes.set_xlabel("memory limit of a device (units)")
     is_whole = any(isinstance(point, MakespanPoint) for point in points)
-    axes.set_ylabel("makespan (steps)" if is_whole else "steps per micro-batch (period / micro-batches)")
+    axes.set_ylabel("makespan (steps)" if is_whole else "steps per micro-batch")
     axes.set_ylim(0, 1.1 * max(steps, default=1.0))
     axes.margins(x=0.08)
     for axis in (axes.xaxis, axes.yaxis):
@@ -99,7 +135,11 @@ def draw_frontier(points: Points, axes: Axes, *, title: str = "") -> Axes:
 
 
 def _draw_curve(
-    limits: Sequence[int], steps: Sequence[float], open_ranges: Sequence[OpenRange], axes: Axes
+    limits: Sequence[int],
+    steps: Sequence[float],
+    open_ranges: Sequence[OpenRange],
+    axes: Axes,
+    line_args: ArtistArgs,
 ) -> None:
     """Draw what is found, a line from each point to the next limit, dashed where it is open between."""
     ends: list[float] = [float(limit) for limit in limits[1:]]
@@ -111,9 +151,12 @@ def _draw_curve(
         between = [
             each for each in open_ranges if (each.last is None or each.last > begin) and each.first < end
         ]
-        axes.plot([begin, end], [height, height], color=_PROVEN, linestyle="--" if between else "-")
+        (level,) = axes.plot([begin, end], [height, height], color=_PROVEN)
+        level.set(**line_args)
+        level.set_linestyle("--" if between else "-")
         if number + 1 < len(steps):
-            axes.plot([end, end], [height, steps[number + 1]], color=_PROVEN, linestyle="-")
+            (fall,) = axes.plot([end, end], [height, steps[number + 1]], color=_PROVEN, linestyle="-")
+            fall.set(**line_args)
 
 
 def _draw_bounds(points: Points, axes: Axes) -> None:

@@ -9,6 +9,8 @@ Checked in tests/tessel/picture/charts/test_gains.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
@@ -16,19 +18,29 @@ from tessel.comparison import Comparison
 from tessel.errors import ScheduleError
 from tessel.picture.colors import COLOR_BY_KIND
 from tessel.picture.description import gain
+from tessel.picture.draw import ArtistArgs
 from tessel.placement import BlockKind
 
 _FITTING = COLOR_BY_KIND[BlockKind.FORWARD]
 _SLOWER = "#D55E00"
 
 
-def draw_gains(comparison: Comparison, axes: Axes, *, title: str = "") -> Axes:
+def draw_gains(
+    comparison: Comparison,
+    axes: Axes,
+    *,
+    title: str = "",
+    annotation_args: ArtistArgs | None = None,
+    rectangle_args: Mapping[str, ArtistArgs] | None = None,
+) -> Axes:
     """Draw a bar a schedule but 1F1B, largest gain on top.
 
     Args:
         comparison: schedules of one placement, 1F1B among them.
         axes: where; limits, ticks and labels are set.
         title: above the picture.
+        annotation_args: properties of the bars' figures (`matplotlib.text.Text`), over the ones used here.
+        rectangle_args: properties of the bars (`matplotlib.patches.Rectangle`) by schedule, likewise.
 
     Returns:
         The axes.
@@ -45,11 +57,13 @@ def draw_gains(comparison: Comparison, axes: Axes, *, title: str = "") -> Axes:
     for bar, row, value in zip(bars, rows, gains, strict=True):
         color = _FITTING if value >= 0 else _SLOWER
         bar.set(facecolor=color if row.fits else "white", edgecolor=color, linewidth=0.8)
+        bar.set(**(rectangle_args or {}).get(row.schedule, {}))
     notes = [
         f"{value:+.1%}" + ("" if row.fits else ", does not fit")
         for row, value in zip(rows, gains, strict=True)
     ]
-    axes.bar_label(bars, notes, padding=3, fontsize="small")
+    for text in axes.bar_label(bars, notes, padding=3, fontsize="small"):
+        text.set(**(annotation_args or {}))
     axes.set_yticks(range(len(rows)), [row.title for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.axvline(0, color="black", linewidth=0.8)

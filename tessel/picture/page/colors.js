@@ -15,6 +15,7 @@ const contrast = (a, b) => {
 };
 const readable = (color) => contrast(color, [0, 0, 0]) >= contrast(color, [255, 255, 255]) ? "#000" : "#fff";
 
+const isForced = matchMedia("(forced-colors: active)");
 let theme = null;
 
 // What the scheme in force makes of the colours: read from the style once, and again when the scheme changes.
@@ -23,11 +24,12 @@ function currentTheme() {
   const style = getComputedStyle(document.body), resolver = document.createElement("canvas").getContext("2d");
   const read = (name) => { resolver.fillStyle = style.getPropertyValue(name).trim(); return resolver.fillStyle; };
   const [ink, paper, idle] = [read("--ink"), read("--paper"), read("--idle")].map(rgb);
+  const held = isForced.matches ? mix(ink, paper, 0.5) : rgb(read("--held")); // a line in ink stands out from it
   const fill = data.styles.map(({ color, white }) => white.map((share) => lighter(color, share))); // even, odd micro-batches
   const flat = fill.flat(), edges = flat.map((color) => edgeOf(color, idle, ink)), faint = flat.map((color) => mix(color, idle, 0.8));
   return theme = {
     ink: read("--ink"), paper: read("--paper"), over: read("--over"), held: read("--accent"), idle,
-    words: { ink: word(ink), paper: word(paper), idle: word(idle), over: word(rgb(read("--over"))), held: word(rgb(read("--held"))), lane: word(mix(idle, paper, 0.5)) },
+    words: { ink: word(ink), paper: word(paper), idle: word(idle), over: word(rgb(read("--over"))), held: word(held), lane: word(mix(idle, paper, 0.5)) },
     fill: Uint32Array.from(flat, word), edge: Uint32Array.from(edges, word),
     faint: Uint32Array.from(faint, word), faintEdge: Uint32Array.from(faint.map((color) => mix(color, ink, 0.15)), word),
     text: flat.map(readable), colors: flat, edges,

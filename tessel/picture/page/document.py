@@ -318,7 +318,8 @@ def _memory(row: ComparisonRow) -> str:
         order = list(row.peak_memory_bytes)
     if len(held) <= _MAX_LISTED:
         return ", ".join(held)
-    return f"{held[order.index(min(order))]} to {held[order.index(max(order))]}"
+    least, most = held[order.index(min(order))], held[order.index(max(order))]
+    return least if least == most else f"{least} to {most}"
 
 
 def _sizes(sizes: Sequence[int]) -> list[str]:

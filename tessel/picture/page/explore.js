@@ -1,7 +1,7 @@
 // ---- Schedules searched beforehand --------------------------------------------------------------------------------
 // A schedule for each memory limit and number of micro-batches; sliders and the frontier's points choose among them.
 
-const FRONTIER = { width: 420, height: 190, left: 52, right: 14, top: 12, bottom: 34 };
+const FRONTIER = { width: 420, height: 190, left: 52, right: 46, top: 12, bottom: 34 };
 const limitsKnown = () => [...new Set(data.variants.map(({ memory }) => memory))].sort((a, b) => a - b);
 const sizesKnown = () => [...new Set(data.variants.map(({ micro_batches }) => micro_batches))].sort((a, b) => a - b);
 const chosenVariant = () => data.variants.find(({ schedule }) => schedule === state.schedule) ?? null;
@@ -15,15 +15,16 @@ function variantFor(memory, microBatches) {
 function chooseVariant() {
   const memory = limitsKnown()[byId("limit-slider").valueAsNumber], microBatches = sizesKnown()[byId("size-slider").valueAsNumber];
   const variant = variantFor(memory, microBatches);
-  describeSliders(memory, microBatches);
-  const text = byId("variant");
-  if (!variant) { text.textContent = `No schedule of ${microBatches} micro-batches was found within ${formatMemory(memory)}.`; return; }
-  const proof = variant.optimal ? "proven least" : `not proven least, bound ${formatTime(variant.lower_bound)}`;
-  text.textContent = `${formatTime(variant.makespan)} (${proof}), ${formatTime(Math.round(variant.makespan / microBatches * 100) / 100)} a micro-batch.`;
-  select(variant.schedule); showAll();
+  describeVariant(variant, memory, microBatches);
+  if (variant) { select(variant.schedule); showAll(); }
 }
 
-function describeSliders(memory, microBatches) {
+// What the sliders stand at, and what was found there.
+function describeVariant(variant, memory, microBatches) {
+  const proof = !variant ? "" : variant.optimal ? "proven least" : `not proven least, bound ${formatTime(variant.lower_bound)}`;
+  byId("variant").textContent = variant
+    ? `${formatTime(variant.makespan)} (${proof}), ${rateOf(variant.makespan / microBatches)} a micro-batch.`
+    : `No schedule of ${microBatches} micro-batches was found within ${formatMemory(memory)}.`;
   byId("limit-value").textContent = formatMemory(memory); byId("size-value").textContent = `${microBatches}`;
   byId("limit-slider").setAttribute("aria-valuetext", formatMemory(memory));
   byId("size-slider").setAttribute("aria-valuetext", `${microBatches} micro-batches`);
@@ -36,11 +37,13 @@ function buildExplorer() {
   limit.max = limitsKnown().length - 1; size.max = sizesKnown().length - 1;
   size.closest("label").hidden = sizesKnown().length < 2;
   limit.addEventListener("input", chooseVariant); size.addEventListener("input", chooseVariant);
-  const first = chosenVariant() ?? data.variants[data.variants.length - 1];
+  const first = data.variants[data.variants.length - 1];
   limit.value = limitsKnown().indexOf(first.memory); size.value = sizesKnown().indexOf(first.micro_batches);
-  describeSliders(first.memory, first.micro_batches);
+  describeVariant(first, first.memory, first.micro_batches);
   showFrontier();
 }
+
+const rateOf = (steps) => data.step_ms === null ? `${+steps.toFixed(2)} steps` : formatTime(steps);
 
 const svg = (tag, attributes, ...children) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -66,11 +69,17 @@ function showFrontier() {
   byId("frontier").replaceChildren(drawn);
 }
 
+// Whether it is the schedule that the first tab shows.
+const isSearched = ({ schedule }) => {
+  const [one, other] = [schedules[0], schedules[schedule]];
+  return one.count === other.count && one.start.every((start, i) => start === other.start[i] && one.block[i] === other.block[i] && one.batch[i] === other.batch[i]);
+};
+
 function frontierPoint(point, x, y) {
-  const value = data.step_ms === null ? `${point.makespan}` : formatMs(point.makespan * data.step_ms), isChosen = point.schedule === state.schedule;
+  const value = data.step_ms === null ? `${point.makespan}` : formatMs(point.makespan * data.step_ms), isChosen = point.schedule === state.schedule || (state.schedule === 0 && isSearched(point));
   const mark = svg("g", { class: `point${point.optimal ? "" : " open"}${isChosen ? " chosen" : ""}`, role: "button", tabindex: "0", "aria-pressed": isChosen,
     "aria-label": `limit ${formatMemory(point.memory)}: ${formatTime(point.makespan)}, ${point.optimal ? "proven least" : "not proven"}` },
-    svg("circle", { cx: x, cy: y, r: 12, class: "target" }), svg("circle", { cx: x, cy: y, r: 5 }), svg("text", { x: x + 7, y: y - 7 }, value));
+    svg("circle", { cx: x, cy: y, r: 12, class: "target" }), svg("circle", { cx: x, cy: y, r: 5 }), svg("text", { x: x + 11, y: y - 9 }, value));
   const choose = () => {
     byId("limit-slider").value = limitsKnown().indexOf(point.memory);
     chooseVariant();

@@ -16,9 +16,9 @@ function drawMemoryHeading(ink) {
   const { peak, limit, top } = memoryScale(), beside = other();
   const where = !limit ? "no limit" : limit <= top ? `limit ${formatMemory(limit)} (dashed)` : `limit ${formatMemory(limit)}, ${(limit / peak).toFixed(1)} times the peak`;
   const curves = beside ? ` · area ${current().title}, line ${beside.title}` : "";
-  context.fillStyle = ink; context.textAlign = "left"; context.textBaseline = "middle"; context.font = `600 12px ${FAMILY}`;
+  context.fillStyle = ink; context.textAlign = "left"; context.textBaseline = "middle"; context.font = lettering("600 ");
   const x = isNarrow() ? 0 : leftEdge() + 2, full = `Memory, peak ${formatMemory(peak)}, ${where}${curves}`, short = `Memory, ${where}`;
-  context.fillText(context.measureText(full).width < canvas.clientWidth - x ? full : short, x, memoryTop() - HEADING / 2);
+  writeClear(context.measureText(full).width < canvas.clientWidth - x ? full : short, x, memoryTop() - HEADING / 2);
 }
 
 let mostIn = [new Float64Array(0), new Float64Array(0)]; // of both schedules, by column of pixels

@@ -60,7 +60,7 @@ function repeatOf(layer) {
 function groupsOf(nodes) {
   const groups = new Map();
   for (const node of nodes) {
-    const repeat = repeatOf(node.layers.find(Boolean) ?? "");
+    const repeat = repeatOf(layerOf(node));
     if (!repeat) continue;
     const key = `${repeat.prefix}#${repeat.index}`;
     if (!groups.has(key)) groups.set(key, { ...repeat, nodes: [] });
@@ -116,11 +116,12 @@ function placeGraph({ shown: nodes, edges }) {
   return { places, width: 2 * BOX.pad + Math.max(0, ...rows.map((row) => row.length)) * (BOX.width + BOX.gapX), height: y };
 }
 
+const layerOf = (node) => node.layers.find(Boolean) ?? "";
 const linesOf = (node) => {
   const { operators } = data.parts[node.part];
   return operators.length > BOX.maxOperators ? [...operators.slice(0, BOX.maxOperators - 1), `… ${operators.length - BOX.maxOperators + 1} more`] : operators;
 };
-const heightOf = (node) => BOX.head + linesOf(node).length * BOX.line + 8;
+const heightOf = (node) => BOX.head + (linesOf(node).length + (layerOf(node) ? 1 : 0)) * BOX.line + 8;
 
 function showGraphOf(block) {
   if (!data.graph.length) return;
@@ -135,11 +136,12 @@ function showGraph(number) {
   picker.value = number;
   const nodes = data.graph.map((node, k) => ({ ...node, number: k })).filter((node) => node.function === number);
   const folded = foldGraph(nodes, graphFolded), { places, width, height } = placeGraph(folded);
-  const lines = svg("svg", { width, height, "aria-hidden": "true" });
-  for (const frame of folded.frames) if (frame.times > 1 || !graphFolded) lines.append(...frameMarks(frame, places));
+  const lines = svg("svg", { width, height, "aria-hidden": "true" }), marks = [];
+  for (const frame of folded.frames) if (frame.times > 1 || !graphFolded) marks.push(frameMarks(frame, places));
+  lines.append(...marks.map(([outline]) => outline));
   for (const [source, target] of folded.edges) lines.append(svg("path", { d: linkOf(places.get(source), places.get(target)), class: "link" }));
   const boxes = folded.shown.map((node) => nodeBox(node, places.get(node.number)));
-  const field = element("div", { className: "field" }, lines, ...boxes);
+  const field = element("div", { className: "field" }, lines, ...marks.map(([, label]) => label), ...boxes);
   field.style.width = `${width}px`; field.style.height = `${height}px`;
   box.replaceChildren(scrollBox(field, `Sub-graphs of ${data.functions[number].name}`));
   byId("graph-text").textContent = `${nodes.length} sub-graphs${folded.shown.length < nodes.length ? `, ${folded.shown.length} drawn: repeated layers are folded` : ""}.`;
@@ -150,7 +152,9 @@ function frameMarks({ label, numbers }, places) {
   const inside = numbers.map((number) => places.get(number)).filter(Boolean);
   const x = Math.min(...inside.map((each) => each.x)) - 8, y = Math.min(...inside.map((each) => each.y)) - 18;
   const right = Math.max(...inside.map((each) => each.x + each.width)) + 16, bottom = Math.max(...inside.map((each) => each.y + each.height)) + 6;
-  return [svg("rect", { x, y, width: right - x, height: bottom - y, rx: 8, class: "frame" }), svg("text", { x: x + 8, y: y + 13 }, label)];
+  const name = element("span", { className: "frame-label", textContent: label }); // links do not run through its letters
+  name.style.left = `${x + 8}px`; name.style.top = `${y + 1}px`;
+  return [svg("rect", { x, y, width: right - x, height: bottom - y, rx: 8, class: "frame" }), name];
 }
 
 // Straight down to the next row; past the boxes' right side where it skips rows, which would hide it.
@@ -165,6 +169,7 @@ function nodeBox(node, place) {
   const part = data.parts[node.part];
   const box = element("button", { className: "node", onclick: () => showNode(node) },
     element("span", { className: "head" }, swatch(data.backend_colors[part.backend], part.backend), formatUs(part.latency_us)),
+    ...(layerOf(node) ? [element("span", { className: "layer", textContent: layerOf(node), title: layerOf(node) })] : []),
     ...linesOf(node).map((textContent) => element("span", { className: "operator", textContent })));
   for (const side of ["x", "y", "width", "height"]) box.style[{ x: "left", y: "top" }[side] ?? side] = `${place[side]}px`;
   box.style.borderLeftColor = data.backend_colors[part.backend];

@@ -102,6 +102,12 @@ function fillWords(left, right, top, tall, wide, color) {
   for (let y = top; y < top + tall; y++) words.fill(color, y * wide + left, y * wide + right);
 }
 
+// Fill where nothing runs: behind the bars that are there already.
+function fillBehind(left, right, top, bottom, wide, { ink, idle }) {
+  for (let y = top; y < bottom; y++)
+    for (let at = y * wide + left; at < y * wide + right; at++) if (!words[at] || words[at] === idle) words[at] = ink;
+}
+
 const isFaint = (schedule, i) =>
   state.match !== null && !(state.match.blocks[schedule.block[i]] && (state.match.batch === null || state.match.batch === schedule.batch[i]));
 
@@ -126,7 +132,7 @@ function rasterShared(schedule, range, row, device, { rowTop, tall, wide, scale,
     const middle = (left + right) >> 1;
     for (let k = 1; k < runs.length; k++) {
       const from = rowTop(runs[k - 1][1]) + tall, to = rowTop(runs[k][0]);
-      fillWords(Math.max(middle - 1, left), Math.min(middle + 2, right), from, to - from, wide, colors.words.ink);
+      fillBehind(Math.max(middle - 1, left), Math.min(middle + 2, right), from, to, wide, colors.words);
     }
   }
 }

@@ -12,7 +12,7 @@ const formatMs = (ms) => ms === 0 || ms >= 1000 ? ms.toFixed(0) : `${+ms.toPreci
 const formatUs = (us) => us < 1000 ? `${us.toFixed(1)} us` : `${(us / 1000).toFixed(2)} ms`;
 const formatTime = (steps) =>
   data.step_ms === null ? `${Math.round(steps)} step${Math.round(steps) === 1 ? "" : "s"}` : `${+(steps * data.step_ms).toPrecision(5)} ms`;
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
 function formatMemory(units) {
   if (!data.memory_in_bytes) return `${units}`;
@@ -22,7 +22,11 @@ function formatMemory(units) {
 }
 
 // A table in a box of its own that scrolls, also by keyboard, where the screen is narrower than the table.
-function makeTable({ title, columns, rows, textColumns = 1, id = "" }) {
+function makeTable({ title, columns: named, rows: all, textColumns = 1, id = "" }) {
+  // A column in which nothing stands is left out, unless it names the rows.
+  const filled = named.map((_, k) => !k || !all.length || all.some((cells) => cells[k] !== ""));
+  const only = (cells) => cells.filter((_, k) => filled[k]), columns = only(named), rows = all.map(only);
+  textColumns = filled.slice(0, textColumns).filter(Boolean).length;
   const table = element("table", { id }), head = table.createTHead().insertRow();
   table.createCaption().textContent = title;
   columns.forEach((column, k) => head.append(element("th", { scope: "col", textContent: column, className: k < textColumns ? "text" : "" })));

@@ -4,12 +4,18 @@
 const ROW_MAX = 34, AXIS = 26, HEADING = 22, LANE_MAX = 30, MAX_LABELS = 1500, LEAST_FONT = 7, FONT = 11;
 const FAMILY = "system-ui, sans-serif";
 const isNarrow = () => canvas.clientWidth < 560;
-const leftEdge = () => isNarrow() ? 30 : 78;
-const laneHeight = () => data.devices > 24 ? 4 : Math.max(8, Math.min(LANE_MAX, Math.floor(180 / data.devices)));
+const isLarge = () => canvas.clientWidth > 1900; // where style.css makes letters larger, too
+const leftEdge = () => isNarrow() ? 30 : isLarge() ? 92 : 78;
+const lettering = (weight = "") => `${weight}${isLarge() ? 14 : 12}px ${FAMILY}`;
+const laneHeight = () => {
+  const room = Math.max(180, window.innerHeight / 5);
+  return data.devices > 24 ? 4 : Math.max(8, Math.min(LANE_MAX, Math.floor(room / data.devices)));
+};
 
 const rowHeight = () => {
   const room = Math.max(window.innerHeight - 330 - data.devices * laneHeight() * 0.5, 300), panes = shown().length;
-  return Math.max(panes > 1 ? 5 : 7, Math.min(ROW_MAX, Math.floor((room / panes - HEADING) / data.devices)));
+  const most = isLarge() ? 1.5 * ROW_MAX : ROW_MAX;
+  return Math.max(panes > 1 ? 5 : 7, Math.min(most, Math.floor((room / panes - HEADING) / data.devices)));
 };
 const paneTop = (pane) => HEADING + pane * (HEADING + data.devices * rowHeight());
 const panesBottom = () => paneTop(shown().length - 1) + data.devices * rowHeight();
@@ -36,14 +42,15 @@ function draw() {
   context.save();
   context.beginPath(); context.rect(left, 0, width - left, height); context.clip();
   panes.forEach((schedule, pane) => {
+    drawPhases(schedule, pane, ink);
     drawLabels(schedule, ranges[pane], pane);
-    drawHeading(schedule, pane, ink);
     for (const chosen of [state.hover, state.kept]) if (chosen) outline(schedule, pane, chosen, ink);
     drawDependencies(schedule, pane, ink);
   });
   if (state.critical) drawCritical(current());
   drawArea(ink);
   vertical(state.cursor, 4, bottom, currentTheme().over, [], 1.4);
+  panes.forEach((schedule, pane) => drawHeading(schedule, pane, ink)); // their letters are above every line
   context.restore();
   drawMemoryHeading(ink);
   drawAxes(panes, ink, width, bottom);
@@ -102,7 +109,7 @@ function labelFonts(schedule, scale, size) {
   const digits = `${schedule.micro_batches - 1}`.length, fonts = new Map();
   if (size < LEAST_FONT + 3) return fonts;
   for (const { span } of data.blocks) {
-    const font = Math.min(FONT, size - 3, Math.floor((span * scale - 2) / (0.62 * digits)));
+    const font = Math.min(isLarge() ? 1.2 * FONT : FONT, size - 3, Math.floor((span * scale - 2) / (0.62 * digits)));
     if (font >= LEAST_FONT) fonts.set(span, font);
   }
   return fonts;
@@ -115,6 +122,12 @@ function vertical(time, top, bottom, color, dash, wide) {
   context.setLineDash([]);
 }
 
+// Letters on a ground of paper, which no line crosses.
+function writeClear(text, x, y) {
+  context.strokeStyle = currentTheme().paper; context.lineWidth = 5; context.lineJoin = "round";
+  context.strokeText(text, x, y); context.fillText(text, x, y);
+}
+
 // The name and what it shows of the phases; each text only where it covers no other.
 function drawHeading(schedule, pane, ink) {
   const top = paneTop(pane), taken = [], right = canvas.clientWidth, middle = top - HEADING / 2;
@@ -122,24 +135,32 @@ function drawHeading(schedule, pane, ink) {
     const wide = context.measureText(text).width, from = align === "left" ? x : align === "right" ? x - wide : x - wide / 2;
     if (from < leftEdge() || from + wide > right || taken.some(([a, b]) => from < b + 8 && from + wide > a - 8)) return;
     taken.push([from, from + wide]);
-    context.textAlign = "left"; context.fillText(text, from, middle);
+    context.textAlign = "left"; writeClear(text, from, middle);
   };
-  context.fillStyle = ink; context.textBaseline = "middle"; context.font = `600 12px ${FAMILY}`;
+  context.fillStyle = ink; context.textBaseline = "middle"; context.font = lettering("600 ");
   write(`${schedule.title}: ${formatTime(schedule.makespan)}`, leftEdge() + 2, "left");
-  context.font = `12px ${FAMILY}`;
-  const ends = pane === 0 && !other() ? schedules.find((each) => each.name === "1f1b" && each.makespan !== schedule.makespan) : null;
-  if (ends && schedule.name !== "1f1b") {
-    vertical(ends.makespan, top - HEADING, top + data.devices * rowHeight(), ink, [2, 3], 1);
-    const x = toX(ends.makespan), fits = right - x > 66;
-    write("1F1B ends", x + (fits ? 4 : -4), fits ? "left" : "right");
-  }
+  context.font = lettering();
+  const ends = endOf1f1b(schedule, pane), x = ends === null ? 0 : toX(ends), fits = right - x > 66;
+  if (ends !== null) write("1F1B ends", x + (fits ? 4 : -4), fits ? "left" : "right");
   if (!schedule.repetend) return;
   const { start, end } = schedule.repetend;
-  for (const time of [start, end]) vertical(time, top - HEADING + 4, top + data.devices * rowHeight(), ink, [6, 4], 1);
   for (const [name, from, to] of [["warm-up", 0, start], ["repetend", start, end], ["cool-down", end, schedule.makespan]]) {
     const a = Math.max(toX(from), leftEdge()), b = Math.min(toX(to), right);
     if (b - a > context.measureText(name).width + 6) write(name, (a + b) / 2, "center");
   }
+}
+
+// Where 1F1B would end, for a schedule that is shown alone; null where that is not told.
+function endOf1f1b(schedule, pane) {
+  if (pane > 0 || other() || schedule.name === "1f1b") return null;
+  return schedules.find((each) => each.name === "1f1b" && each.makespan !== schedule.makespan)?.makespan ?? null;
+}
+
+// The begin and the end of the repetend, and where 1F1B ends: below the numbers of bars, which stay whole.
+function drawPhases(schedule, pane, ink) {
+  const top = paneTop(pane) - HEADING, bottom = paneTop(pane) + data.devices * rowHeight(), ends = endOf1f1b(schedule, pane);
+  if (ends !== null) vertical(ends, top, bottom, ink, [2, 3], 1);
+  if (schedule.repetend) for (const time of [schedule.repetend.start, schedule.repetend.end]) vertical(time, top + 4, bottom, ink, [6, 4], 1);
 }
 
 function drawCritical(schedule) {
@@ -183,7 +204,7 @@ function drawDependencies(schedule, pane, ink) {
 
 function drawAxes(panes, ink, width, bottom) {
   const size = rowHeight(), every = Math.ceil(13 / size), left = leftEdge(), name = isNarrow() ? "" : "device ";
-  context.fillStyle = ink; context.textBaseline = "middle"; context.textAlign = "left"; context.font = `12px ${FAMILY}`;
+  context.fillStyle = ink; context.textBaseline = "middle"; context.textAlign = "left"; context.font = lettering();
   panes.forEach((_, pane) => {
     for (let device = 0; device < data.devices; device += every) context.fillText(`${name}${device}`, 2, middleOf(device, pane));
   });

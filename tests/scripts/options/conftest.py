@@ -59,7 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "profile.csv").write_text(
         "\n".join([f"{columns},weights_mib,saved_mib,boundary_mib", *rows, ""])
     )
-    (folder / "style.json").write_text('{"schema_version": 1, "line_args": {"color": "red"}}')
+    (folder / "style.json").write_text(
+        '{"schema_version": 1, "annotation_args": {"fontsize": 6}, "line_args": {"color": "red"}}'
+    )
     (folder / "networks.json").write_text('{"net": ["abc"]}')
     console.set_verbosity(quiet=False, verbose=False)
     return folder

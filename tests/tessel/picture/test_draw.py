@@ -316,3 +316,15 @@ def test_a_figure_has_the_width_asked_for_and_nothing_outside_it(width: float) -
         box = figure.get_tightbbox()
         assert box.x0 >= -0.05
         assert box.x1 <= width + 0.05, figure.title
+
+
+def test_a_short_block_leaves_long_ones_their_outlines() -> None:
+    placement = Placement(
+        devices=1, blocks=(Block(name="f0", devices=(0,), span=1), Block(name="f1", devices=(0,), span=999))
+    )
+    schedule = Schedule.of(placement, {(0, 0): 0, (1, 0): 1}, micro_batches=1)
+    (axes,) = schedule_figure(schedule).axes
+    (outlines,) = (each.get_linewidth() for each in axes.collections if each.get_label() == "f")
+    short, long = sorted(np.asarray(outlines))
+    assert short < 0.05
+    assert long == pytest.approx(0.5)

@@ -40,3 +40,13 @@ def test_a_bar_is_as_long_as_the_gain_and_the_largest_is_on_top() -> None:
 def test_gains_need_1f1b() -> None:
     with pytest.raises(ScheduleError, match="which was not compared"):
         gains_figure(comparison(row("searched", 100)))
+
+
+def test_a_style_reaches_the_bars_and_their_figures() -> None:
+    (axes,) = gains_figure(
+        comparison(row("1f1b", 120), row("searched", 100), row("zb-h1", 110)),
+        annotation_args={"fontsize": 4},
+        rectangle_args={"searched": {"hatch": "//"}},
+    ).axes
+    assert [patch.get_hatch() for patch in axes.patches] == ["//", None]
+    assert {text.get_fontsize() for text in axes.texts} == {4}

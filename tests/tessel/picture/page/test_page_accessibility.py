@@ -45,6 +45,70 @@ def test_axe_finds_nothing(page: Browser, width: int, dark: bool) -> None:
     assert violations(page, script) == []
 
 
+VIEWS = {
+    "alone": "compareWith(null)",
+    "block": "keepAtCursor(); state.critical = true",
+    "differences": "select(2); nextDifference()",
+    "search": "byId('query').value = 'f1'; search('f1'); nextMatch(1); byId('listed').open = true",
+    "nothing found": "search('no such thing')",
+    "area": "setArea({from: 0, to: 5, first: 0, last: 3}); toggle('selecting')",
+    "variant": "byId('limit-slider').value = 0; chooseVariant()",
+    "frontier": "document.querySelector('#frontier .point').focus()",
+    "graph": "byId('graph-folded').click(); document.querySelectorAll('#graph .node')[3].click()",
+    "playing": "play(true)",
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_in_any_view(page: Browser, view: str) -> None:
+    script = find_axe()
+    if script is None:
+        pytest.skip(f"{VARIABLE} names no axe.min.js; .ci/run fetches one from the npm registry")
+    page.resize(1280, 900)
+    page.evaluate(f"{VIEWS[view]}; 1")
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")
+    assert violations(page, script) == []
+
+
+def test_axe_finds_nothing_in_forced_colours_and_in_print(page: Browser) -> None:
+    script = find_axe()
+    if script is None:
+        pytest.skip(f"{VARIABLE} names no axe.min.js; .ci/run fetches one from the npm registry")
+    page.emulate(forced_colors=True)
+    page.evaluate("theme = null; draw(); 1")
+    forced = violations(page, script)
+    page.emulate()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint')); 1")
+    assert forced == violations(page, script) == []
+
+
+def test_every_part_is_reached_and_used_by_keys_alone(page: Browser) -> None:
+    """What buttons, sliders and lists have by themselves is not looked at: that they can be reached is."""
+    reached = page.evaluate(
+        """[...document.querySelectorAll("button, select, input, summary, [tabindex]")]
+          .filter((each) => each.checkVisibility() && !each.disabled && each.tabIndex >= 0)
+          .map((each) => each.id || each.dataset.action || each.className.baseVal || each.className)"""
+    )
+    for part in ("beside", "query", "canvas", "cursor", "limit-slider", "size-slider", "node", "selecting"):
+        assert part in reached, part
+    assert [each for each in reached if each.startswith("point")]
+
+    page.evaluate("document.querySelector('#frontier .point').focus(); 1")
+    page.press("Enter")
+    assert page.evaluate("current().name === null && state.schedule === chosenVariant().schedule")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    page.evaluate("byId('limit-slider').focus(); 1")
+    page.press("End")
+    page.evaluate("document.querySelectorAll('#graph .node')[1].focus(); 1")
+    assert page.evaluate("document.activeElement.textContent").startswith("blas")
+    page.evaluate("canvas.focus(); 1")
+    page.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.press("f", "1", "Enter", "Escape")
+    assert page.evaluate("document.activeElement.id") == "canvas"
+    assert page.evaluate("nameOf(state.kept)") == "f1[0]"
+
+
 def test_axe_is_able_to_find_something(page: Browser) -> None:
     script = find_axe()
     if script is None:
@@ -145,9 +209,11 @@ def test_without_motion_the_cursor_leaps(page: Browser) -> None:
 def test_forced_colours_reach_the_canvas(page: Browser) -> None:
     page.emulate(forced_colors=True)
     page.evaluate("theme = null; draw(); 1")
-    ink, paper = page.evaluate("[rgb(currentTheme().ink), rgb(currentTheme().paper)]")
+    ink, paper, over = page.evaluate("['ink', 'paper', 'over'].map((name) => rgb(currentTheme()[name]))")
+    held = page.evaluate("[0, 8, 16].map((shift) => currentTheme().words.held >> shift & 255)")
     page.emulate()
     assert _contrast(ink, paper) >= 7
+    assert min(_contrast(over, paper), _contrast(held, paper), _contrast(held, ink)) >= 3
 
 
 def _rgb(color: str) -> tuple[int, int, int]:

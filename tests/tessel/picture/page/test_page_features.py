@@ -106,6 +106,18 @@ def test_a_block_on_several_devices_is_one_bar_with_one_number(browser: Browser,
     # Two rows apart, `ends` is joined by a line in the ink's colour.
     x, y = browser.evaluate("[toX(6), paneTop(0) + 1.5 * rowHeight()]")
     assert [0x1B] * 3 in [pixel(browser, x + dx, y) for dx in (-2, -1, 0, 1)]
+    # In the other schedule `one` runs meanwhile, on a device between: the line is behind its bar.
+    browser.evaluate("compareWith(1); draw(); 1")
+    own, joint = browser.evaluate(
+        """['one', 'ends'].map((name) => {
+          const i = other().position[data.blocks.findIndex((each) => each.name === name)];
+          return (other().start[i] + endOf(other(), i)) / 2;
+        })"""
+    )
+    assert own == joint
+    y = browser.evaluate("paneTop(1) + 1.2 * rowHeight()")
+    assert [0x1B] * 3 not in [pixel(browser, browser.evaluate(f"toX({joint})") + dx, y) for dx in (-1, 0, 1)]
+    browser.evaluate("compareWith(null); 1")
     assert browser.evaluate("[0, 1, 2, 3].filter((device) => isLabelled([0, 1, 2, 3], device))") == [0]
     assert browser.evaluate("runsOf([0, 3])") == [[0, 0], [3, 3]]
 
