@@ -8,7 +8,10 @@ GPU_PYTHON ?= python3
 # Wheels of what that Python lacks, in a folder; put into a folder of their own before the report.
 WHEELS ?=
 
-.PHONY: tune test coverage lint bench gpu-report docs schemas clean
+.PHONY: install tune test coverage lint bench gpu-report docs schemas clean
+
+install: $(VENV)/.installed
+	@echo 'installed; now: . $(VENV)/bin/activate'
 
 tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
@@ -28,7 +31,7 @@ lint: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
-	@echo "$(OUT)/site/index.html"
+	@echo "$(OUT)/site/index.html; its search needs a server: python3 -m http.server --directory $(OUT)/site"
 
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py

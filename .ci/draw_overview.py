@@ -63,7 +63,7 @@ def overview(plan: SavedPlan) -> DescribedFigure:
         draw_table(axes["table"])
         draw_schedule(plan.schedule, axes["plan"], step_ms=plan.step_us / 1000)
         axes["plan"].set_title(
-            "2  A plan out: which device runs which layer of which micro-batch, when", loc="left"
+            "2  The plan: which device runs which layer of which micro-batch, and when", loc="left"
         )
         draw_proof(plan, axes["proof"])
         add_legend(figure, [axes["plan"]])
@@ -71,8 +71,8 @@ def overview(plan: SavedPlan) -> DescribedFigure:
     step, bound = plan.training_step_us / 1000, plan.lower_bound_us / 1000
     figure.description = (
         f"Left, a table of eight layers with their times and sizes. Right, the plan found for four devices, "
-        f"{step:.1f} ms a step, as a timeline; below it, bars of what hand-written ways take, each with its "
-        f"own best cut, and a line at {bound:.1f} ms, below which no allowed plan can be."
+        f"{step:.1f} ms per step, as a timeline; below it, bars of hand-written schedules' steps, each with "
+        f"its own best cut, and a line at {bound:.1f} ms, a proven lower bound for every allowed plan."
     )
     return figure
 
@@ -95,11 +95,11 @@ def draw_table(axes: Axes) -> None:
     for column in range(len(SHOWN)):
         table[0, column].set_height(1.7 * table[1, column].get_height())
     axes.set_axis_off()
-    axes.set_title("1  A table of timings in", loc="left")
+    axes.set_title("1  A table of timings", loc="left")
 
 
 def draw_proof(plan: SavedPlan, axes: Axes) -> None:
-    """Draw what each way takes, and the bound."""
+    """Draw the step of the plan and of each baseline, and the bound."""
     taken = {baseline.name: baseline.step_ms for baseline in plan.baselines}
     bars = [("this plan", plan.training_step_us / 1000)]
     bars += [(title, step) for name, title in BASELINES.items() if (step := taken[name]) is not None]
@@ -112,7 +112,7 @@ def draw_proof(plan: SavedPlan, axes: Axes) -> None:
     axes.text(
         bound - 2,
         -0.85,
-        f"proven: no allowed plan is below {bound:.1f} ms",
+        f"proven lower bound for every plan: {bound:.1f} ms",
         ha="right",
         va="center",
         fontsize=8,
@@ -120,8 +120,8 @@ def draw_proof(plan: SavedPlan, axes: Axes) -> None:
     axes.set_yticks(range(len(bars)), [title for title, _ in bars])
     axes.set_ylim(len(bars) - 0.4, -1.2)
     axes.margins(x=0.12)
-    axes.set_xlabel("training step (ms, simulated), each way with its own best cut under the same memory")
-    axes.set_title("3  Its proof: hand-written ways beside it, and a bound below it", loc="left")
+    axes.set_xlabel("training step (ms, simulated), each with its own best cut under the same memory limit")
+    axes.set_title("3  Evidence: hand-written schedules, and a proven lower bound", loc="left")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)

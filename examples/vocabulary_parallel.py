@@ -3,8 +3,8 @@
     tessel schedule mshape --devices 4 --micro-batches 8 --memory 8 --save m.json
     tessel run m.json --stages examples/vocabulary_parallel.py:stages
 
-A stage that its placement puts on several ranks is vocabulary-parallel: an embedding at the beginning or in the
-middle of the chain (m, nn), a head with its loss at the end (mllm). A stage on one rank is a transformer
+A stage that its placement puts on several ranks is vocabulary-parallel: an embedding at the beginning or in
+the middle of the chain (m, nn), a head with its loss at the end (mllm). A stage on one rank is a transformer
 layer; behind an embedding in the middle, layers are a decoder's and read what the encoder made. All
 embeddings and the head are one tied weight, whose gradients `tessel run` sums over their stages. The weights
 are the same on every rank, and `reference` gives the whole model's losses and gradients to compare with.

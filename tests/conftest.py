@@ -2,8 +2,8 @@
 
 In each, libraries run on one thread: pytest-xdist starts as many processes as there are cores, and threads of
 OpenMP spin where they wait for one another, so that two in each process run a small network of torch ten
-times slower. Whatever measures, and each rank, sets the threads of its own processes. No example of Hypothesis
-has a deadline.
+times slower. Whatever measures, and each rank, sets the threads of its own processes. No example of
+Hypothesis has a deadline.
 """
 
 from __future__ import annotations

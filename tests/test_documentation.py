@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -119,3 +120,63 @@ def test_the_picture_of_the_rooms_is_current() -> None:
 def test_every_page_is_in_the_menu() -> None:
     menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(menu) == sorted({"index.md", *(path.name for path in (ROOT / "docs").glob("*.md"))})
+
+
+def test_messages_of_the_troubleshooting_page_are_messages_of_the_product() -> None:
+    """A row is found by its message's words, so it must change with the message."""
+    text, _, _ = (ROOT / "docs" / "troubleshooting.md").read_text().partition("\n## Any other message\n")
+    cells = re.findall(r"^\| (.+?) \| ", text, re.MULTILINE)
+    quoted = [quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell)]
+    fragments = {part for quote in quoted for part in re.split(r"\s*…\s*|; | in `", quote)}
+    wanted = {part.strip(" ,") for part in fragments if len(part.split()) >= 3}
+    assert len(wanted) > 40
+    said = "\n".join(_texts_of(SOURCES))
+    assert sorted(part for part in wanted if part not in said) == sorted(FOREIGN_MESSAGES & wanted)
+
+
+FOREIGN_MESSAGES = {"tessel: command not found"}
+"""Messages of other programs."""
+
+
+def _texts_of(paths: list[Path]) -> list[str]:
+    """Return every string that modules write, `…` where a value is filled in."""
+    texts = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+FIGURES = (ROOT / "docs" / "figures.md").read_text()
+
+
+def test_every_report_has_its_command_among_the_figures() -> None:
+    reports = {path.name for path in (ROOT / "benchmarks" / "reports").glob("*.md")}
+    named = set(re.findall(r"reports/([\w.-]+\.md)", FIGURES))
+    assert sorted(reports - named) == []
+    for path in DOCUMENTS:
+        linked = set(re.findall(r"reports/([\w.-]+\.md)", path.read_text()))
+        assert sorted(linked - named) == [], (
+            f"{path.name} has figures whose command docs/figures.md does not say"
+        )
+
+
+def test_every_result_of_the_readme_links_to_its_report() -> None:
+    _, _, results = (ROOT / "README.md").read_text().partition("\n## Results\n")
+    rows = re.findall(r"^\| (?!What |---).+$", results.partition("\n## ")[0], re.MULTILINE)
+    assert len(rows) > 10
+    assert [row for row in rows if "](benchmarks/reports/" not in row] == []
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m (benchmarks\.[^`]+)`", FIGURES))))
+def test_commands_of_figures_name_modules_and_options_that_exist(command: str) -> None:
+    """A stranger runs them as they are printed."""
+    module, *arguments = command.split()
+    path = ROOT / module.replace(".", "/")
+    sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    said = "\n".join(source.read_text() for source in sources)
+    options = [argument for argument in arguments if argument.startswith("--")]
+    assert [option for option in options if f'"{option}"' not in said] == []

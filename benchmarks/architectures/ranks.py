@@ -18,7 +18,7 @@ from tessel.search import SearchBudget
 from tuner.frontend.model import Model
 from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import Deviation, tolerance_of, worst
-from tuner.plan import Figure, ModelPlan, StagePlan
+from tuner.plan import Figure, ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
 from tuner.stages import Stage, tied_groups
 from tuner.targets.resolution import resolve_target
@@ -96,7 +96,7 @@ def _plan(model: Model, stages: tuple[Stage, ...]) -> ModelPlan:
         launch_penalty_us=LAUNCH_PENALTY_US,
         max_relative_error=None,
         max_gradient_error=None,
-        stages=tuple(_stage_plan(stage) for stage in stages),
+        stages=tuple(stage.plan(dict.fromkeys(stage.functions(), _BLOCK)) for stage in stages),
         tied=tied_groups(model, stages),
         hop_latency_us=(1.0,) * (len(stages) - 1),
         hop_source="given",
@@ -104,24 +104,4 @@ def _plan(model: Model, stages: tuple[Stage, ...]) -> ModelPlan:
         reused_measurements=0,
         reference="" if model.reference is None else model.reference.mode,
         notes=model.notes,
-    )
-
-
-def _stage_plan(stage: Stage) -> StagePlan:
-    is_split = stage.backward_input is not None
-    return StagePlan(
-        name=stage.name,
-        layers=stage.layers,
-        inputs=stage.inputs,
-        outputs=stage.outputs,
-        relayed=stage.relayed,
-        parameters=stage.parameters,
-        forward=_BLOCK,
-        backward=_BLOCK if stage.backward is not None else None,
-        backward_input=_BLOCK if is_split else None,
-        backward_weight=_BLOCK if is_split and stage.backward_weight is not None else None,
-        weight_bytes=stage.weight_bytes,
-        saved_bytes=stage.saved_bytes,
-        saved_for_weight_bytes=stage.saved_for_weight_bytes,
-        boundary_bytes=stage.boundary_bytes,
     )

@@ -217,7 +217,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
     print_end_to_end("Whole model", result)
     if result.chosen_by != "searched":
         console.print_line(
-            f"the mix is another partition ({result.chosen_by}): it measured faster than the searched one"
+            f"the mix is not the searched partition but {result.chosen_by}, which is faster end to end"
         )
     by_rule = ", ".join(f"{rule} {number}" for rule, number in sorted(result.num_candidates_by_rule.items()))
     pruned = result.function.priced.num_pruned

@@ -14,7 +14,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
         tensor_parallel: devices over which each layer is split.
-        chunks: stages a device.
+        chunks: stages per device.
         micro_batch: samples of a micro-batch.
         micro_batches: micro-batches of one replica.
         placement: which device runs which stage.
@@ -77,7 +77,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         global_batch: samples of a training step.
         best: the fastest plan found.
         gap: how far it may be from the least one, as a share of the bound.
-        optimal: whether it is proven least.
+        optimal: whether it is proven optimal.
         interval_ms: where the layers' times are predicted, what the step takes with all of them at the low
             and at the high ends of their 90 % intervals; null where they were measured.
         baselines: hand-written ways to use the devices; their ratio is their step over the best one's.

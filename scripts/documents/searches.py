@@ -25,7 +25,7 @@ class PrintedRepetend(msgspec.Struct, frozen=True, kw_only=True):
         period: steps after which the pattern repeats.
         micro_batches: micro-batches that enter in one period.
         lower_bound: no pattern of as many micro-batches has a shorter period.
-        optimal: the period is proven least for that number of micro-batches.
+        optimal: the period is proven optimal for that number of micro-batches.
         steps_per_micro_batch: period over micro-batches.
         rate_lower_bound: steps that a micro-batch takes at least, whatever their number in a period.
         rate_optimal: `steps_per_micro_batch` is that bound.
@@ -72,7 +72,7 @@ class PrintedPeriod(msgspec.Struct, frozen=True, kw_only=True):
         period: steps after which the pattern repeats.
         copies: micro-batches that enter in one period.
         lower_bound: no pattern of as many micro-batches has a shorter period.
-        optimal: the period is proven least for that number of micro-batches.
+        optimal: the period is proven optimal for that number of micro-batches.
         open: another number of micro-batches may have a better rate at this limit.
     """
 
@@ -105,7 +105,7 @@ class PrintedMakespan(msgspec.Struct, frozen=True, kw_only=True):
         memory: the limit in units, one a device.
         makespan: steps of all micro-batches.
         lower_bound: no schedule under the limit is shorter.
-        optimal: the makespan is proven least.
+        optimal: the makespan is proven optimal.
         gap: how far it may be from the least one, as a share of the bound.
         found_by: the method that found it.
         open: a shorter schedule may exist at this limit.

@@ -27,7 +27,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         import_error: of the import against the model's own program; left out where that was not run.
         notes: a sentence on each thing in which what was tuned is not the user's own model.
         lower_bound_ms: no schedule of these stages is shorter.
-        optimal: the makespan is proven least.
+        optimal: the makespan is proven optimal.
         gap: how far it may be from the least one, as a share of the bound; null where no bound is known.
         stopped_by: what ended the search.
         recompute: of each stage, whether its forward runs again in its backward.

@@ -68,7 +68,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
 
     parts = [
         f"## {escaped(plan.title)}\n",
-        f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples a step, "
+        f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples per step, "
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
         f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "

@@ -44,7 +44,7 @@ def explain(
     if alternatives:
         next_us = alternatives[0].estimate.step_us
         found.append(
-            f"The next best way is {alternatives[0].name}: {next_us / 1e3:.1f} ms, "
+            f"The next best plan is {alternatives[0].name}: {next_us / 1e3:.1f} ms, "
             f"{next_us / step_us - 1:.1%} more."
         )
     planned = [row for row in baselines if row.planned is not None]
@@ -63,10 +63,10 @@ def _distance(best: PlannedStep, lower_bound_us: float) -> str:
     step_us = best.estimate.step_us
     gap = step_us / lower_bound_us - 1 if lower_bound_us else 0.0
     if gap <= 1e-9:
-        return f"{step_us / 1e3:.1f} ms is the least that any layout allowed here can take."
+        return f"{step_us / 1e3:.1f} ms is proven optimal over all layouts, cuts and orders allowed."
     return (
-        f"{step_us / 1e3:.1f} ms is {gap:.1%} above {lower_bound_us / 1e3:.1f} ms, which no layout, cut and "
-        "order allowed here can beat."
+        f"{step_us / 1e3:.1f} ms is within {gap:.1%} of {lower_bound_us / 1e3:.1f} ms, a lower bound for all "
+        "layouts, cuts and orders allowed."
     )
 
 
@@ -84,8 +84,8 @@ def _busiest(best: PlannedStep) -> str:
     sentence = (
         f"Device {device}, with layers {layers}, is the busiest: it computes "
         f"{work[device] / estimate.step_us:.0%} of the step ({estimate.busy_ratio:.0%} on average), and "
-        f"{waits / 1e3:.1f} ms are ramps, hops, "
-        "synchronisation and the optimizer."
+        f"{waits / 1e3:.1f} ms are "
+        "warm-up, cool-down, hops, synchronisation and the optimizer."
     )
     exposed = estimate.step_us - estimate.pipeline_us - estimate.update_us
     if estimate.synchronisation_us > 0:
@@ -143,7 +143,7 @@ def _changed_problems(
     options = replace(options, what_if=False, baselines=False, by_hand=None)
     if cluster.memory_bytes is not None or cluster.device_memory_bytes:
         yield f"{MORE_MEMORY - 1:.0%} more memory", _with_memory(cluster, MORE_MEMORY), options
-        yield "memory without limit", _with_memory(cluster, None), options
+        yield "unlimited memory", _with_memory(cluster, None), options
     if layout.pipeline > 1:
         hop = _faster(cluster.hop)
         intra = None if cluster.intra_node is None else _faster(cluster.intra_node)

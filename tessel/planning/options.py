@@ -37,7 +37,7 @@ class PlanOptions:
         pipeline: devices of one pipeline,
         tensor_parallel: devices over which layers are split, of those that the profile has,
         micro_batch: samples of a micro-batch, of those that the profile has, and
-        chunks: stages a device.
+        chunks: stages per device.
         baselines: whether to compute the rows to compare with.
         by_hand: a layout to compare with.
         what_if: whether to plan again with more memory, faster hops and other micro-batch sizes, for the

@@ -98,7 +98,7 @@ def check_placement_name(name: str) -> None:
     if _INTERLEAVED.fullmatch(name):
         if not 2 <= _chunks(name) <= MAX_CHUNKS:
             raise ScheduleError(
-                f"{name} has {_chunks(name)} stages a device; interleaved takes 2 to {MAX_CHUNKS}, such as "
+                f"{name} has {_chunks(name)} stages per device; interleaved takes 2 to {MAX_CHUNKS}, such as "
                 "interleaved:2"
             )
         return
@@ -108,7 +108,7 @@ def check_placement_name(name: str) -> None:
     hint = f"did you mean {near[0]}? There are" if near else "choose"
     raise ScheduleError(
         f"no model can be placed as {name!r}; {hint} {', '.join((AUTO, *AUTO_PLACEMENTS))} (or another "
-        "number of stages a device)"
+        "number of stages per device)"
     )
 
 

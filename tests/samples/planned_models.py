@@ -134,7 +134,7 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
         launch_penalty_us=1.0,
         max_relative_error=None,
         max_gradient_error=None,
-        stages=tuple(map(_stage_plan, stages)),
+        stages=tuple(stage.plan(dict.fromkeys(stage.functions(), GIVEN)) for stage in stages),
         tied=tied_groups(model, stages),
         hop_latency_us=(1.0,) * (len(stages) - 1),
         hop_source="given",
@@ -179,14 +179,7 @@ def _with_shards(stage: StagePlan, divided: ShardedStage, num_devices: int) -> S
 
 
 def _parts_on_tvm(stages: Sequence[Stage]) -> tuple[PartitionPlan, ...]:
-    return _functions_on_tvm(
-        [
-            function
-            for stage in stages
-            for function in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
-            if function is not None
-        ]
-    )
+    return _functions_on_tvm([function for stage in stages for function in stage.functions().values()])
 
 
 def _functions_on_tvm(functions: Sequence[StageFunction]) -> tuple[PartitionPlan, ...]:
@@ -207,22 +200,3 @@ def _functions_on_tvm(functions: Sequence[StageFunction]) -> tuple[PartitionPlan
                     workload_fingerprint=name,
                 )
     return tuple(parts.values())
-
-
-def _stage_plan(stage: Stage) -> StagePlan:
-    return StagePlan(
-        name=stage.name,
-        layers=stage.layers,
-        inputs=stage.inputs,
-        outputs=stage.outputs,
-        relayed=stage.relayed,
-        parameters=stage.parameters,
-        forward=GIVEN,
-        backward=GIVEN if stage.backward is not None else None,
-        backward_input=GIVEN if stage.backward_input is not None else None,
-        backward_weight=GIVEN if stage.backward_weight is not None else None,
-        weight_bytes=stage.weight_bytes,
-        saved_bytes=stage.saved_bytes,
-        saved_for_weight_bytes=stage.saved_for_weight_bytes,
-        boundary_bytes=stage.boundary_bytes,
-    )

@@ -61,7 +61,7 @@ def shard_stage(stage: Stage, weights: Mapping[str, Layout], num_shards: int) ->
 
 
 def shard_ends(stages: Sequence[Stage]) -> dict[str, ShardedStage]:
-    """Divide the first and the last stage along the vocabulary, over as many devices as there are stages between.
+    """Divide the first and the last stage by vocabulary, over as many devices as there are stages between.
 
     Raises:
         TunerError: they look up no words, or an operator between has no rule; names it.

@@ -86,8 +86,8 @@ def measure_stages(
 ) -> MeasuredStages:
     """Cut the model, and measure each stage's forward, joint backward and split backward.
 
-    With collectives, the first and the last layer are stages of their own, vocabulary-parallel over `num_stages`
-    devices, and the layers between are cut into `num_stages` stages, one for each device (an m shape).
+    With collectives, the first and the last layer are stages of their own, vocabulary-parallel over
+    `num_stages` devices, and the layers between are cut into `num_stages` stages, one per device (m shape).
 
     Args:
         model: what is cut.
@@ -149,8 +149,8 @@ def _measure_ends(
     except TunerError as error:
         layers = " and ".join(stage.layers[0] for stage in ends)
         raise TunerError(
-            f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be sharded by vocabulary "
-            f"({error})"
+            f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be sharded by "
+            f"vocabulary ({error})"
         ) from error
     measurer = ShardMeasurer(session, penalty_us, collectives)
     return _Ends(measurer, {name: measurer.price_stage(each, name) for name, each in sharded.items()})

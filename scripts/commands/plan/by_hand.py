@@ -46,7 +46,7 @@ def layout_by_hand(text: str, profile: Profile, options: PlanCommandOptions) -> 
         raise typer.BadParameter(
             f"--by-hand has {len(cuts)} stages on pipelines of {pipeline} devices with tensor-parallel "
             f"degree {tensor_parallel}, which {options.devices} devices and "
-            f"{options.samples_of_step(profile)} samples a step cannot be divided by; "
+            f"{options.samples_of_step(profile)} samples per step cannot be divided by; "
             "give --pipeline, --devices and the batch as you run it"
         )
     return Layout(

@@ -24,7 +24,7 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
     on = f" on {profile.device}" if profile.device else ""
     console.print_line(
         f"{profile.name}{on}: {len(profile.layers)} layers, {options.devices} devices, "
-        f"{best.layout.global_batch} samples a step\n"
+        f"{best.layout.global_batch} samples per step\n"
     )
     proof = "proven optimal" if result.optimal else f"gap {result.gap:.1%}"
     bound = f"at least {_ms(result.lower_bound_us)} ms, {proof}"
@@ -32,11 +32,10 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
     console.print_line(
         f"best plan     data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
         f"{layout.tensor_parallel}, {layout.placement}"
-        + (f" with {layout.chunks} stages a device" if layout.chunks > 1 else "")
+        + (f" with {layout.chunks} stages per device" if layout.chunks > 1 else "")
     )
-    console.print_line(
-        f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, in the order of {best.order}"
-    )
+    order = "in searched order" if best.order == "searched" else f"in the order of {best.order}"
+    console.print_line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
     console.print_line(f"step          {_ms(estimate.step_us)} ms ({bound})")
     interval = _interval_us(best, profile, options)
     if interval is not None:
@@ -45,7 +44,7 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
         )
     console.print_line(
         f"of which      {_ms(estimate.pipeline_us)} ms pipeline, {_ms(estimate.synchronisation_us)} ms "
-        f"collectives (overlapped or not), {_ms(estimate.update_us)} ms optimizer"
+        f"collectives (overlapped ones included), {_ms(estimate.update_us)} ms optimizer"
     )
     limit = "" if options.memory is None else f" (limit {options.memory})"
     state = "" if estimate.fits else ", DOES NOT FIT"
@@ -60,15 +59,19 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
         console.print_line(f"- {sentence}")
     for change in result.changes:
         console.print_line(
-            f"- With {change.change}: {_ms(change.step_us)} ms, {_ms(change.saves_us)} ms less "
-            f"({change.name})."
+            f"- With {change.change}: {_ms(change.step_us)} ms, {_saving(change.saves_us)} ({change.name})."
         )
     counts = result.counts
     console.print_line(
         f"\nsearched      {counts.families} families of layouts ({counts.families_not_fitting} do not fit, "
-        f"{counts.families_cut_off} cut off by bounds), {counts.layouts} layouts, {counts.orders} orders, in "
+        f"{counts.families_cut_off} pruned by bounds), {counts.layouts} layouts, {counts.orders} orders, in "
         f"{result.search_seconds:.1f} s, stopped by {result.stopped_by}"
     )
+
+
+def _saving(saves_us: float) -> str:
+    """Say how much shorter a step gets."""
+    return f"{_ms(saves_us)} ms less" if saves_us > 0 else "no shorter"
 
 
 def _interval_us(

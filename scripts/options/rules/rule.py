@@ -90,11 +90,11 @@ def valued(option: str, *values: object) -> Condition:
 
 
 PICTURES = (".svg", ".png", ".pdf")
-"""Suffixes of files that are pictures."""
+"""Endings of what is drawn once, without a page around it."""
 
 
 def written_as(option: str, *suffixes: str) -> Condition:
-    """Return the condition that the path that an option gives has one of these suffixes."""
+    """Return the condition that an option names a file with one of these endings."""
 
     def holds(line: CommandLine) -> bool:
         out = line.values[option]

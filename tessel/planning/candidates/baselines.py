@@ -41,7 +41,7 @@ class BaselineRule:
         name: of the row.
         rule: order in which its cuts are timed.
         placement: of its stages.
-        chunks: stages a device.
+        chunks: stages per device.
         splits: whether backwards run in halves.
         is_one_device: whether the whole model is on each device.
     """

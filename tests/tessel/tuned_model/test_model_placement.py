@@ -46,7 +46,7 @@ def test_every_placement_is_tuned_beside_the_plain_chain() -> None:
     [
         ("mshap", "did you mean mshape"),
         ("nnshape", "no model can be placed as 'nnshape'"),
-        ("interleaved:1", "1 stages a device; interleaved takes 2 to 8"),
+        ("interleaved:1", "1 stages per device; interleaved takes 2 to 8"),
         ("interleaved:99", "interleaved takes 2 to 8"),
         ("interleaved:x", "no model can be placed as 'interleaved:x'"),
     ],

@@ -1,8 +1,8 @@
 """Rows of a table by index, and the scatter-add that is its gradient.
 
-Of a table whose rows are split (a vocabulary-parallel embedding), each shard looks up what it holds and contributes
-zero for the rest; the sum over the shards is the result. In the gradient each shard adds what belongs to its
-rows, and nothing is exchanged.
+Of a table whose rows are split (a vocabulary-parallel embedding), each shard looks up what it holds and
+contributes zero for the rest; the sum over the shards is the result. In the gradient each shard adds
+what belongs to its rows, and nothing is exchanged.
 
 Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
 """
