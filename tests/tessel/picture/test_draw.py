@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -328,3 +330,19 @@ def test_a_short_block_leaves_long_ones_their_outlines() -> None:
     short, long = sorted(np.asarray(outlines))
     assert short < 0.05
     assert long == pytest.approx(0.5)
+
+
+def test_the_line_of_a_phase_runs_through_no_number() -> None:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    schedule = rule.build(vshape(4), micro_batches=8, memory=None)
+    repetend = Repetend(period=4, micro_batches=1, lower_bound=4, optimal=True, start=13, end=17)
+    marked = msgspec.structs.replace(schedule, repetend=repetend)
+    assert [bar for bar in bars_of(marked) if bar.start < 13 < bar.end], "no bar is cut; choose other phases"
+    for width in (3.33, 13.0):
+        figure = schedule_figure(marked, width=width)
+        FigureCanvasAgg(figure).draw()
+        axes = figure.axes[0]
+        lines = [axes.transData.transform((step, 0))[0] for step in (13, 17)]
+        numbers = [text.get_window_extent() for text in axes.texts if text.get_text().isdigit()]
+        assert len(numbers) >= 32
+        assert not [box for box in numbers for x in lines if box.x0 + 1 < x < box.x1 - 1]
