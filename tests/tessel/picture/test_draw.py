@@ -334,15 +334,16 @@ def test_a_short_block_leaves_long_ones_their_outlines() -> None:
 
 def test_the_line_of_a_phase_runs_through_no_number() -> None:
     rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
-    schedule = rule.build(vshape(4), micro_batches=8, memory=None)
-    repetend = Repetend(period=4, micro_batches=1, lower_bound=4, optimal=True, start=13, end=17)
-    marked = msgspec.structs.replace(schedule, repetend=repetend)
-    assert [bar for bar in bars_of(marked) if bar.start < 13 < bar.end], "no bar is cut; choose other phases"
-    for width in (3.33, 13.0):
-        figure = schedule_figure(marked, width=width)
-        FigureCanvasAgg(figure).draw()
-        axes = figure.axes[0]
-        lines = [axes.transData.transform((step, 0))[0] for step in (13, 17)]
-        numbers = [text.get_window_extent() for text in axes.texts if text.get_text().isdigit()]
-        assert len(numbers) >= 32
-        assert not [box for box in numbers for x in lines if box.x0 + 1 < x < box.x1 - 1]
+    schedule = rule.build(vshape(4, backward_span=2), micro_batches=16, memory=None)
+    middle = 1 + next(bar.start for bar in bars_of(schedule) if bar.end - bar.start == 2)
+    repetend = Repetend(
+        period=3, micro_batches=1, lower_bound=3, optimal=True, start=middle, end=schedule.makespan
+    )
+    (axes, _) = schedule_figure(msgspec.structs.replace(schedule, repetend=repetend)).axes
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    FigureCanvasAgg(figure).draw()
+    line = axes.transData.transform((middle, 0))[0]
+    numbers = [text.get_window_extent() for text in axes.texts if text.get_text().isdigit()]
+    assert len(numbers) == 2 * 4 * 16
+    assert not [box for box in numbers if box.x0 < line < box.x1]
