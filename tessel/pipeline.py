@@ -6,8 +6,8 @@ Real latencies become whole steps, rounded up, so that no schedule promises less
 becomes the lag of an edge. Each stage's backward is a choice, joint or split into input and weight halves,
 since splitting costs what it was measured to cost. Weights, gradients and optimizer state are static; what a
 forward saves is held until the backward half that needs it starts. Under a memory limit, which stages
-recompute is searched with the order (`tessel.recomputation`). Not modelled: contention between hops, and
-memory that a block needs only while it runs, but for what a recomputing backward holds.
+recompute is searched with the order (`tessel.tuned_model.recomputation`). Not modelled: contention between
+hops, and memory that a block needs only while it runs, but for what a recomputing backward holds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tessel.comparison import compare_schedules
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.plan import Plan
-from tessel.recomputation import search_with_recomputation
 from tessel.search import SearchBudget, find_schedule
+from tessel.tuned_model.recomputation import search_with_recomputation
 from tuner.plan import Figure, ModelPlan, StagePlan
 
 OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}

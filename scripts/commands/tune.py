@@ -46,7 +46,7 @@ def _check_placement(name: str) -> str:
         typer.BadParameter: it is none.
     """
     from tessel.errors import ScheduleError
-    from tessel.model_placement import check_placement_name
+    from tessel.tuned_model.model_placement import check_placement_name
 
     try:
         check_placement_name(name)
@@ -178,7 +178,7 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
     Raises:
         ScheduleError: the placement needs more devices.
     """
-    from tessel.model_placement import placements_to_tune
+    from tessel.tuned_model.model_placement import placements_to_tune
     from tuner.tuning.measure_shards import Link
     from tuner.tuning.tune import TuningSettings
 
@@ -223,7 +223,7 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.model_placement import AUTO
+    from tessel.tuned_model.model_placement import AUTO
 
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}

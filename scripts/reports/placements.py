@@ -16,8 +16,8 @@ def placement_rows(
     plans: Mapping[str, Plan], failures: Mapping[str, Exception], chosen: str
 ) -> tuple[PlacementRow, ...]:
     """Return a row for each placement, the fastest first."""
-    from tessel.model_placement import BASELINE
     from tessel.placement_comparison import PlacementResult, compare_placements
+    from tessel.tuned_model.model_placement import BASELINE
 
     found: dict[str, PlacementResult | str] = {
         name: PlacementResult(

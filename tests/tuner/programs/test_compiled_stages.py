@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from pipeline_programs import Step
 from planned_models import ENCODER_DECODER, plan_on_tvm
 
-from tessel.recomputation import recomputing
+from tessel.tuned_model.recomputation import recomputing
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan, PartitionPlan
 from tuner.programs.compiled_stages import (

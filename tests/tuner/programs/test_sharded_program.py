@@ -14,8 +14,8 @@ from shared_modules import PYTHONPATH
 from tessel.engine.results_check import ExpectedResults
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.pipeline import place_stages
-from tessel.recomputation import recomputing
 from tessel.search import find_schedule
+from tessel.tuned_model.recomputation import recomputing
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, load_programs, reference_step

@@ -7,7 +7,7 @@
                     the last layer, divided over all
 
 Shapes to search schedules for stand in `tessel.shapes`; these are the ones whose stages can be derived from
-any model. Checked in tests/tessel/test_model_placement.py.
+any model. Checked in tests/tessel/tuned_model/test_model_placement.py.
 """
 
 from __future__ import annotations

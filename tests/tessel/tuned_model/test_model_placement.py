@@ -6,7 +6,7 @@ import pytest
 
 from scripts.options.completion import model_placements
 from tessel.errors import ScheduleError
-from tessel.model_placement import (
+from tessel.tuned_model.model_placement import (
     AUTO,
     AUTO_PLACEMENTS,
     check_placement_name,

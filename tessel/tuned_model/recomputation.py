@@ -9,7 +9,7 @@ fastest is taken. With at most `MAX_EXHAUSTIVE` stages that hold less so, every 
     recomputed                  forward ── received 1 MiB ── forward again, backward
 
 While the backward runs it holds all that is saved; that much is set aside on the device throughout. Checked
-in tests/tessel/test_recomputation.py.
+in tests/tessel/tuned_model/test_recomputation.py.
 
 Source: Chen et al., Training Deep Nets with Sublinear Memory Cost (2016); by stage and with the schedule, Sun
 et al., AdaPipe (ASPLOS 2024), section 4.
