@@ -89,7 +89,8 @@ def draw_schedule(
     axes.set_ylim(schedule.placement.devices - 0.5, -0.5)
     room = _room(axes)
     colors = _draw_boxes(axes, schedule, boxes, scale, rectangle_args or {})
-    _draw_numbers(axes, boxes, colors, scale, annotation_args or {})
+    phases = () if schedule.repetend is None else (schedule.repetend.start, schedule.repetend.end)
+    _draw_numbers(axes, boxes, colors, scale, phases, annotation_args or {})
     marked = _draw_phases(axes, schedule, scale, room)
     if critical_path:
         _draw_critical_path(axes, schedule, scale, line_args or {})
@@ -267,11 +268,13 @@ def _draw_numbers(
     boxes: Sequence[Box],
     colors: Mapping[Box, _Numbers],
     scale: float,
+    phases: Sequence[int],
     annotation_args: ArtistArgs,
 ) -> None:
     """Write each block's micro-batch into its box, all in equal boxes in one size, or none of them.
 
-    In a box on several devices that is too narrow, the number stands upright.
+    Where the line of a phase would run through a number, it stands beside the line, if the box has room. In a
+    box on several devices that is too narrow, the number stands upright.
     """
     room = _room(axes)
     digits = max((len(str(box.bar.micro_batch)) for box in boxes), default=1)
@@ -288,8 +291,15 @@ def _draw_numbers(
     if len(written) > _MAX_TEXTS:
         return
     for box, points, is_upright in written:
-        center = (box.bar.start + box.bar.end) / 2 * scale
-        text = axes.text(center, _number_row(box), str(box.bar.micro_batch), clip_on=True)
+        center = (box.bar.start + box.bar.end) / 2
+        aside = (box.bar.end - box.bar.start) / 4
+        half = (
+            (1.0 if is_upright else digits) * (_CHARACTER_EM * points + _PADDING_EM) / 2 / (scale * room.time)
+        )
+        crossing = [step for step in phases if abs(step - center) < 1.2 * half]
+        if crossing and half <= aside:
+            center += aside if crossing[0] <= center else -aside
+        text = axes.text(center * scale, _number_row(box), str(box.bar.micro_batch), clip_on=True)
         text.set(ha="center", va="center", fontsize=points, rotation=90 if is_upright else 0)
         text.set(color=ink_on([float(part) for part in colors[box]]))
         text.set(**annotation_args)

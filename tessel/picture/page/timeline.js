@@ -85,6 +85,7 @@ function drawLabels(schedule, ranges, pane) {
   if (!fonts.size || labelled > MAX_LABELS) return;
   context.textAlign = "center"; context.textBaseline = "middle";
   const colors = currentTheme();
+  const phases = schedule.repetend ? [schedule.repetend.start, schedule.repetend.end] : []; // whose lines run beside the numbers
   let font = 0;
   ranges.forEach(([from, to], device) => {
     for (let k = from; k < to; k++) {
@@ -93,7 +94,9 @@ function drawLabels(schedule, ranges, pane) {
       const [first, last] = runsOf(devices).find(([begin, end]) => begin <= device && device <= end);
       if (own !== font) { font = own; context.font = `${font}px ${FAMILY}`; }
       context.fillStyle = isFaint(schedule, i) ? colors.ink : colors.text[2 * schedule.block[i] + (schedule.batch[i] & 1)];
-      context.fillText(`${schedule.batch[i]}`, toX(schedule.start[i] + span / 2), (middleOf(first, pane) + middleOf(last, pane)) / 2 + 0.5);
+      const text = `${schedule.batch[i]}`, middle = schedule.start[i] + span / 2, half = 0.31 * text.length * font / scale;
+      const line = phases.find((time) => Math.abs(time - middle) < 1.2 * half), aside = line === undefined || half > span / 4 ? 0 : line <= middle ? span / 4 : -span / 4;
+      context.fillText(text, toX(middle + aside), (middleOf(first, pane) + middleOf(last, pane)) / 2 + 0.5);
     }
   });
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -328,3 +330,20 @@ def test_a_short_block_leaves_long_ones_their_outlines() -> None:
     short, long = sorted(np.asarray(outlines))
     assert short < 0.05
     assert long == pytest.approx(0.5)
+
+
+def test_the_line_of_a_phase_runs_through_no_number() -> None:
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    schedule = rule.build(vshape(4, backward_span=2), micro_batches=16, memory=None)
+    middle = 1 + next(bar.start for bar in bars_of(schedule) if bar.end - bar.start == 2)
+    repetend = Repetend(
+        period=3, micro_batches=1, lower_bound=3, optimal=True, start=middle, end=schedule.makespan
+    )
+    (axes, _) = schedule_figure(msgspec.structs.replace(schedule, repetend=repetend)).axes
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    FigureCanvasAgg(figure).draw()
+    line = axes.transData.transform((middle, 0))[0]
+    numbers = [text.get_window_extent() for text in axes.texts if text.get_text().isdigit()]
+    assert len(numbers) == 2 * 4 * 16
+    assert not [box for box in numbers if box.x0 < line < box.x1]
