@@ -326,7 +326,7 @@ def test_torch_stages_of_a_model_of_the_zoo_are_refused(
     save_plan(msgspec.structs.replace(load_plan(plan), model="gpt2:tiny"), path)
     done = tessel("run", path, "--stages", "torch")
     assert done.status == 1
-    assert "is no torch module of one's own" in done.stderr
+    assert "is not a torch module of yours" in done.stderr
 
 
 TOUCHES = "from pathlib import Path\nPath({marker!r}).touch()\ndef build(): pass\n"
