@@ -1,9 +1,9 @@
 """The processes of the suite share a machine, at times with other work: none is slowed, or failed, by that.
 
-In each, libraries run on one thread: pytest-xdist starts as many processes as there are cores, and threads of
-OpenMP spin where they wait for one another, so that two in each process run a small network of torch ten
-times slower. Whatever measures, and each rank, sets the threads of its own processes. No example of
-Hypothesis has a deadline.
+In each, libraries run on one thread. pytest-xdist starts as many processes as there are cores, and threads of
+OpenMP spin where they wait for one another: with two in each process, a small network of torch is ten times
+slower. Whatever measures, and each rank, sets the threads of its own processes. No example of Hypothesis has
+a deadline.
 """
 
 from __future__ import annotations

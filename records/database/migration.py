@@ -168,7 +168,7 @@ def _back_up_file(path: Path, version: int) -> None:
         partial.unlink(missing_ok=True)
         raise RecordFileError(
             f"records file {path} has schema version {version} and must be upgraded, but its backup {backup} "
-            f"could not be written ({error}); free some space beside it and run again"
+            f"could not be written ({error}); free some space there and run again"
         ) from error
     logger.warning("records file %s is upgraded; the old one is kept as %s", path, backup)
 

@@ -46,7 +46,7 @@ def export(
         typer.Option(
             "--to",
             help="torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
-            ".toml, and the CSV beside them. megatron: arguments with the layout. deepspeed: a Python file "
+            ".toml, and the CSV next to them. megatron: arguments with the layout. deepspeed: a Python file "
             "with parts and schedule. markdown: tables to paste.",
         ),
     ],
@@ -81,7 +81,7 @@ def export(
         for line in texts[min(texts, key=_is_beside)].splitlines():
             console.print_line(line)
         if to is Framework.TORCHTITAN:
-            console.print_note("add --out titan.toml to write the CSV of the orders beside the options")
+            console.print_note("add --out titan.toml to write the CSV of the orders next to the options")
 
 
 def load_recipe(path: Path) -> Recipe:

@@ -89,7 +89,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             )
         elif self.placement in ("vshape", "xshape") and len(self.cuts) != self.pipeline:
             raise ScheduleError(
-                f"{self.placement} has one stage a device, and {len(self.cuts)} are given for "
+                f"{self.placement} has one stage per device, and {len(self.cuts)} are given for "
                 f"{self.pipeline} devices; give as many, or another placement"
             )
         if self.placement == "xshape" and self.micro_batches % 2:

@@ -173,7 +173,7 @@ def _shapes(text: str, path: Path, place: str) -> tuple[tuple[int, ...], ...]:
         extents = tuple(int(each[:12]) for each in re.findall(r"\d+", inner, re.ASCII))
         if any(extent > _MAX_EXTENT for extent in extents):
             raise refusal(
-                path, place, f"the extent {max(extents)} is absurd", "take the label as it was published"
+                path, place, f"the extent {max(extents)} is implausible", "take the label as it was published"
             )
         found.append(extents)
     return tuple(found)

@@ -111,7 +111,7 @@ def check_spec(spec: TorchProgramSpec) -> None:
     location = spec.plan.model.rpartition(":")[0]
     if not location or location in MODELS:
         raise TunerError(
-            f"the plan's model {spec.plan.model} is no torch module of one's own; run its compiled stages, "
+            f"the plan's model {spec.plan.model} is not a torch module of yours; run its compiled stages, "
             "or tune a module:function"
         )
     require_trust(spec.plan.model, trusted=spec.trust_model)

@@ -43,9 +43,9 @@ class TrainOptions:
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
-    families: Annotated[str, typer.Option(help="Kernels to pre-train on, by commas.")] = (
-        "dense,product,convolution,depthwise"
-    )
+    families: Annotated[
+        str, typer.Option(help="Families of kernels to pre-train on, separated by commas.")
+    ] = "dense,product,convolution,depthwise"
     random: Annotated[int, typer.Option(help="Random kernels of each family, to pre-train on.")] = 40
     samples: Annotated[int, typer.Option(help="Unmeasured schedules of each random kernel.")] = 16
     epochs: Annotated[int, typer.Option(help="Epochs of pre-training on unmeasured schedules.")] = 4

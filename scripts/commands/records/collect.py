@@ -27,7 +27,7 @@ class CollectOptions(MeasuringOptions):
     ] = None
     batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,2,4"
     lengths: Annotated[
-        str | None, typer.Option(help="Sequence lengths, by commas; each model's own if left out.")
+        str | None, typer.Option(help="Sequence lengths, separated by commas; each model's own if left out.")
     ] = None
     chains: Annotated[
         int, typer.Option(help="Random chains of convolutions, and as many of products, to add.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,19 +14,15 @@ from shared_modules import PYTHONPATH
 
 pytest.importorskip("torch")
 
-from planned_models import CALLS, ENCODER_DECODER, plan_on_tvm
+from planned_models import CALLS, ENCODER_DECODER
 from random_schedules import draw_schedule
+from saved_plans import save_planned
 from torch import cuda
 
-from tessel.comparison import compare_schedules
 from tessel.documents import save_document
-from tessel.plan import Plan, load_plan, save_plan
+from tessel.plan import load_plan, save_plan
 from tessel.shapes import make_shape
-from tuner.errors import TunerError
 from tuner.numerical_error import LOSS_SHARE, TOLERANCES
-from tuner.plan import ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step
-from tuner.programs.torch_programs import TorchProgramSpec, provide_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -36,26 +31,6 @@ pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder–decoder with tied embeddings on two ranks; micro-batches in any order."""
     return save_planned(ENCODER_DECODER, "decoder.0", tmp_path_factory.mktemp("plan") / "plan.json")
-
-
-def save_planned(model: str, cut: str, path: Path) -> Path:
-    tuned = plan_on_tvm(model, [cut])
-    placement = make_shape("vshape", 2, choose_backward=True)
-    schedule = draw_schedule(placement, 4, np.random.default_rng(0))
-    save_plan(
-        Plan(
-            **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
-            step_us=1000.0,
-            memory_limit_bytes=None,
-            static_bytes=(0, 0),
-            optimizer="sgd",
-            placement=placement,
-            schedule=schedule,
-            comparison=compare_schedules(schedule).rows,
-        ),
-        path,
-    )
-    return path
 
 
 @pytest.mark.parametrize(("stages", "target"), [("compiled", "cpu"), ("torch", '{"kind":"cuda"}')])
@@ -156,80 +131,6 @@ def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., objec
         assert message in done.stderr
 
 
-@dataclass(frozen=True)
-class Case:
-    """A fault, the tensor that must be named, and what must be said of it."""
-
-    fault: dict[str, object]
-    place: str
-    said: str
-    options: tuple[str, ...] = ()
-
-
-WRONG = {
-    "a loss is NaN": Case(
-        {"place": "loss", "kind": "NaN", "stage": 1, "micro_batch": 1},
-        "the loss of micro-batch 1 (stage 1, searched)",
-        "is NaN in 1 of 1 values, where the reference is finite",
-    ),
-    "a gradient is NaN": Case(
-        {"place": "gradient", "kind": "NaN", "stage": 0, "weight": "linear.bias"},
-        "the gradient of linear.bias (stage 0, searched)",
-        "is NaN in 8 of 8 values, where the reference is finite",
-        ("--json",),
-    ),
-    "a gradient is doubled": Case(
-        {"place": "gradient", "kind": "doubled", "stage": 1, "weight": "linear.weight"},
-        "the gradient of linear.weight (stages 0 + 1, searched)",
-        "of its largest value, more than the tolerance 1e-03",
-        ("--json",),
-    ),
-    "a gradient is missing": Case(
-        {"place": "gradient", "kind": "missing", "stage": 0, "weight": "linear.bias"},
-        "the gradient of linear.bias (stage",
-        "of its largest value, more than the tolerance",
-    ),
-    "gradients go back of another sign": Case(
-        {"place": "returned", "kind": "other sign", "stage": 1},
-        "the gradient of linear.weight (stages 0 + 1, searched)",
-        "of its largest value, more than the tolerance",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if index < 2 else [pytest.mark.slow], id=name)
-        for index, name in enumerate(WRONG)
-    ],
-)
-def test_wrong_results_of_real_ranks_end_with_status_1_and_name_the_tensor(
-    name: str, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run ended with status 0 whatever its errors; NaN was no error, or a bare exception."""
-    case = WRONG[name]
-    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    monkeypatch.setenv("FAULT", json.dumps(case.fault))
-    path = tmp_path / "v.json"
-    save_document(path, draw_schedule(make_shape("vshape", 2), 2, np.random.default_rng(0)).to_json())
-    wanted = ("--stages", "faulty_stages:stages", "--repeats", 1, "--overheads", "none")
-    done = tessel("run", path, *wanted, *case.options)
-    said = " ".join(done.stderr.split())
-    assert done.status == 1
-    assert "the results are not those of faulty_stages:reference" in said
-    assert case.place in said
-    assert case.said in said
-    assert "Traceback" not in said
-    if case.options:
-        report = json.loads(done.stdout)
-        assert report["is_right"] is False
-        assert report["searched"]["real_ms"] > 0
-        assert report["failures"][0]["tensor"] == case.fault["weight"]
-        assert report["worst_gradient"] == report["failures"][0]
-        assert (report["max_gradient_error"] is None) == (case.fault["kind"] == "NaN")
-
-
 def test_torch_calls_of_a_saved_plan_run_on_real_ranks_and_are_exact(
     tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,35 +144,6 @@ def test_torch_calls_of_a_saved_plan_run_on_real_ranks_and_are_exact(
     assert report["is_right"]
     assert report["max_gradient_error"] < 1e-5
     assert report["loss_error"] < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "place"),
-    [
-        (None, ""),
-        ({"place": "sent", "kind": "stale", "stage": 0}, "the loss of micro-batch 1 (stage 1, searched)"),
-        (
-            {"place": "gradient", "kind": "NaN", "stage": 0, "weight": "encoder.weight"},
-            "the gradient of encoder.weight (stage 0, searched) is NaN",
-        ),
-    ],
-    ids=["right", "stale", "NaN"],
-)
-def test_compiled_stages_of_real_ranks_are_checked_alike(
-    fault: dict[str, object] | None,
-    place: str,
-    plan: Path,
-    tessel: Callable[..., object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    monkeypatch.setenv("FAULTY_PLAN", str(plan))
-    if fault is not None:
-        monkeypatch.setenv("FAULT", json.dumps(fault))
-    done = tessel("run", plan, "--stages", "faulty_stages:stages", "--repeats", 1, "--overheads", "none")
-    assert done.status == (0 if fault is None else 1), done.stderr
-    assert place in " ".join(done.stderr.split())
 
 
 def test_orders_are_written_as_csv_without_a_run(
@@ -326,50 +198,7 @@ def test_torch_stages_of_a_model_of_the_zoo_are_refused(
     save_plan(msgspec.structs.replace(load_plan(plan), model="gpt2:tiny"), path)
     done = tessel("run", path, "--stages", "torch")
     assert done.status == 1
-    assert "is no torch module of one's own" in done.stderr
-
-
-TOUCHES = "from pathlib import Path\nPath({marker!r}).touch()\ndef build(): pass\n"
-
-
-@pytest.mark.parametrize("stages", ["compiled", "torch"])
-def test_code_that_a_plan_names_is_run_only_where_the_user_names_it_too(
-    stages: str, plan: Path, tessel: Callable[..., object], tmp_path: Path
-) -> None:
-    path, code, marker = tmp_path / "plan.json", tmp_path / "theirs.py", tmp_path / "marker"
-    code.write_text(TOUCHES.format(marker=str(marker)))
-    save_plan(msgspec.structs.replace(load_plan(plan), model=f"{code}:build"), path)
-    options = ("run", path, "--stages", stages, "--device", "cpu", "--overheads", "none")
-    done = tessel(*options)
-    assert done.status == 2
-    message = " ".join(done.stderr.split())
-    assert f"this plan names the Python code '{code}:build'" in message
-    assert "--trust-model" in message
-    done = tessel(*options, "--model", "other.py:build")
-    assert done.status == 2
-    assert "was tuned for" in " ".join(done.stderr.split())
-    assert tessel("run", path, "--csv", tmp_path / "orders.csv").status == 0
-    for command in (("draw", path, "--out", tmp_path / "page.html"), ("compare", path)):
-        assert tessel(*command).status == 0
-    assert not marker.exists()
-    done = tessel(*options, "--model", f"{code}:build")
-    assert done.status in (1, 2)  # the code runs, and returns no model
-    assert marker.exists()
-
-
-def test_a_plan_is_not_trusted_by_those_who_run_it_without_the_command(plan: Path) -> None:
-    tuned = ModelPlan(**{name: getattr(load_plan(plan), name) for name in ModelPlan.__struct_fields__})
-    spec = ProgramSpec(plan=tuned)
-    of_torch = msgspec.json.encode(TorchProgramSpec(plan=tuned)).decode()
-    runs = (
-        lambda: check_spec(spec),
-        lambda: load_programs(spec, [0]),
-        lambda: reference_step(spec, 1),
-        lambda: provide_programs(of_torch, [0]),
-    )
-    for run in runs:
-        with pytest.raises(TunerError, match="names the Python code 'planned_models:encoder_decoder'"):
-            run()
+    assert "is not a torch module of yours" in done.stderr
 
 
 @pytest.mark.skipif(cuda.is_available(), reason="is about a machine without a GPU")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,6 +30,15 @@ def _workers() -> list[psutil.Process]:
     """Return the workers among this process's children, which other tests may have some of too."""
     children = psutil.Process().children()
     return [child for child in children if any("tuner.measuring.worker" in word for word in child.cmdline())]
+
+
+def test_a_worker_imports_torch_only_where_a_backend_calls_it() -> None:
+    """Torch, which tvm_ffi imports, doubled the time and the memory that a worker needs to start."""
+    command = [sys.executable, "-X", "importtime", "-m", "tuner.measuring.worker.server", "no descriptor"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+    assert "tvm.relax" in imported
+    assert not imported & {"torch.nn", "scipy.stats"}  # an attempt at torch itself is listed too
 
 
 def test_nonsense_is_an_error_and_the_worker_lives_on(worker: WorkerProcess) -> None:

@@ -73,7 +73,7 @@ def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
 
 def test_a_model_that_is_no_torch_module_is_refused(plan: ModelPlan) -> None:
     for name in ("gpt2:tiny", "gpt2", "net.onnx"):
-        with pytest.raises(TunerError, match="is no torch module of one's own"):
+        with pytest.raises(TunerError, match="is not a torch module of yours"):
             check_spec(TorchProgramSpec(plan=msgspec.structs.replace(plan, model=name), trust_model=True))
     with pytest.raises(TunerError, match="other shapes for source"):
         check_spec(
