@@ -74,16 +74,25 @@ function buildMemory() {
     return value;
   });
   byId("memory-table").replaceChildren(makeTable({ title: `Memory of ${schedule.title}`, columns: ["device", "at the cursor", "peak", "limit"], rows }));
-  showMemory();
+  showMemory(); fillCells(PROMPT, data.devices);
 }
 
-// Cells are of a fixed size, so that a figure that changes moves nothing else (style.css).
+const PROMPT = 12; // rows of the table that are seen without scrolling; the others follow when there is time
+const LATER_MS = 500;
+let filling = null;
+
 function showMemory() {
   byId("cursor-time").textContent = formatTime(state.cursor);
   byId("cursor").setAttribute("aria-valuetext", formatTime(state.cursor));
-  const rests = statics();
-  current().memory.forEach((curve, device) => {
-    const text = formatMemory(heldAt(curve, state.cursor) + rests[device]);
+  fillCells(0, PROMPT);
+  if (data.devices > PROMPT) filling ??= setTimeout(() => { filling = null; fillCells(PROMPT, data.devices); }, LATER_MS);
+}
+
+// Cells are of a fixed size, so that a figure that changes moves nothing else (style.css).
+function fillCells(first, end) {
+  const { memory } = current(), rests = statics();
+  for (let device = first; device < Math.min(end, data.devices); device++) {
+    const text = formatMemory(heldAt(memory[device], state.cursor) + rests[device]);
     if (memoryCells[device].textContent !== text) memoryCells[device].textContent = text;
-  });
+  }
 }

@@ -145,6 +145,18 @@ def test_the_cursor_steps_from_moment_to_moment_and_memory_follows(small: Browse
     assert not small.evaluate("state.playing")
 
 
+def test_rows_of_memory_that_are_not_seen_follow_soon(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_bytes(page_document(comparison(16, 8), title="sixteen"))
+    browser.open(tmp_path / "page.html")
+    shown = "[...document.querySelectorAll('#memory-table .value')].map((each) => each.textContent)"
+    held = "current().memory.map((curve) => `${heldAt(curve, state.cursor)}`)"
+    assert browser.evaluate(shown) == browser.evaluate(held)
+    browser.evaluate("setCursor(20); 1")
+    assert browser.evaluate(shown)[:12] == browser.evaluate(held)[:12]
+    browser.evaluate("new Promise((done) => setTimeout(done, LATER_MS + 50))")
+    assert browser.evaluate(shown) == browser.evaluate(held)
+
+
 def test_another_schedule_keeps_the_axis_and_the_chosen_block(small: Browser) -> None:
     small.click(*middle_of(small, "f0", 1))
     small.press("+")
