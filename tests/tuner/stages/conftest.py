@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -90,63 +89,7 @@ def _named(results):
     )
 
 
-NUMPY_BY_OPERATOR = {
-    "relax.add": np.add,
-    "relax.multiply": np.multiply,
-    "relax.subtract": np.subtract,
-    "relax.tanh": np.tanh,
-    "relax.negative": np.negative,
-}
-
-
 @pytest.fixture
 def interpret():
-    """Run a module's `main` in numpy, one binding at a time: quick, and shares nothing with TVM's build."""
-
-    def call(module, arrays):
-        function = module["main"]
-        known = dict(zip(function.params, arrays, strict=True))
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                known[binding.var] = _evaluate(binding.value, known)
-        return list(_evaluate(function.body.body, known))
-
-    return call
-
-
-def _evaluate(value, known):
-    match value:
-        case relax.Var():
-            return known[value]
-        case relax.Tuple():
-            return tuple(_evaluate(field, known) for field in value.fields)
-        case relax.TupleGetItem():
-            return _evaluate(value.tuple_value, known)[value.index]
-        case relax.ShapeExpr():
-            return tuple(int(extent) for extent in value.values)
-        case relax.Call():
-            arguments = [_evaluate(argument, known) for argument in value.args]
-            return _apply(value, arguments)
-        case _:
-            number = value.value
-            return np.asarray(
-                number if isinstance(number, int | float) else number.numpy(), str(value.ty.dtype)
-            )
-
-
-def _apply(call, arguments):
-    match call.op.name:
-        case "relax.split":
-            axis = int(call.attrs.axis)
-            ends = np.cumsum([int(field.shape[axis]) for field in call.ty.fields])
-            return tuple(np.split(arguments[0], ends[:-1], axis=axis))
-        case "relax.concat":
-            return np.concatenate(arguments[0], axis=int(call.attrs.axis))
-        case "relax.sum":
-            return np.sum(arguments[0])
-        case "relax.broadcast_to":
-            return np.broadcast_to(arguments[0], arguments[1])
-        case "relax.zeros":
-            return np.zeros(arguments[0], "float32")
-        case name:
-            return NUMPY_BY_OPERATOR[name](*arguments)
+    """Run a module's `main` in torch, one binding at a time: quick, and shares nothing with TVM's build."""
+    return pytest.importorskip("relax_in_torch", reason="needs the extra `torch`").run_in_torch

@@ -95,7 +95,8 @@ def test_rounding_errors_of_a_gradient_that_is_zero_do_not_count(make_model, int
 
     def rounded(module, arrays):
         made = interpret(module, arrays)
-        return [array * (1 + 1e-7 * rng.standard_normal(np.shape(array))) for array in made]
+        noise = [1 + 1e-7 * rng.standard_normal(np.shape(array)) for array in made]
+        return [(array * each).astype(array.dtype) for array, each in zip(made, noise, strict=True)]
 
     assert check_gradients(model, stages, seed=0, run=rounded).is_within(1e-3)
 
