@@ -23,7 +23,7 @@ class PlacementRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         chosen: whether it is the plan's.
         searched_ms: makespan of its searched schedule; None where there is none.
         found_by: the method that found that.
-        optimal: whether it is proven least for this placement.
+        optimal: whether it is proven optimal for this placement.
         one_f_one_b_ms: makespan of 1F1B on it; None where that does not apply.
         handwritten: the fastest hand-written schedule that fits; empty where none does.
         handwritten_ms: its makespan.
@@ -51,7 +51,7 @@ class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows: as `tessel.comparison.compare_schedules` returns them, in milliseconds and bytes.
         found_by: what found the searched schedule.
-        optimal: whether it is proven least.
+        optimal: whether it is proven optimal.
     """
 
     rows: tuple[ComparisonRow, ...]

@@ -25,7 +25,7 @@ class CpsatResult:
     Attributes:
         makespan: best makespan, or None where none was found.
         lower_bound: proven bound.
-        is_optimal: the makespan is proven least.
+        is_optimal: the makespan is proven optimal.
         is_infeasible: no schedule exists, proven.
         seconds: wall-clock time, or processor seconds where those were limited.
     """

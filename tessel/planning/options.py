@@ -18,7 +18,7 @@ NAMED_PLACEMENTS: tuple[PlacementName, ...] = tuple(
 )
 
 MAX_CHUNKS = 8
-"""Stages a device, unless told otherwise: beyond, hops eat what the shorter ramps win."""
+"""Stages a device, unless told otherwise: beyond, hops cost more than a shorter warm-up saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ class PlanResult:
 
     @property
     def optimal(self) -> bool:
-        """Whether the step is proven least, but for rounding."""
+        """Whether the step is proven optimal, up to rounding."""
         return self.gap <= PROVEN_GAP
 
 

@@ -157,7 +157,7 @@ def _least_micro_batches(found: RepetendResult) -> int:
 
 
 def _composed(found: RepetendResult, micro_batches: int) -> SchedPlan:
-    """The plan that shows the repetend, with the best ramps that keep it.
+    """The plan that shows the repetend, with the best warm-up and cool-down that keep it.
 
     Warm-up and cool-down may meet in so few micro-batches that no period of the schedule can be repeated just
     as it stands; then some more are shown.

@@ -265,7 +265,7 @@ class SchedPlan:
     def unroll(self, nmicros: int) -> SchedPlan:
         """Return the schedule of so many micro-batches.
 
-        Of a composed plan it is searched, ramps and all; any other plan repeats its repetend, as Tessel does.
+        Of a composed plan all of it is searched; any other plan repeats its repetend, as Tessel does.
 
         Raises:
             ScheduleError: the plan has no repetend, or not one that can be repeated.

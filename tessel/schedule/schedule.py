@@ -54,7 +54,7 @@ class SearchFindings(TypedDict, total=False):
 
     Attributes:
         lower_bound: proven bound on the makespan; 0 where none is known.
-        optimal: whether the makespan is proven least; implied where it equals the bound.
+        optimal: whether the makespan is proven optimal; implied where it equals the bound.
         repetend: the repeating part.
         search_seconds: time the search took.
         found_by: the method that found it.

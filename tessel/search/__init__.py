@@ -1,4 +1,4 @@
-"""Search for schedules: bounds, repetends, ramps and whole schedules.
+"""Search for schedules: bounds, repetends, their warm-up and cool-down, whole schedules.
 
 Names are imported when they are first asked for: the compiled searches import numba, which takes longer than
 answering `--help`.

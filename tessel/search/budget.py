@@ -5,7 +5,7 @@ it does (states expanded, moves tried, rows scheduled …) and decides by what i
 work the same call gives the same answer on a busy machine, on a slow one and uncompiled. A limit on time cuts
 that short, and `stopped_by` says so. Without a limit on work, parts of the budget are parts of the time.
 
-    budget  ├── ramps 10 % ──┤├── bounds and neighbourhood search in turn ─────────────┤
+    budget  ├─ initial 10 % ─┤├── bounds and neighbourhood search in turn ─────────────┤
                                                      charged in operations, round by round
 
 The default clock stands still while machine code is compiled or loaded, which no limit is meant for.

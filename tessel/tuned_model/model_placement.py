@@ -27,7 +27,7 @@ BASELINE = "vshape"
 AUTO_PLACEMENTS = (BASELINE, "interleaved:2", "zbv", "mshape")
 
 MAX_CHUNKS = 8
-"""Most stages of one device: beyond, hops cost more than shorter ramps save."""
+"""Most stages of one device: beyond, hops cost more than a shorter warm-up saves."""
 
 _INTERLEAVED = re.compile(r"interleaved(?::([0-9]{1,3}))?")
 

@@ -67,7 +67,7 @@ FORMATS = (
 tests/scripts/commands/test_plan.py holds them against the real ones."""
 
 DEFAULT_MICRO_BATCHES_A_DEVICE = 4
-"""Micro-batches of a step unless told otherwise: with four a device, ramps cost a 1F1B pipeline a fifth."""
+"""Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
 
 DEFAULT_WORK = 30.0
 DEFAULT_TIME_LIMIT_S = 60.0

@@ -119,7 +119,7 @@ class PageVariant(msgspec.Struct, frozen=True, kw_only=True):
         memory: limit of a device under which it was found, in units or bytes.
         schedule: on the placement of the page's other schedules.
         lower_bound: no schedule under this limit is shorter.
-        optimal: whether it is proven least under this limit.
+        optimal: whether it is proven optimal under this limit.
     """
 
     memory: int

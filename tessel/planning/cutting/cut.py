@@ -52,7 +52,7 @@ def neighbours(cut: Cut, figures: StageFigures, *, may_recompute: bool, reach: i
 def transfers(cut: Cut, prices: RunPrices) -> Iterator[Cut]:
     """Yield the cuts that take a layer from a stage to a shorter one further on, whatever stands between.
 
-    All bounds between the two move by a layer. Of cuts whose devices are equally loaded, the ramps are
+    All bounds between the two move by a layer. Of cuts whose devices are equally loaded, warm-up is
     shorter where the first stages of an interleaved pipeline are: single bounds cannot go there, since each
     move alone makes some device slower.
 

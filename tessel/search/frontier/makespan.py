@@ -9,7 +9,7 @@ tests/tessel/search/frontier/test_makespan.py.
     memory 1   128 steps                       a four-device vshape with spans 1 and 3, 8 micro-batches
     memory 2    68
     memory 3    52
-    memory 4    44                             all proven least, and no more memory helps
+    memory 4    44                             all proven optimal, and no more memory helps
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MakespanPoint:
         memory: limit in units, one a device, all the same.
         makespan: least steps found for all micro-batches under it.
         lower_bound: no schedule under it is shorter.
-        optimal: the makespan is proven least.
+        optimal: the makespan is proven optimal.
         found_by: the method that found it.
         schedule: the schedule found; its own limit may be a higher one.
     """

@@ -41,7 +41,7 @@ class FrontierPoint:
         period: least steps found after which a pattern repeats under it.
         copies: micro-batches in one period.
         lower_bound: no repetend of as many copies has a shorter period under it.
-        optimal: the period is proven least for that number of copies.
+        optimal: the period is proven optimal for that number of copies.
     """
 
     memory: tuple[int, ...]

@@ -51,7 +51,7 @@ class ConstraintSearch:
     """Rounds of CP-SAT, each twice as long as the one before.
 
     Attributes:
-        best: the incumbent that is to be improved or proven least.
+        best: the incumbent that is to be improved or proven optimal.
         seed: CP-SAT's seed.
         work: units of work of the next round.
         used: operations used.

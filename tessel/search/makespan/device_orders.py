@@ -76,7 +76,7 @@ def orders_of(arrays: InstanceArrays, start: IntArray) -> Orders:
 
 
 def orders_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray]) -> Orders | None:
-    """Return the orders with these tasks on each device, not yet timed, or None where they dead-lock.
+    """Return the orders with these tasks on each device, not yet timed, or None where they deadlock.
 
     Args:
         arrays: of the instance.
@@ -338,7 +338,7 @@ def _set_levels(arrays: InstanceArrays, orders: Orders, device: int) -> None:
 
 @compiled
 def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequence: IntArray) -> int:
-    """Write a topological order of all tasks and return their number, or -1 where they dead-lock.
+    """Write a topological order of all tasks and return their number, or -1 where they deadlock.
 
     Args:
         arrays: of the instance.

@@ -6,7 +6,7 @@
 
 Every phase offers schedules to one incumbent, and what comes next depends on the work done so far, never on
 the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt
-returns the best so far. Under a limit no phase can dead-lock (`tessel.search.makespan.list_scheduling`). The
+returns the best so far. Under a limit no phase can deadlock (`tessel.search.makespan.list_scheduling`). The
 budget is looked at between rounds of fixed size, each charged for its work, so equal work gives equal
 answers. What the model leaves out is what placements leave out: contention between transfers. Checked in
 tests/tessel/search/makespan/test_find_schedule.py against exhaustive search and the independent validation.
@@ -64,8 +64,8 @@ def find_schedule(
 ) -> Schedule:
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
-    Ends early when the makespan is proven least. An interrupt (Ctrl-C, or `budget.interrupt`) ends the search
-    and returns the best schedule so far. With a limit on work, the default, equal calls give equal schedules.
+    Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
+    search and returns the best schedule so far. With a limit on work, the default, equal calls give equal schedules.
 
     Args:
         placement: blocks of one micro-batch.

@@ -19,7 +19,7 @@ class Phase(StrEnum):
     HANDWRITTEN = "hand-written rules"
     LIST_SCHEDULING = "list scheduling"
     LIMITS_IN_FLIGHT = "limits in flight"
-    REPETENDS = "repetends with ramps"
+    REPETENDS = "repetends with warm-up and cool-down"
     TABU_SEARCH = "tabu search"
     KICKS = "random moves"
     OPTION_FLIPS = "option flips"

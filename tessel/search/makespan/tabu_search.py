@@ -1,4 +1,4 @@
-"""Tabu search over device orders: change the order on the critical path, keep what helps, never dead-lock.
+"""Tabu search over device orders: change the order on the critical path, keep what helps, never deadlock.
 
 A schedule is the order of each device; times follow as longest paths (as in `tessel.orders`). The makespan is
 the length of a critical path, and only a change on it can help: of tasks that follow each other on one device

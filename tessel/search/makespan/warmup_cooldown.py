@@ -1,9 +1,9 @@
 """Warm-up and cool-down from a repetend, without barriers: cut it to N micro-batches and close up.
 
 The periodic schedule says in which order each device runs its tasks. Of that endless order keep the tasks of
-N micro-batches, and start each as soon as its devices and what it waits for allow: the ramps fall into place,
-and what repeats in the middle keeps its period. A device holds at no time more than in the endless order, so
-the memory limits hold as well.
+N micro-batches, and start each as soon as its devices and what it waits for allow: warm-up and cool-down
+fall into place, and what repeats in the middle keeps its period. A device holds at no time more than in the
+endless order, so the memory limits hold as well.
 
     endless    … b0 f2 b1 f3 b2 f4 b3 …
     N = 3      f0 f1 b0 f2 b1 b2
@@ -91,14 +91,15 @@ class RepetendSearch:
         orders = _cut_orders(instance, repetend)
         # A repetend whose micro-batches free more than they add may keep its limits only in the long run.
         if not _frees_more_than_it_adds(instance, repetend) or keeps_limits(instance.arrays, orders):
-            self.best.offer(earliest_starts(instance.arrays, orders), "repetend with ramps")
+            self.best.offer(earliest_starts(instance.arrays, orders), "repetend with warm-up and cool-down")
         return repetend.rate_optimal
 
 
 def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule:
     """Return the whole schedule of so many micro-batches that a repetend gives when it is cut.
 
-    No search follows: it takes milliseconds, and its ramps may be longer than `find_schedule`'s.
+    No search follows: it takes milliseconds, and its warm-up and cool-down may be longer than those of
+    `find_schedule`.
 
     Args:
         repetend: found under the limits that the schedule is to keep.
@@ -112,7 +113,7 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
         start,
         lower_bound=makespan_lower_bound(instance),
         search_seconds=repetend.search_seconds + time.monotonic() - began,
-        found_by="repetend with ramps",
+        found_by="repetend with warm-up and cool-down",
     )
 
 

@@ -1,10 +1,10 @@
 """The same period with less latency: how soon a micro-batch that has begun is done.
 
 The period decides how fast micro-batches follow each other, the latency how long the first and the last one
-take, and with it the ramps. Among the repetends of one period those with less latency have shorter ramps and
-hold less memory. A limit on the latency is an arc from each last block of a copy back to each of its first,
-so the search for orders answers it too; the limit is bisected. Each try gets few steps and counts as
-impossible when they are used up, so the latency found is short, not proven least.
+take, and with it warm-up and cool-down. Among the repetends of one period those with less latency have
+shorter ones and hold less memory. A limit on the latency is an arc from each last block of a copy back to
+each of its first, so the search for orders answers it too; the limit is bisected. Each try gets few steps and
+counts as impossible when they are used up, so the latency found is short, not proven optimal.
 
 Checked in tests/tessel/search/repetend/test_latency.py.
 """

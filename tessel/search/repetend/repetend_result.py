@@ -22,7 +22,7 @@ class RepetendResult:
         block_indices: position in `placement.blocks` of each block that runs: all, unless there are choices.
         starts: by copy, then as `block_indices`; the earliest is 0.
         lower_bound: no repetend of as many copies has a shorter period.
-        optimal: the period is proven least for that number of copies.
+        optimal: the period is proven optimal for that number of copies.
         rate_lower_bound: steps that a micro-batch takes at least, whatever the number of copies.
         rate_optimal: period / copies equals it.
         least_rate: steps that a micro-batch takes at least with as many copies as were asked for, or fewer.

@@ -59,8 +59,8 @@ def test_wrong_repetend_params_are_refused(wrong: dict[str, float], message: str
     ("params", "left_out"),
     [
         (MakespanParams(rhythms=()), "list scheduling"),
-        (MakespanParams(left_out=frozenset({Phase.REPETENDS})), "repetend with ramps"),
-        (MakespanParams(repetend_copies=()), "repetend with ramps"),
+        (MakespanParams(left_out=frozenset({Phase.REPETENDS})), "repetend with warm-up and cool-down"),
+        (MakespanParams(repetend_copies=()), "repetend with warm-up and cool-down"),
     ],
 )
 def test_what_is_left_out_finds_nothing_and_the_schedule_stays_valid(
@@ -108,8 +108,8 @@ def test_frontiers_hand_their_params_on() -> None:
         points = find_makespan_frontier(placement, micro_batches=4, budget=budget, params=params)
         return {point.found_by for point in points}
 
-    assert "repetend with ramps" in found_by(None)
-    assert "repetend with ramps" not in found_by(MakespanParams(repetend_copies=()))
+    assert "repetend with warm-up and cool-down" in found_by(None)
+    assert "repetend with warm-up and cool-down" not in found_by(MakespanParams(repetend_copies=()))
     hurried = RepetendParams(copies_share=1e-9)
     usual, cut = (
         find_frontier(placement, budget=SearchBudget(0.2), params=params) for params in (None, hurried)

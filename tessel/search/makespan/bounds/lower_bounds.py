@@ -6,7 +6,7 @@
 - Memory: a device's limit times the time in which it holds anything is at least what its activations take up,
   units times steps, over all micro-batches. Each unit lives at least as long as the longest way from the
   block that adds it to one that frees it, and to the end of that one: nothing else runs there meanwhile.
-- Ramps: at either end a device can do only as much as its memory holds
+- Warm-up and cool-down: at either end a device can do only as much as its memory holds
   (`tessel.search.makespan.bounds.ramp_bound`).
 
       head   |  N x work of these blocks  |   tail       <= makespan

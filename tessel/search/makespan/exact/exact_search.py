@@ -65,7 +65,7 @@ class ExactSearch:
     """Attempts under falling makespans and rising limits on states.
 
     Attributes:
-        best: the incumbent that is to be improved or proven least.
+        best: the incumbent that is to be improved or proven optimal.
         waiting: sets of devices that are not begun, the next one last: each device alone, then all.
         model: all devices as counts, None before.
         states: limit on the states of a layer.

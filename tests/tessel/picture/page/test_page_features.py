@@ -238,11 +238,11 @@ def test_sliders_and_the_frontier_choose_among_schedules_searched_beforehand(sma
     assert choose(0, 0) == [16, 2, 1, 1]
     assert choose(0, 1) == [32, 4, 1, 1]
     assert choose(1, 1) == [20, 4, 2, 2]
-    assert "proven least" in small.evaluate("byId('variant').textContent")
+    assert "proven optimal" in small.evaluate("byId('variant').textContent")
     points = small.evaluate(
         "[...document.querySelectorAll('#frontier .point')].map((each) => each.getAttribute('aria-label'))"
     )
-    assert points == ["limit 1: 32 steps, not proven", "limit 2: 20 steps, proven least"]
+    assert points == ["limit 1: 32 steps, not proven", "limit 2: 20 steps, proven optimal"]
     small.evaluate("document.querySelector('#frontier .point').dispatchEvent(new Event('click')); 1")
     assert small.evaluate("[current().makespan, byId('limit-slider').valueAsNumber]") == [32, 0]
     assert small.evaluate("document.querySelectorAll('#frontier .open').length") == 1
