@@ -65,7 +65,8 @@ def find_schedule(
     """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
 
     Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
-    search and returns the best schedule so far. With a limit on work, the default, equal calls give equal schedules.
+    search and returns the best schedule so far. With a limit on work, the default, equal calls give equal
+    schedules.
 
     Args:
         placement: blocks of one micro-batch.
