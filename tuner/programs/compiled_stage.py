@@ -104,6 +104,20 @@ class CompiledStage:
             case _:
                 return self._backward("backward_weight", action.micro_batch, given, is_last=True)
 
+    @property
+    def weights(self) -> Tensors:
+        """This process's weights by name; changed in place, they are what the next action computes with."""
+        return self._weights
+
+    @property
+    def divided_weights(self) -> frozenset[str]:
+        """Names of the weights of which each rank holds a part of its own."""
+        return frozenset()
+
+    def own_gradients(self) -> Tensors:
+        """Return the mean gradient of each of `weights`, of this rank's part where it is divided."""
+        return self._results.mean_gradients()
+
     def gradients(self) -> Tensors:
         """Return each weight's gradient, the mean over the step's micro-batches."""
         return self._results.mean_gradients()

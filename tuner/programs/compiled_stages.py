@@ -59,8 +59,16 @@ class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     trust_model: bool = False
 
 
-def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+def load_programs(
+    spec: ProgramSpec, stage_numbers: Sequence[int], *, inputs: Callable[[int], Tensors] | None = None
+) -> dict[int, CompiledStage]:
     """Build the stages with the given numbers.
+
+    Args:
+        spec: the plan, and what draws weights and inputs.
+        stage_numbers: of the plan's stages.
+        inputs: gives the model's inputs of a micro-batch by name, on the device; drawn if None. It is asked
+            by each stage that reads an input, also twice for one micro-batch, and answers alike in a step.
 
     Raises:
         TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
@@ -72,7 +80,7 @@ def load_programs(spec: ProgramSpec, stage_numbers: Sequence[int]) -> dict[int, 
     backends = available_backends(target)
     weights = draw_weights(model, spec.seed)
     returned = _returned_gradients(stages)
-    inputs = _inputs_on_device(model, spec)
+    inputs = inputs or _inputs_on_device(model, spec)
     divided = _divided(stages, spec.plan)
     programs: dict[int, CompiledStage] = {}
     parts: dict[

@@ -44,6 +44,10 @@ class OwnShard:
         self._stage = stage
         self._rank = rank
 
+    def divides(self, name: str) -> bool:
+        """Whether a weight is divided, so that other ranks hold other parts of it."""
+        return isinstance(self._stage.layouts.get(name), Split)
+
     def part_of(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """Return this shard's part of a weight, in memory of its own unless it is whole here."""
         layout = self._stage.layouts.get(name, Replicated())
@@ -154,6 +158,11 @@ class ShardedProgram(CompiledStage):
             recomputes=recomputes,
         )
         self._shard = shard
+
+    @property
+    def divided_weights(self) -> frozenset[str]:
+        """Names of the weights of which each rank holds a part of its own."""
+        return frozenset(name for name in self.weights if self._shard.divides(name))
 
     def gradients(self) -> Tensors:
         """Return each weight's whole gradient; every rank asks for its stages in the same order."""
