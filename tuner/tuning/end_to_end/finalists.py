@@ -42,11 +42,6 @@ class Finalist:
     is_single: bool
 
     @property
-    def num_parts(self) -> int:
-        """Parts of its partition."""
-        return len(self.function.partition.chosen)
-
-    @property
     def num_backends(self) -> int:
         """Backends that run some of it."""
         return len({part.backend for part in self.function.partition.chosen} - {FREE})
@@ -81,8 +76,12 @@ def find_finalists(ours: Mapping[str, Variant], alone: Sequence[Variant]) -> tup
 
 
 def simplest(finalists: Sequence[Finalist]) -> Finalist:
-    """Return who wins a tie: a single backend before a mix, then fewest backends, then fewest parts."""
-    return min(finalists, key=lambda each: (not each.is_single, each.num_backends, each.num_parts))
+    """Return who wins a tie: a single backend before a mix, then fewest backends, then the fastest.
+
+    Args:
+        finalists: those that are tied, fastest first.
+    """
+    return min(finalists, key=lambda each: (not each.is_single, each.num_backends))
 
 
 def _undisturbed_us(figure: Figure) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import TunerError
+from tuner.measuring.race import RaceResult
 from tuner.plan import Figure, PairedRatio
 from tuner.pricing.measured import price_of
 from tuner.tuning.end_to_end.cache import Variant, fastest
@@ -100,7 +101,7 @@ def race_wholes(session: Session, ours: Mapping[str, Variant], alone: Sequence[V
     except TunerError as error:
         logger.warning("%s; they are compared by measurements apart, which other load can turn around", error)
         return _fastest_apart(ours, alone)
-    winner = simplest([finalists[position] for position in result.survivors])
+    winner = simplest([finalists[position] for position in fastest_first(result)])
     fingerprints = [each.function.fingerprint for each in finalists]
     first = fingerprints.index(winner.function.fingerprint)
     figures = {
@@ -113,6 +114,14 @@ def race_wholes(session: Session, ours: Mapping[str, Variant], alone: Sequence[V
         figures=figures,
         ratios={name: result.ratio(first, other) for other, name in enumerate(fingerprints)},
         is_tie=result.is_tie,
+    )
+
+
+def fastest_first(result: RaceResult) -> list[int]:
+    """Return those that are left, by their ratios to the leader."""
+    leader, *_ = result.survivors
+    return sorted(
+        result.survivors, key=lambda each: 1.0 if each == leader else result.ratio(leader, each).ratio
     )
 
 
