@@ -57,6 +57,7 @@ def schedule(
     placement = find_placement(shape, blocks)
     limits = None if options.memory is None else parse_limits(options.memory, placement.devices)
     jit_fallback.compile_or_do_without(search_options.only_time(options.work, options.time_limit))
+    options.check_looks()
     if options.frontier:
         if options.micro_batches is None:
             find_period_frontier(placement, options)

@@ -147,20 +147,29 @@ class ScheduleOptions:
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches or of processes that is none, and looks that no picture has.
+        """Refuse a number of micro-batches or of processes that is none.
 
         Raises:
-            typer.BadParameter: a number is less than 1, or a width is none.
-            DocumentError: the style cannot be read.
+            typer.BadParameter: a number is less than 1.
         """
-        self.picture_width()
-        self.picture_style()
         if self.jobs is not None and self.jobs < 1:
             raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
         if self.micro_batches is not None and self.micro_batches < 1:
             raise typer.BadParameter(
                 f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
             )
+
+    def check_looks(self) -> None:
+        """Refuse looks that no picture has; to be called after the search is compiled, which pictures import.
+
+        Raises:
+            typer.BadParameter: a width is none.
+            DocumentError: the style cannot be read.
+        """
+        if self.width is not None:
+            self.picture_width()
+        if self.style is not None:
+            self.picture_style()
 
     def picture_width(self) -> float | None:
         """Return the width of a frontier's picture in inches; None where it is as for half a screen."""

@@ -71,6 +71,22 @@ def test_asking_does_not_import_numba() -> None:
     ).stdout.split() == ["False"]
 
 
+@pytest.mark.parametrize("command", [("schedule", "zbv"), ("plan", "examples/profiles/eight_layers.csv")])
+def test_nothing_compiled_is_imported_before_a_search_is_known_to_be_cold(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """With a limit on time, what is cold runs uncompiled; that is decided before numba is imported."""
+    (tmp_path / "compiling").touch()
+    ran = python(
+        *("-m", "scripts", *command, "--devices", "2", "--time-limit", "1s", "--json"),
+        *(("--micro-batches", "2") if command[0] == "schedule" else ("--global-batch", "4")),
+        folder=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "being compiled" in ran.stderr
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
 @pytest.mark.slow
 def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: Path) -> None:
     # the stamp of another process at work, so that this test's own one is the only one
