@@ -31,6 +31,8 @@ from benchmarks.fuzz.campaign import Report, fuzz
 
 def main() -> None:
     """Fuzz the formats that the command line names, print a table, and fail where there are findings."""
+    # Workers are forked, and OpenMP hangs in a fork of a process in which it had several threads.
+    os.environ["OMP_THREAD_LIMIT"] = "1"
     from benchmarks.fuzz.formats.catalogue import all_formats  # needs every extra
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
