@@ -104,7 +104,10 @@ STAGE_COLUMNS = ("stage", "device", "layers", "forward (ms)", "backward (ms)", "
 
 def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return a row a stage: where it runs, what it holds and what it takes."""
-    costs = profile.costs(micro_batch=layout.micro_batch, tensor_parallel=layout.tensor_parallel)
+    if layout.shards:
+        costs = profile.costs_with_shards(micro_batch=layout.micro_batch, shards=layout.shards)
+    else:
+        costs = profile.costs(micro_batch=layout.micro_batch, tensor_parallel=layout.tensor_parallel)
     rows = []
     for stage, (first, last) in enumerate(layout.cuts):
         inner = costs[first : last + 1]
@@ -112,7 +115,7 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
         rows.append(
             (
                 str(stage),
-                str(layout.device_of(stage)),
+                "all" if len(layout.devices_of(stage)) > 1 else str(layout.device_of(stage)),
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",

@@ -8,11 +8,12 @@ import msgspec
 
 from tessel.errors import ScheduleError
 
-PlacementName = Literal["vshape", "interleaved", "zbv", "xshape", "custom"]
+PlacementName = Literal["vshape", "interleaved", "zbv", "xshape", "mshape", "custom"]
 """Which device runs which stage. With P devices: `vshape` stage i on device i; `interleaved` stage i on
 device i mod P; `zbv` the first P stages down, the second P back up; `xshape` two copies of the chain of P
 stages in opposite directions (Chimera), so that device d holds stages d and P - 1 - d, and half of the
-micro-batches go each way; `custom` whatever `stage_devices` says."""
+micro-batches go each way; `mshape` one stage a device between the first and the last layer, which are stages
+of their own, divided over all devices; `custom` whatever `stage_devices` says."""
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +84,14 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     f"stage devices {self.stage_devices} are given for {len(self.cuts)} stages on "
                     f"{self.pipeline} devices; give each stage one, and each device a stage"
                 )
+        elif self.placement == "mshape":
+            ends = {len(self.cuts), *(last - first for first, last in (self.cuts[0], self.cuts[-1]))}
+            if self.pipeline < 2 or self.tensor_parallel > 1 or ends != {self.pipeline + 2, 0}:
+                raise ScheduleError(
+                    f"mshape has the first and the last layer by themselves and a stage for each of at least "
+                    f"2 devices between, without tensor parallelism; {len(self.cuts)} stages are given for "
+                    f"{self.pipeline} devices; cut so, or give another placement"
+                )
         elif not self.cuts or len(self.cuts) % self.pipeline:
             raise ScheduleError(
                 f"{len(self.cuts)} stages do not spread evenly over {self.pipeline} devices; give a multiple"
@@ -107,6 +116,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Stages of the chain on each device; on the fullest one where they differ."""
         if self.placement == "custom":
             return max(self.stage_devices.count(device) for device in range(self.pipeline))
+        if self.placement == "mshape":
+            return 1
         return len(self.cuts) // self.pipeline
 
     @property
@@ -119,8 +130,24 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Samples of a training step."""
         return self.data_parallel * self.micro_batches * self.micro_batch
 
+    @property
+    def shards(self) -> int:
+        """Devices over which the first and the last layer are divided; 0 where they are not."""
+        return self.pipeline if self.placement == "mshape" else 0
+
+    def devices_of(self, stage: int) -> tuple[int, ...]:
+        """Return the devices, within one pipeline, that hold a stage: one, or all where it is divided."""
+        if self.placement == "mshape" and stage in (0, len(self.cuts) - 1):
+            return tuple(range(self.pipeline))
+        return (self.device_of(stage),)
+
     def device_of(self, stage: int) -> int:
-        """Return the device, within one pipeline, that holds a stage (of `xshape`: on the way down)."""
+        """Return the device, within one pipeline, that holds a stage (of `xshape`: on the way down).
+
+        Of a stage that is divided over all devices it is the first.
+        """
+        if self.placement == "mshape":
+            return 0 if stage in (0, len(self.cuts) - 1) else stage - 1
         if self.placement == "custom":
             return self.stage_devices[stage]
         if self.placement == "zbv":

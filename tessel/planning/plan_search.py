@@ -346,6 +346,8 @@ class PlanSearch:
             for cut in neighbours(best.cut, best.figures, may_recompute=may_recompute):
                 if part.is_over or self._is_done:
                     return
+                if not best.family.allows(cut):
+                    continue
                 candidate = self.pool.price(best.family, cut)
                 if candidate.lower_bound_us >= self.pool.best_us or not has_room(candidate.figures):
                     continue
@@ -380,7 +382,8 @@ class PlanSearch:
 
     def _num_cuts(self, family: Family) -> int:
         layers = len(self.pool.problem.profile.layers)
-        found = math.comb(layers - 1, family.num_stages - 1)
+        inner = 1 if family.placement == "mshape" else 0
+        found = math.comb(layers - 1 - 2 * inner, family.num_stages - 1 - 2 * inner)
         return found * 2**family.num_stages if self._may_recompute else found
 
     @property
@@ -390,9 +393,10 @@ class PlanSearch:
         return self.pool.problem.options.recompute and is_limited and self.pool.problem.profile.is_training
 
     def _every_cut(self, family: Family) -> Iterator[Cut]:
-        return every_cut(
+        every = every_cut(
             len(self.pool.problem.profile.layers), family.num_stages, may_recompute=self._may_recompute
         )
+        return filter(family.allows, every)
 
 
 def num_tasks(candidate: Candidate) -> int:

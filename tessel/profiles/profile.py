@@ -157,6 +157,23 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return msgspec.structs.replace(self, costs=costs, intervals=())
 
 
+class ShardTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The costs of the first and the last layer, divided by words over several devices.
+
+    Attributes:
+        micro_batch: samples of a micro-batch.
+        shards: devices over which both are divided.
+        first: what the first layer costs on each of them, collectives included; bytes are the fullest
+            device's.
+        last: the same of the last layer.
+    """
+
+    micro_batch: int
+    shards: int
+    first: LayerCost
+    last: LayerCost
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model's layers and their measured costs on one kind of device.
 
@@ -166,10 +183,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         notes: a sentence on each thing that its file does not say and that was assumed.
         layers: in model order.
         tables: one for each micro-batch size and tensor-parallel degree that was measured.
+        shards: for each micro-batch size and number of devices over which first and last layer were divided.
 
     Raises:
         ScheduleError: layers are missing or named twice, a table is given twice or has another number of
-            layers, a backward is given in some tables or layers only, or a name cannot be printed.
+            layers, first and last layer are divided without a table of the whole, a backward is given in some
+            tables or layers only, or a name cannot be printed.
     """
 
     name: str
@@ -177,6 +196,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tables: tuple[CostTable, ...]
     device: str = ""
     notes: tuple[str, ...] = ()
+    shards: tuple[ShardTable, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("model", self.name)
@@ -203,6 +223,28 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             self._check_table(table)
         if len({table.costs[0].joint_backward_us is None for table in self.tables}) > 1:
             raise ScheduleError("some tables have a backward and some have none; profile all in the same way")
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        """Refuse shards of layers that the profile does not have whole.
+
+        Raises:
+            ScheduleError: it does not.
+        """
+        whole = {table.micro_batch for table in self.tables if table.tensor_parallel == 1}
+        keys = [(table.micro_batch, table.shards) for table in self.shards]
+        for table in self.shards:
+            where = f"the shards at micro-batch size {table.micro_batch} over {table.shards} devices"
+            if table.shards < 2 or len(self.layers) < 3 or table.micro_batch not in whole:
+                raise ScheduleError(
+                    f"{where} are of no use: they need at least 2 devices, a layer between first and last, "
+                    "and a table of whole layers at their micro-batch size; leave them out"
+                )
+            if keys.count((table.micro_batch, table.shards)) > 1:
+                raise ScheduleError(f"{where} are given twice; keep one")
+            ends = (table.first, table.last)
+            if any((cost.joint_backward_us is None) == self.is_training for cost in ends):
+                raise ScheduleError(f"{where} are not trained as the layers are; profile all in the same way")
 
     def _check_table(self, table: CostTable) -> None:
         """Refuse a table that does not fit the layers.
@@ -264,6 +306,21 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         raise ScheduleError(
             f"the profile has no micro-batch size {micro_batch} with tensor-parallel degree "
             f"{tensor_parallel}; it has {measured}"
+        )
+
+    def costs_with_shards(self, *, micro_batch: int, shards: int) -> tuple[LayerCost, ...]:
+        """Return the costs of every layer where first and last are divided over so many devices.
+
+        Raises:
+            ScheduleError: they were not measured so.
+        """
+        costs = self.costs(micro_batch=micro_batch)
+        for table in self.shards:
+            if (table.micro_batch, table.shards) == (micro_batch, shards):
+                return (table.first, *costs[1:-1], table.last)
+        raise ScheduleError(
+            f"the profile has no first and last layer divided over {shards} devices at micro-batch size "
+            f"{micro_batch}; measure them, or use another placement"
         )
 
     def with_num_layers(self, num_layers: int) -> Profile:

@@ -11,7 +11,7 @@ import numpy as np
 from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.layout import Layout
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile, ShardTable
 
 MIB = 2**20
 
@@ -27,8 +27,9 @@ def random_profile(
     is_tied: bool = False,
     micro_batches: tuple[int, ...] = (1,),
     has_update: bool = True,
+    shards: tuple[int, ...] = (),
 ) -> Profile:
-    """Return a profile of unequal layers."""
+    """Return a profile of unequal layers, the first and the last of which are also divided if asked for."""
     tables = []
     base = [[float(rng.integers(1, 9)) for _ in range(9)] for _ in range(num_layers)]
     for size in micro_batches:
@@ -44,7 +45,36 @@ def random_profile(
         )
     ends = (0, num_layers - 1) if is_tied else ()
     layers = tuple(Layer(f"l{index}", tie="t" if index in ends else "") for index in range(num_layers))
-    return Profile(name="random", layers=layers, tables=tuple(tables))
+    divided = tuple(
+        ShardTable(
+            micro_batch=table.micro_batch,
+            shards=count,
+            first=_divided(table.costs[0], count),
+            last=_divided(table.costs[-1], count),
+        )
+        for table in tables
+        for count in shards
+    )
+    return Profile(name="random", layers=layers, tables=tuple(tables), shards=divided)
+
+
+def _divided(cost: LayerCost, count: int) -> LayerCost:
+    """Return what a shard costs: its part, and something for the collectives; boundaries stay whole."""
+
+    def part(value: float | None) -> float | None:
+        return None if value is None else value / count + 7.0
+
+    return LayerCost(
+        forward_us=cost.forward_us / count + 7.0,
+        backward_us=part(cost.backward_us),
+        backward_input_us=part(cost.backward_input_us),
+        backward_weight_us=part(cost.backward_weight_us),
+        update_us=None if cost.update_us is None else cost.update_us / count,
+        weight_bytes=cost.weight_bytes // count,
+        saved_bytes=cost.saved_bytes // count,
+        peak_bytes=cost.peak_bytes // count,
+        boundary_bytes=cost.boundary_bytes,
+    )
 
 
 def _cost(row: list[float], scale: float, size: int, *, is_split: bool, has_update: bool) -> LayerCost:
@@ -68,8 +98,18 @@ def small_cluster(devices: int, *, memory_bytes: int | None = None, **options: o
     return Cluster(devices=devices, hop=link, collective=link, memory_bytes=memory_bytes, **options)  # type: ignore[arg-type]
 
 
-def every_layout(num_layers: int, devices: int, *, samples: int, recompute: bool) -> Iterator[Layout]:
-    """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices."""
+def every_layout(
+    num_layers: int, devices: int, *, samples: int, recompute: bool, divides: bool = False
+) -> Iterator[Layout]:
+    """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices.
+
+    Args:
+        num_layers: of the model.
+        devices: of the cluster.
+        samples: micro-batches.
+        recompute: whether stages may recompute.
+        divides: whether first and last layer may be divided over the devices of a pipeline.
+    """
     for pipeline in (degree for degree in range(1, devices + 1) if devices % degree == 0):
         replicas = devices // pipeline
         if samples % replicas:
@@ -79,9 +119,13 @@ def every_layout(num_layers: int, devices: int, *, samples: int, recompute: bool
             shapes += [("xshape", pipeline)] if samples // replicas % 2 == 0 else []
             shapes += [("zbv", 2 * pipeline)]
             shapes += [("interleaved", chunks * pipeline) for chunks in range(2, num_layers // pipeline + 1)]
+            if divides and pipeline + 2 <= num_layers:
+                shapes += [("mshape", pipeline + 2)]
         for placement, stages in shapes:
             for inner in itertools.combinations(range(1, num_layers), stages - 1):
                 bounds = (0, *inner, num_layers)
+                if placement == "mshape" and (bounds[1] > 1 or bounds[-2] < num_layers - 1):
+                    continue
                 for flags in itertools.product((False, True) if recompute else (False,), repeat=stages):
                     yield Layout(
                         data_parallel=replicas,
@@ -99,10 +143,15 @@ def placed_by_hand(
 ) -> tuple[Placement, tuple[int, ...] | None, float]:
     """Return blocks, room for activations and the length of a step, from the definitions, layer by layer."""
     (table,) = profile.tables
-    costs, stages = table.costs, len(layout.cuts)
-    chains = [[layout.device_of(stage) for stage in range(stages)]]
+    costs, stages = list(table.costs), len(layout.cuts)
+    chains = [[(layout.device_of(stage),) for stage in range(stages)]]
     if layout.placement == "xshape":
-        chains.append([layout.pipeline - 1 - device for device in chains[0]])
+        chains.append([(layout.pipeline - 1 - device,) for (device,) in chains[0]])
+    if layout.placement == "mshape":
+        (divided,) = (each for each in profile.shards if each.shards == layout.pipeline)
+        costs[0], costs[-1] = divided.first, divided.last
+        every = tuple(range(layout.pipeline))
+        chains = [[every, *((device,) for device in every), every]]
     busy, static = [0.0] * layout.pipeline, [0.0] * layout.pipeline
     running = [0.0] * layout.pipeline
     held_ties: set[tuple[int, str]] = set()
@@ -118,8 +167,7 @@ def placed_by_hand(
             keeps += min(cost.saved_bytes, taken) if again else cost.saved_bytes
         times.append((forward, backward))
         kept.append(keeps)
-        for chain in chains:
-            device = chain[stage]
+        for device in (device for chain in chains for device in chain[stage]):
             busy[device] += forward + backward
             for index in range(first, last + 1):
                 cost, tie = costs[index], profile.layers[index].tie
@@ -134,21 +182,19 @@ def placed_by_hand(
     step_us = max(busy) / 4096
     blocks, edges = [], []
     for number, chain in enumerate(chains):
-        for stage, device in enumerate(chain):
+        for stage, group in enumerate(chain):
             forward, backward = (math.ceil(us / step_us - 1e-9) for us in times[stage])
             name = f"{number}.{stage}"
             units = int(kept[stage])
             blocks += [
-                Block(name=f"f{name}", kind=BlockKind.FORWARD, devices=(device,), span=forward, memory=units),
-                Block(
-                    name=f"b{name}", kind=BlockKind.BACKWARD, devices=(device,), span=backward, memory=-units
-                ),
+                Block(name=f"f{name}", kind=BlockKind.FORWARD, devices=group, span=forward, memory=units),
+                Block(name=f"b{name}", kind=BlockKind.BACKWARD, devices=group, span=backward, memory=-units),
             ]
             edges.append(Edge(f"f{name}", f"b{name}"))
             if stage + 1 < stages:
                 us = 0.0
                 num_bytes = costs[layout.cuts[stage][1]].boundary_bytes
-                if chain[stage + 1] != device and num_bytes:
+                if chain[stage + 1] != group and num_bytes:
                     us = cluster.hop.latency_us + num_bytes / cluster.hop.bytes_per_s * 1e6
                 lag = math.ceil(us / step_us - 1e-9)
                 edges += [

@@ -44,6 +44,7 @@ class BaselineRule:
         chunks: stages per device.
         splits: whether backwards run in halves.
         is_one_device: whether the whole model is on each device.
+        is_one_replica: whether every layer is split over all devices.
     """
 
     name: str
@@ -52,20 +53,24 @@ class BaselineRule:
     chunks: int = 1
     splits: bool = False
     is_one_device: bool = False
+    is_one_replica: bool = False
 
     def is_of(self, family: Family) -> bool:
         """Whether a family is one of those that the row chooses from."""
         return (
             family.placement == self.placement
-            and (self.placement == "vshape" or family.num_stages == self.chunks * family.pipeline)
+            and (self.placement in ("vshape", "mshape") or family.chunks == self.chunks)
             and family.split_backward == self.splits
             and (family.pipeline == 1) == self.is_one_device
+            and (not self.is_one_replica or family.data_parallel == 1 < family.tensor_parallel)
         )
 
 
 def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
     """Yield the rows for these families: interleaving for each number of chunks that there is."""
     yield BaselineRule(name="data-parallel", rule="1f1b", is_one_device=True)
+    if any(family.tensor_parallel > 1 for family in families):
+        yield BaselineRule(name="tensor-parallel", rule="1f1b", is_one_device=True, is_one_replica=True)
     yield BaselineRule(name="gpipe", rule="gpipe")
     yield BaselineRule(name="1f1b", rule="1f1b")
     for chunks in sorted({family.chunks for family in families if family.placement == "interleaved"}):
@@ -74,6 +79,9 @@ def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
         )
     yield BaselineRule(name="zb-h1", rule="zb-h1", splits=True)
     yield BaselineRule(name="zb-v", rule="zb-v", placement="zbv", chunks=2, splits=True)
+    yield BaselineRule(name="chimera", rule="chimera", placement="xshape")
+    if any(family.placement == "mshape" for family in families):
+        yield BaselineRule(name="mshape-1f1b", rule="1f1b", placement="mshape")
 
 
 def find_baselines(
@@ -123,7 +131,7 @@ def _strongest(
     if not starts:
         reason = f"no cut keeps the memory of every device in the order of {rule}"
         if not any(_applies(rule, family) for family in families):
-            reason = "the micro-batches of a replica are no multiple of its stages"
+            reason = _why_inapplicable(rule)
         return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
     cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
     best = min(
@@ -134,7 +142,19 @@ def _strongest(
 
 
 def _applies(rule: str, family: Family) -> bool:
+    if rule == "chimera":
+        return family.pipeline % 2 == 0
+    if rule == "forwards":
+        return family.placement not in ("xshape", "mshape")
     return rule != "interleaved" or family.micro_batches % family.pipeline == 0
+
+
+def _why_inapplicable(rule: str) -> str:
+    if rule == "chimera":
+        return "it needs an even number of pipeline devices"
+    if rule == "forwards":
+        return "it is an order of forwards and backwards, and there are no backwards"
+    return "the micro-batches of a replica are no multiple of its stages"
 
 
 def _why_none(problem: Problem, baseline: BaselineRule) -> str:

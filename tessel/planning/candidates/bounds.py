@@ -6,6 +6,8 @@ Each number is a proof by itself; the largest counts.
   of the stages ahead of it have run once, nor end its blocks later than what must follow them allows.
 - One layer: whichever device holds it runs it for every micro-batch, behind all earlier layers.
 - Path: a micro-batch goes all the way through and back.
+- Where first and last layer are divided over all devices, each device runs its part of both for every
+  micro-batch, and all devices together the layers between.
 - Cuts, for one stage a device: a dynamic programme over all cuts for the least longest stage, where a run of
   layers on stage s takes its head, its work for all micro-batches, its memory (a device's room times the time
   is at least what its activations take up), and its own all-reduce and update.
@@ -110,6 +112,8 @@ class FamilyBounds:
         reason = _why_nothing_fits(terms, prices, self.options)
         if reason:
             return FamilyBound(step_us=np.inf, reason=reason)
+        if family.placement == "mshape":
+            return FamilyBound(step_us=max(_divided_ends(terms), _path(family, terms)))
         return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
 
     def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
@@ -126,9 +130,10 @@ class FamilyBounds:
     def _terms_of(self, family: Family, sums: LayerSums) -> _Terms:
         copies = 2 if family.placement == "xshape" else 1
         degrees = replace(family, placement="vshape", num_stages=family.pipeline, stage_devices=())
-        if (degrees, copies) not in self._terms:
-            self._terms[degrees, copies] = _terms(degrees, copies, sums, self.cluster, self.options)
-        return self._terms[degrees, copies]
+        key = degrees, copies, family.shards
+        if key not in self._terms:
+            self._terms[key] = _terms(degrees, copies, sums, self.cluster, self.options)
+        return self._terms[key]
 
 
 def trained_ratio(sums: LayerSums, options: PlanOptions) -> float:
@@ -261,6 +266,17 @@ def _one_layer(terms: _Terms) -> float:
     return float((terms.sums.forward[:-1] / fastest + work + behind).max()) + _last_synchronisation(terms)
 
 
+def _divided_ends(terms: _Terms) -> float:
+    """Return the least step where each device runs its part of first and last layer beside others' share.
+
+    A device runs a layer between, too, and all of them the sum.
+    """
+    work = terms.micro_batches * np.diff(terms.times)
+    ends = (work[0] + work[-1]) / terms.speeds.min()
+    between = max(work[1:-1].sum() / terms.speeds.sum(), work[1:-1].max() / terms.speeds.max())
+    return float(ends + between) + _last_synchronisation(terms)
+
+
 def _path(family: Family, terms: _Terms) -> float:
     hops = terms.hop_us * float(_hops_before(family.chain)[-1])
     ways = 2 if terms.sums.has_backward else 1
@@ -341,12 +357,14 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
     work = figures.device_work_us() * micro_batches
     heads = _chain_heads(figures, figures.forward_us)
     first = np.full(len(work), np.inf)
-    for stage, device in enumerate(figures.devices):
-        first[device] = min(first[device], heads[stage])
+    for stage, group in enumerate(figures.groups):
+        for device in group:
+            first[device] = min(first[device], heads[stage])
     ends = [np.inf] * len(work)
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
-    for stage, device in enumerate(figures.devices):
-        ends[device] = min(ends[device], us_of.get(stage, 0.0))
+    for stage, group in enumerate(figures.groups):
+        for device in group:
+            ends[device] = min(ends[device], us_of.get(stage, 0.0))
     return max(
         float(first[device] + work[device] + ends[device] + figures.update_us[device])
         for device in range(len(work))
@@ -354,7 +372,7 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
 
 
 def _chain_heads(figures: StageFigures, forward_us: FloatArray) -> Sequence[float]:
-    heads = [0.0] * len(figures.devices)
+    heads = [0.0] * len(figures.groups)
     for chain in figures.chains:
         for before, stage in pairwise(chain):
             heads[stage] = heads[before] + float(forward_us[before]) + float(figures.hop_us[before])

@@ -17,6 +17,7 @@ from tessel.handwritten.construction.stages import NotAPipelineError, read_pipel
 from tessel.placement import Placement
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import cuts_at
+from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
 from tessel.profiles.profile import Profile
@@ -64,14 +65,30 @@ class Family:
 
     def any_layout(self, num_layers: int) -> Layout:
         """Return some layout of the family, for what does not depend on its cuts."""
+        if self.placement == "mshape":
+            return self.layout((*range(self.num_stages - 1), num_layers - 1, num_layers))
         return self.layout((*range(self.num_stages), num_layers))
+
+    def allows(self, cut: Cut) -> bool:
+        """Whether a cut is of the family: divided ends are the first and the last layer alone."""
+        return self.placement != "mshape" or (cut.bounds[1] == 1 and cut.bounds[-2] == cut.bounds[-1] - 1)
+
+    @property
+    def shards(self) -> int:
+        """Devices over which first and last layer are divided; 0 where they are not."""
+        return self.pipeline if self.placement == "mshape" else 0
 
     @property
     def chain(self) -> CustomPlacement:
-        """Device, within one pipeline, of each stage; of an `xshape` on the way down."""
+        """Device, within one pipeline, of each stage; of an `xshape` on the way down.
+
+        Of a stage that is divided over all devices it is the one next to its neighbour's.
+        """
         if self.placement == "custom":
             return self.stage_devices
         stages = range(self.num_stages)
+        if self.placement == "mshape":
+            return (0, *range(self.pipeline), self.pipeline - 1)
         if self.placement == "zbv":
             turn = 2 * self.pipeline - 1
             return tuple(min(stage, turn - stage) for stage in stages)
@@ -80,7 +97,7 @@ class Family:
     @property
     def chunks(self) -> int:
         """Stages of the chain on each device; on the fullest one where they differ."""
-        return -(-self.num_stages // self.pipeline)
+        return 1 if self.placement == "mshape" else -(-self.num_stages // self.pipeline)
 
 
 def family_of(layout: Layout) -> Family:
@@ -140,7 +157,10 @@ def families(
             for placement, num_stages, stage_devices in _shapes(pipeline, len(profile.layers), options):
                 if placement == "xshape" and global_batch // samples % 2:
                     continue
-                for split_backward in _splits(profile, micro_batch, tensor_parallel, options):
+                shards = pipeline if placement == "mshape" else 0
+                if shards and not _is_divided(profile, micro_batch, tensor_parallel, shards):
+                    continue
+                for split_backward in _splits(profile, micro_batch, tensor_parallel, shards, options):
                     for device_order in _device_orders(cluster, data_parallel * tensor_parallel):
                         yield Family(
                             data_parallel=data_parallel,
@@ -175,6 +195,10 @@ def _shapes(
             if is_fitting and options.chunks in (None, -(-len(placement) // pipeline)):
                 yield "custom", len(placement), placement
             continue
+        if placement == "mshape":
+            if pipeline > 1 and pipeline + 2 <= num_layers and options.chunks in (None, 1):
+                yield placement, pipeline + 2, ()
+            continue
         for chunks in _chunks(placement, pipeline, options.max_chunks):
             if pipeline * chunks <= num_layers and options.chunks in (None, chunks):
                 yield placement, pipeline * chunks, ()
@@ -192,13 +216,22 @@ def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequenc
 
 
 def _splits(
-    profile: Profile, micro_batch: int, tensor_parallel: int, options: PlanOptions
+    profile: Profile, micro_batch: int, tensor_parallel: int, shards: int, options: PlanOptions
 ) -> tuple[bool, ...]:
-    costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+    if shards:
+        costs = profile.costs_with_shards(micro_batch=micro_batch, shards=shards)
+    else:
+        costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
     can_split = profile.is_training and all(cost.is_splittable for cost in costs)
     if options.split_backward is None:
         return (False, True) if can_split else (False,)
     return (options.split_backward and can_split,)
+
+
+def _is_divided(profile: Profile, micro_batch: int, tensor_parallel: int, shards: int) -> bool:
+    """Whether first and last layer were measured on so many devices, each whole layer on one."""
+    known = {(table.micro_batch, table.shards) for table in profile.shards}
+    return tensor_parallel == 1 and (micro_batch, shards) in known
 
 
 def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:

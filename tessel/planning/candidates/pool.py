@@ -30,6 +30,7 @@ from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import (
     OPERATIONS_A_LAYOUT,
     OPERATIONS_A_NEW_TASK,
+    OPERATIONS_A_SIMULATED_TASK,
     OPERATIONS_A_TASK,
     TimedOrder,
     schedule_in_order,
@@ -132,6 +133,10 @@ class Pool:
 
     def charge_order(self, rule: str, layout: Layout, figures: StageFigures) -> None:
         """Charge a walk over the order of a rule, and writing it down the first time."""
+        if layout.shards:
+            tasks = len(figures.groups) * layout.micro_batches * 2
+            self.budget.charge(OPERATIONS_A_SIMULATED_TASK * tasks)
+            return
         key = order_key(rule, layout, figures)
         tasks = len(figures.devices) * key.micro_batches * 2
         self.budget.charge(OPERATIONS_A_TASK * tasks)
@@ -230,7 +235,9 @@ def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
     figures = step.figures
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
     return makespan_steps * step.step_us + min(
-        us_of.get(stage, 0.0) + figures.update_us[device] for stage, device in enumerate(figures.devices)
+        us_of.get(stage, 0.0) + figures.update_us[device]
+        for stage, group in enumerate(figures.groups)
+        for device in group
     )
 
 

@@ -30,19 +30,21 @@ class Problem:
     cluster: Cluster
     global_batch: int
     options: PlanOptions
-    _sums: dict[tuple[int, int], LayerSums] = field(default_factory=dict)
-    _prices: dict[tuple[int, int, bool], RunPrices] = field(default_factory=dict)
+    _sums: dict[tuple[int, int, int], LayerSums] = field(default_factory=dict)
+    _prices: dict[tuple[int, int, int, bool], RunPrices] = field(default_factory=dict)
 
     def sums(self, family: Family) -> LayerSums:
         """Return the running sums of a family's table."""
-        key = family.micro_batch, family.tensor_parallel
+        key = family.micro_batch, family.tensor_parallel, family.shards
         if key not in self._sums:
-            self._sums[key] = layer_sums(self.profile, micro_batch=key[0], tensor_parallel=key[1])
+            self._sums[key] = layer_sums(
+                self.profile, micro_batch=key[0], tensor_parallel=key[1], shards=key[2]
+            )
         return self._sums[key]
 
     def prices(self, family: Family) -> RunPrices:
         """Return the prices of all runs of layers of a family."""
-        key = family.micro_batch, family.tensor_parallel, family.split_backward
+        key = family.micro_batch, family.tensor_parallel, family.shards, family.split_backward
         if key not in self._prices:
             sums = self.sums(family)
             self._prices[key] = run_prices(

@@ -17,11 +17,13 @@ from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.pool import Pool, in_flight_limits
 from tessel.planning.candidates.problem import Problem
+from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import position_speeds
 from tessel.planning.costs.training_step import choose_step_us
 from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
 from tessel.planning.cutting.cut import Cut, neighbours, transfers
+from tessel.planning.cutting.run_prices import RunPrices
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import in_flight_by_stage, time_rule
 
@@ -46,6 +48,14 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         yield cut
         return
     seen = set()
+    if family.placement == "mshape":
+        # Its hand-written orders follow the spans: cuts are made for orders that a search would find.
+        for in_flight in _fewer_in_flight(family):
+            cut = _cut(pool, family, in_flight, figures.memory_bytes)
+            if cut is not None and cut not in seen:
+                seen.add(cut)
+                yield cut
+        return
     names = rules
     if names is None:
         names = rules_of(
@@ -115,6 +125,8 @@ def _cut(
     layout = family.any_layout(problem.sums(family).num_layers)
     speeds = position_speeds(layout, problem.cluster)
     may_recompute = problem.options.recompute and problem.profile.is_training
+    if family.placement == "mshape":
+        return _cut_between_ends(prices, in_flight, speeds, limits, may_recompute=may_recompute)
     if family.placement == "vshape":
         return chain_cut(
             prices, in_flight=in_flight, speeds=speeds, limits=limits, may_recompute=may_recompute
@@ -130,6 +142,40 @@ def _cut(
         may_recompute=may_recompute,
     )
     return chunked_cut(prices, chunked, family.num_stages)
+
+
+def _cut_between_ends(
+    prices: RunPrices,
+    in_flight: Sequence[float],
+    speeds: FloatArray,
+    limits: Sequence[float] | None,
+    *,
+    may_recompute: bool,
+) -> Cut | None:
+    """Return the cut of the layers between first and last, whose parts each device holds beside its stage.
+
+    The first stage has most micro-batches in flight, and so does what is divided.
+    """
+    num_layers = len(prices.time) - 1
+    if limits is not None:
+        first, last = (0, 1), (num_layers - 1, num_layers)
+        held = sum(
+            float(prices.static[end] + max(1.0, flights) * prices.saved[end])
+            for end, flights in ((first, in_flight[0]), (last, 1.0))
+        )
+        limits = [limit - held for limit in limits]
+        if min(limits) <= 0:
+            return None
+    found = chain_cut(
+        prices.between_ends(),
+        in_flight=in_flight[1:-1],
+        speeds=speeds,
+        limits=limits,
+        may_recompute=may_recompute,
+    )
+    if found is None:
+        return None
+    return Cut((0, *(1 + bound for bound in found.bounds), num_layers), (False, *found.recompute, False))
 
 
 def hill_climb(
@@ -151,6 +197,8 @@ def hill_climb(
         is_better = False
         near = neighbours(candidate.cut, candidate.figures, may_recompute=may_recompute, reach=2)
         for cut in chain(near, transfers(candidate.cut, pool.problem.prices(candidate.family))):
+            if not candidate.family.allows(cut):
+                continue
             found = pool.price(candidate.family, cut, rules)
             left -= 1
             if found.step_us < candidate.step_us * (1 - 1e-12):

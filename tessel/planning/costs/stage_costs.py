@@ -82,13 +82,23 @@ class LayerSums:
         )
 
 
-def layer_sums(profile: Profile, *, micro_batch: int, tensor_parallel: int = 1) -> LayerSums:
+def layer_sums(profile: Profile, *, micro_batch: int, tensor_parallel: int = 1, shards: int = 0) -> LayerSums:
     """Return the sums of one table.
+
+    Args:
+        profile: layers and their costs.
+        micro_batch: samples of a micro-batch.
+        tensor_parallel: devices over which every layer is split.
+        shards: devices over which first and last layer are divided instead, whose figures are then those of
+            one device; 0 for none.
 
     Raises:
         ScheduleError: the profile has no such table.
     """
-    costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+    if shards:
+        costs = profile.costs_with_shards(micro_batch=micro_batch, shards=shards)
+    else:
+        costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
     inputs = [0, *(cost.boundary_bytes for cost in costs[:-1])]
     forward = [cost.forward_us for cost in costs]
     recompute = [cost.forward_us if cost.recompute_us is None else cost.recompute_us for cost in costs]

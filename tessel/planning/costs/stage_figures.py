@@ -55,7 +55,7 @@ class StageFigures:
     Of an `xshape` placement stages P..2P-1 are the second copy of stages 0..P-1.
 
     Attributes:
-        devices: device, within one pipeline, of each stage.
+        groups: devices, within one pipeline, of each stage: one, or all of those that it is divided over.
         forward_us: microseconds by stage. The same holds for
         backward_us: joint backward with its recomputation; None where its halves take no longer,
         backward_input_us: input half with the recomputation; None where it may not split, and
@@ -72,7 +72,7 @@ class StageFigures:
         chains: stages of each chain, in its order.
     """
 
-    devices: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
     forward_us: FloatArray
     backward_us: FloatArray | None
     backward_input_us: FloatArray | None
@@ -86,6 +86,15 @@ class StageFigures:
     ties: tuple[Collective, ...]
     update_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Device of each stage; the first of those that it is divided over."""
+        return tuple(group[0] for group in self.groups)
+
+    def by_device(self, values: FloatArray) -> FloatArray:
+        """Return the sum by device of values by stage; a divided stage counts on each of its devices."""
+        return sum_by_device(self.groups, values, len(self.static_bytes))
 
     @property
     def rooms(self) -> tuple[int, ...] | None:
@@ -109,16 +118,22 @@ class StageFigures:
             work += halves if self.backward_us is None else np.minimum(halves, self.backward_us)
         elif self.backward_us is not None:
             work += self.backward_us
-        found: FloatArray = np.bincount(
-            np.array(self.devices), weights=work, minlength=len(self.static_bytes)
-        ).astype(np.float64)
-        return found
+        return self.by_device(work)
+
+
+def sum_by_device(groups: Sequence[Sequence[int]], values: FloatArray, num_devices: int) -> FloatArray:
+    """Return the sum by device of values by stage, each of which holds one device or more."""
+    held_by = np.array([device for group in groups for device in group])
+    if len(held_by) > len(groups):
+        values = np.repeat(values, [len(group) for group in groups])
+    found: FloatArray = np.bincount(held_by, weights=values, minlength=num_devices).astype(np.float64)
+    return found
 
 
 # Many layouts of one plan read the same table.
 @lru_cache(maxsize=64)
-def _sums(profile: Profile, micro_batch: int, tensor_parallel: int) -> LayerSums:
-    return layer_sums(profile, micro_batch=micro_batch, tensor_parallel=tensor_parallel)
+def _sums(profile: Profile, micro_batch: int, tensor_parallel: int, shards: int) -> LayerSums:
+    return layer_sums(profile, micro_batch=micro_batch, tensor_parallel=tensor_parallel, shards=shards)
 
 
 def stage_figures(
@@ -140,7 +155,7 @@ def stage_figures(
     Raises:
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
     """
-    sums = _sums(profile, layout.micro_batch, layout.tensor_parallel)
+    sums = _sums(profile, layout.micro_batch, layout.tensor_parallel, layout.shards)
     return figures_of_sums(sums, layout, cluster, optimizer, runtime)
 
 
@@ -153,10 +168,11 @@ def figures_of_sums(
 ) -> StageFigures:
     """Return the same for the running sums of the layout's table."""
     run = _Run.of(sums, layout)
-    speed = position_speeds(layout, cluster)[np.array(run.devices)]
+    by_position = position_speeds(layout, cluster)
+    speed = np.array([min(by_position[device] for device in group) for group in run.groups])
     recompute_us = np.where(run.recomputes, run.of_sums(sums.recompute), 0.0) / speed
     splits = layout.split_backward and sums.is_splittable
-    hops = _hops(sums, layout, cluster, runtime, run.devices)
+    hops = _hops(sums, layout, cluster, runtime, run.groups)
     added_us = recompute_us + hops.backward_us
     backward_us = run.of_sums(sums.backward) / speed + added_us
     input_us = run.of_sums(sums.backward_input) / speed + added_us
@@ -167,7 +183,7 @@ def figures_of_sums(
     is_dominated = splits and bool(is_no_longer and not run.recomputes.any())
     trained = sums.has_backward
     return StageFigures(
-        devices=run.devices,
+        groups=run.groups,
         forward_us=run.of_sums(sums.forward) / speed + hops.forward_us,
         backward_us=backward_us if trained and not is_dominated else None,
         backward_input_us=input_us if splits else None,
@@ -191,7 +207,7 @@ class _Run:
     first: np.ndarray[tuple[int], np.dtype[np.int64]]
     after: np.ndarray[tuple[int], np.dtype[np.int64]]
     recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    devices: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
     chains: tuple[tuple[int, ...], ...]
 
     @classmethod
@@ -200,7 +216,7 @@ class _Run:
         first = np.array([first for first, _ in layout.cuts])
         after = np.array([last + 1 for _, last in layout.cuts])
         recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
-        down = tuple(layout.device_of(stage) for stage in range(num_stages))
+        down = tuple(layout.devices_of(stage) for stage in range(num_stages))
         chain = tuple(range(num_stages))
         if layout.placement != "xshape":
             return cls(first, after, recomputes, down, (chain,))
@@ -209,7 +225,7 @@ class _Run:
             twice((first, first)),
             twice((after, after)),
             twice((recomputes, recomputes)),
-            (*down, *(layout.pipeline - 1 - device for device in down)),
+            (*down, *((layout.pipeline - 1 - device,) for (device,) in down)),
             (chain, tuple(stage + num_stages for stage in chain)),
         )
 
@@ -273,16 +289,16 @@ class _Hops:
 
 
 def _hops(
-    sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, devices: Sequence[int]
+    sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, groups: Sequence[tuple[int, ...]]
 ) -> _Hops:
     num_stages = len(layout.cuts)
-    found = _Hops(np.zeros(len(devices) - 1), np.zeros(len(devices)), np.zeros(len(devices)))
-    for stage in range(len(devices) - 1):
-        source, target = devices[stage], devices[stage + 1]
-        if source == target or (stage + 1) % num_stages == 0:
+    found = _Hops(np.zeros(len(groups) - 1), np.zeros(len(groups)), np.zeros(len(groups)))
+    for stage in range(len(groups) - 1):
+        pair = _hop_ends_of(groups[stage], groups[stage + 1])
+        if pair is None or (stage + 1) % num_stages == 0:
             continue
         num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
-        link = hop_link(layout, cluster, source, target)
+        link = hop_link(layout, cluster, *pair)
         send_us, receive_us = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, runtime)
         if not runtime.has_blocking_hops:
             found.lag_us[stage] = receive_us
@@ -292,6 +308,19 @@ def _hops(
         found.backward_us[stage + 1] += send_us
         found.backward_us[stage] += receive_us
     return found
+
+
+def _hop_ends_of(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the devices at both ends of a hop, None where there is none.
+
+    What a divided stage takes, and the gradient of what it makes, goes to all of its devices: the farthest
+    counts. What it makes is whole on each of them, but one lag holds for both directions.
+    """
+    if source == target:
+        return None
+    if len(source) > len(target):
+        return max(source, key=lambda device: abs(device - target[0])), target[0]
+    return source[0], max(target, key=lambda device: abs(device - source[0]))
 
 
 def _hop_ends(
@@ -317,7 +346,7 @@ def _static_bytes(
     trained = 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
     found = []
     for device in range(layout.pipeline):
-        here = [stage for stage, other in enumerate(run.devices) if other == device]
+        here = [stage for stage, group in enumerate(run.groups) if device in group]
         shared = (
             sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here) if sums.tied else 0.0
         )
@@ -385,7 +414,9 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
             next(stage for stage, (first, last) in enumerate(layout.cuts) if first <= layer <= last)
             for layer in layers
         ]
-        positions = sorted({layout.device_of(stage) for stage in stages})
+        held_by = {layout.devices_of(stage) for stage in stages}
+        # Stages divided over the same devices hold the same part of it on each.
+        positions = sorted({device for group in held_by for device in group}) if len(held_by) > 1 else [0]
         link = collective_link(layout, cluster, positions)
         num_bytes = weight_bytes * optimizer.gradient_ratio
         us = ring_us(link, len(positions), num_bytes)
@@ -407,4 +438,5 @@ def _updates(
     if not sums.has_update and optimizer.gradient_ratio:
         moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
         us = run.of_sums(sums.weights) * moved / runtime.update_bytes_per_s * 1e6
-    return tuple(np.bincount(np.array(run.devices), weights=us).tolist())
+    num_devices = 1 + max(max(group) for group in run.groups)
+    return tuple(sum_by_device(run.groups, us, num_devices).tolist())

@@ -129,11 +129,7 @@ def check_room(figures: StageFigures) -> None:
     """
     if figures.memory_bytes is None:
         return
-    held = np.bincount(
-        np.array(figures.devices),
-        weights=figures.kept_bytes if figures.has_backward else np.zeros(len(figures.devices)),
-        minlength=len(figures.static_bytes),
-    )
+    held = figures.by_device(figures.kept_bytes * figures.has_backward)
     for device, (static, limit) in enumerate(zip(figures.static_bytes, figures.memory_bytes, strict=True)):
         needed = static + (float(held[device]) if len(figures.chains) == 1 else 0.0)
         if needed > limit:
@@ -169,7 +165,7 @@ def place_stages(figures: StageFigures, step_us: float) -> Placement:
         if us is not None
     }
     lags = whole_steps(figures.hop_us, step_us).tolist()
-    stages = range(len(figures.devices))
+    stages = range(len(figures.groups))
     blocks = [_block(form, stage, names[form][stage], figures) for form in names for stage in stages]
     return Placement(
         devices=len(figures.static_bytes),
@@ -198,7 +194,7 @@ def _block(form: str, stage: int, span: int, figures: StageFigures) -> Block:
     return Block(
         name=form.format(stage),
         kind=_KINDS[form],
-        devices=(figures.devices[stage],),
+        devices=figures.groups[stage],
         span=span,
         memory=memory,
     )
@@ -231,7 +227,7 @@ def estimate_step(step: TrainingStep, schedule: Schedule) -> StepEstimate:
         schedule: of its placement and number of micro-batches.
     """
     placement = step.placement
-    ends = [0] * len(step.figures.devices)
+    ends = [0] * len(step.figures.groups)
     for start in schedule.starts:
         block = placement.block(start.block)
         stage = int(block.name[1:].partition("_")[0])
@@ -278,8 +274,9 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
     """Return when the last device ends its step, and microseconds of collectives on the fullest device."""
     num_devices = len(figures.static_bytes)
     computed = [0.0] * num_devices
-    for device, end in zip(figures.devices, stage_ends_us, strict=True):
-        computed[device] = max(computed[device], end)
+    for group, end in zip(figures.groups, stage_ends_us, strict=True):
+        for device in group:
+            computed[device] = max(computed[device], end)
     free = [0.0] * num_devices
     spent = [0.0] * num_devices
     reduced = list(stage_ends_us)
@@ -290,7 +287,7 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
         )
         for when, index in ready:
             collective = collectives[index]
-            devices = sorted({figures.devices[stage] for stage in collective.stages})
+            devices = sorted({device for stage in collective.stages for device in figures.groups[stage]})
             end = max(when, *(free[device] for device in devices)) + collective.us
             for device in devices:
                 free[device] = end

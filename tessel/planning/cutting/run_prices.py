@@ -47,6 +47,18 @@ class RunPrices:
             self.time, self.recompute, self.static, self.recomputed_static, self.saved, self.kept
         )
 
+    def between_ends(self) -> RunPrices:
+        """Return the prices of the runs that leave out the first and the last layer."""
+        inner = slice(1, -1)
+        return RunPrices(
+            time=self.time[inner, inner],
+            recompute=self.recompute[inner, inner],
+            static=self.static[inner, inner],
+            recomputed_static=self.recomputed_static[inner, inner],
+            saved=self.saved[inner, inner],
+            kept=self.kept[inner, inner],
+        )
+
     def with_times(self, time: FloatArray) -> RunPrices:
         """Return the same with other microseconds of a micro-batch."""
         return replace(self, time=time)

@@ -105,6 +105,7 @@ _BY_PLACEMENT = {
     "interleaved": ("interleaved", "looped-bfs"),
     "zbv": ("zb-v", "dualpipe-v"),
     "xshape": ("chimera",),
+    "mshape": ("1f1b", "gpipe"),
     "custom": (),
 }
 

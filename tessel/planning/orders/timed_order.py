@@ -10,8 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tessel.handwritten.gpipe import GPIPE
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.costs.stage_figures import StageFigures
-from tessel.planning.costs.training_step import StepEstimate, TrainingStep, estimate_ends, whole_steps
+from tessel.planning.costs.training_step import (
+    StepEstimate,
+    TrainingStep,
+    estimate_ends,
+    estimate_step,
+    step_of_figures,
+    whole_steps,
+)
 from tessel.planning.layout import Layout
 from tessel.planning.orders.rule_order import IntArray, RuleOrder, order_key, rule_order
 from tessel.schedule import Schedule
@@ -29,6 +38,10 @@ OPERATIONS_A_NEW_TASK = 4_000
 """Charged for each task of an order that is made for the first time."""
 
 
+OPERATIONS_A_SIMULATED_TASK = 20_000
+"""Charged for each task of an order that is simulated anew for each layout: some 20 us."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimedOrder:
     """A layout in the order of a rule.
@@ -44,6 +57,9 @@ class TimedOrder:
 
 def time_rule(rule: str, layout: Layout, figures: StageFigures, step_us: float) -> TimedOrder:
     """Return what a step takes in the order of a rule, spans rounded up to whole steps."""
+    if layout.shards:
+        step = step_of_figures(layout, figures)
+        return TimedOrder(rule, estimate_step(step, _built(rule, step)))
     key = order_key(rule, layout, figures)
     order = rule_order(key)
     ends, peaks = time_order(order, figures, step_us)
@@ -82,6 +98,8 @@ def in_flight_by_stage(rule: str, layout: Layout, figures: StageFigures) -> tupl
 
 def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
     """Return the schedule of a step in the order of a rule; it may exceed the limits."""
+    if step.layout.shards:
+        return _built(rule, step)
     key = order_key(rule, step.layout, step.figures)
     order = rule_order(key)
     _, _, end = _timed(order, step.figures, step.step_us)
@@ -97,6 +115,22 @@ def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
         step.placement,
         {(index[block], micro_batch): when for block, micro_batch, when in tasks},
         micro_batches=key.micro_batches,
+        memory=step.limits,
+        found_by=rule,
+    )
+
+
+_SIMULATED = {rule.name: rule for rule in (ONE_F_ONE_B, GPIPE)}
+"""Rules that apply to stages on several devices, where what runs next depends on the spans."""
+
+
+def _built(rule: str, step: TrainingStep) -> Schedule:
+    """Return the schedule of a rule on a placement with divided stages; some milliseconds."""
+    schedule = _SIMULATED[rule].build(step.placement, micro_batches=step.micro_batches)
+    return Schedule.of(
+        step.placement,
+        schedule.start_by_block(),
+        micro_batches=step.micro_batches,
         memory=step.limits,
         found_by=rule,
     )

@@ -27,7 +27,13 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float 
     """Return the shortest step over all layouts with joint backwards, each order by CP-SAT."""
     found = []
     is_limited = cluster.memory_bytes is not None
-    layouts = every_layout(len(profile.layers), cluster.devices, samples=samples, recompute=is_limited)
+    layouts = every_layout(
+        len(profile.layers),
+        cluster.devices,
+        samples=samples,
+        recompute=is_limited,
+        divides=bool(profile.shards),
+    )
     for layout in layouts:
         placement, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
         if rooms is not None and min(rooms) < 0:
@@ -52,11 +58,21 @@ def plan(
 
 
 @pytest.mark.parametrize(
-    ("seed", "layers", "devices", "memory"),
-    [(0, 3, 2, None), (1, 3, 2, 70), (2, 4, 2, None), (3, 3, 3, None), (4, 3, 2, 60)],
+    ("seed", "layers", "devices", "memory", "shards"),
+    [
+        (0, 3, 2, None, ()),
+        (1, 3, 2, 70, ()),
+        (2, 4, 2, None, ()),
+        (3, 3, 3, None, ()),
+        (4, 3, 2, 60, ()),
+        (16, 4, 2, None, (2,)),
+        (17, 4, 2, 60, (2,)),
+    ],
 )
-def test_plan_equals_exhaustive_search(seed: int, layers: int, devices: int, memory: int | None) -> None:
-    profile = random_profile(np.random.default_rng(seed), layers, has_update=False)
+def test_plan_equals_exhaustive_search(
+    seed: int, layers: int, devices: int, memory: int | None, shards: tuple[int, ...]
+) -> None:
+    profile = random_profile(np.random.default_rng(seed), layers, has_update=False, shards=shards)
     samples = 2 if devices == 2 else 3
     cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
     truth = least_step_us(profile, cluster, samples=samples)
@@ -105,7 +121,41 @@ def test_plan_is_valid_and_never_slower_than_a_baseline(
     found = plan(profile, cluster, samples=8, work=1.0, max_chunks=2, **options)
     check_plan(found)
     names = {row.name for row in found.baselines}
-    assert {"data-parallel", "gpipe", "1f1b", "zb-h1", "zb-v", "torch-auto"} <= names
+    assert {"data-parallel", "gpipe", "1f1b", "zb-h1", "zb-v", "chimera", "torch-auto"} <= names
+
+
+def test_divided_ends_win_where_the_head_is_heavy_and_nothing_is_replicated() -> None:
+    profile = random_profile(np.random.default_rng(18), 8, is_split=True, is_tied=True, shards=(4,))
+    (table,) = profile.tables
+    head = table.costs[-1]
+    heavy = structs.replace(
+        head,
+        **{name: 12 * getattr(head, name) for name in ("forward_us", "backward_us")},
+        backward_input_us=12 * (head.backward_input_us or 0.0),
+        backward_weight_us=12 * (head.backward_weight_us or 0.0),
+    )
+    (divided,) = profile.shards
+    last = structs.replace(
+        divided.last,
+        **{name: getattr(heavy, name) / 4 for name in ("forward_us", "backward_us")},
+        backward_input_us=(heavy.backward_input_us or 0.0) / 4,
+        backward_weight_us=(heavy.backward_weight_us or 0.0) / 4,
+    )
+    profile = structs.replace(
+        profile,
+        tables=(structs.replace(table, costs=(*table.costs[:-1], heavy)),),
+        shards=(structs.replace(divided, last=last),),
+    )
+    found = plan(profile, small_cluster(4), samples=8, work=1.0, max_chunks=2, pipeline=4)
+    check_plan(found)
+    assert found.best.layout.placement == "mshape"
+    step = {row.name: row.planned.estimate.step_us for row in found.baselines if row.planned is not None}
+    assert found.best.estimate.step_us < 0.7 * step["1f1b"]
+    # 1F1B stalls where every device waits for all others: the order is what makes the placement pay.
+    assert found.best.estimate.step_us < 0.9 * step["mshape-1f1b"]
+    without = structs.replace(profile, shards=())
+    chain = plan(without, small_cluster(4), samples=8, work=0.5, max_chunks=2, pipeline=4)
+    assert chain.best.estimate.step_us > found.best.estimate.step_us
 
 
 def test_a_heavy_head_stands_alone_and_memory_makes_stages_recompute() -> None:
