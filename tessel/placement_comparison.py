@@ -45,6 +45,29 @@ class PlacementRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     reason: str = ""
 
 
+class PlannedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A way to use the devices, as planned from the figures of single layers.
+
+    Attributes:
+        name: `plan`, or of a hand-written way, which has its own best degrees and cut.
+        layout: degrees, placement and order, in words.
+        step_ms: of the whole step, gradients' synchronisation and the optimizer included; None where it has
+            none.
+        after_ms: of that, what follows the last block.
+        peak_memory_bytes: of the fullest device.
+        ratio: its step over the plan's.
+        reason: why it has none; empty where it has one.
+    """
+
+    name: str
+    layout: str = ""
+    step_ms: float | None = None
+    after_ms: float | None = None
+    peak_memory_bytes: int | None = None
+    ratio: float | None = None
+    reason: str = ""
+
+
 class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of one placement's schedules.
 

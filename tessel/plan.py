@@ -16,7 +16,7 @@ from tessel.comparison import ComparisonRow, comparison_html, format_ms
 from tessel.documents import read_document, save
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
-from tessel.placement_comparison import PlacementRow
+from tessel.placement_comparison import PlacementRow, PlannedRow
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
 from tuner.plan import ModelPlan
@@ -37,6 +37,8 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         comparison: the searched schedule and every hand-written one, fastest first.
         placements: the placements that the model was tuned for, fastest first, where it was not for the
             plain chain alone.
+        planned: where the layout was planned from the figures of single layers: it and what it was compared
+            with, fastest first.
     """
 
     step_us: float
@@ -47,6 +49,7 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     schedule: Schedule
     comparison: tuple[ComparisonRow, ...]
     placements: tuple[PlacementRow, ...] = ()
+    planned: tuple[PlannedRow, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:

@@ -195,6 +195,36 @@ class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage: int
 
 
+class LayersPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What each layer of a model costs by itself, and its ends divided over devices: no cut is chosen yet.
+
+    Attributes:
+        model: the model as the user named it.
+        device_model: the processor or GPU measured on.
+        training: whether layers have a backward.
+        batch: samples of a micro-batch.
+        layers: each layer as a stage of its own, in order.
+        tied: groups of parameters that are one and the same; a stage is a layer.
+        shards: by number of devices, the first and the last layer divided over them by words.
+        undivided: why the ends cannot be divided; empty where they can, or were not to be.
+        update: a step of plain gradient descent; None for inference.
+        updated_bytes: weights that `update` goes over.
+        update_moves: tensors as large as those that `update` reads and writes.
+    """
+
+    model: str
+    device_model: str
+    training: bool
+    batch: int
+    layers: tuple[StagePlan, ...]
+    tied: tuple[tuple[TiedParameter, ...], ...]
+    shards: dict[int, tuple[StagePlan, StagePlan]]
+    undivided: str
+    update: Figure | None
+    updated_bytes: int
+    update_moves: int
+
+
 class Borders(msgspec.Struct, frozen=True, kw_only=True):
     """What a stage's module is handed and hands on, where the user's inputs enter at the first stage alone.
 

@@ -21,22 +21,31 @@ from scripts.options.tuning_options import (
 )
 from scripts.reports.comparison import build_comparison, print_comparison
 from scripts.reports.pictures import write_picture
-from scripts.reports.placements import placement_rows, print_placements
+from scripts.reports.placements import placement_rows, print_placements, print_planned
 from scripts.reports.tables import print_end_to_end, print_partition, print_stages
 from scripts.searching import search_thread
+from scripts.searching.planned_layout import choose_planned_layout, placement_name, settings_of_layout
 from scripts.terminal import console
 
 if TYPE_CHECKING:
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
     from tessel.search.budget import StoppedBy
+    from tessel.tuned_model.layout_choice import ChosenLayout
     from tuner.errors import TunerError
     from tuner.frontend import Model
     from tuner.plan import ModelPlan
+    from tuner.tuning.session import Session
     from tuner.tuning.tune import TuningSettings
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+PLANNED = "planned"
+"""Names the layout that planning found, until its placement is known."""
+
+_NO_BANDWIDTH = 1e15
+"""Bytes a second that add nothing to the latency of a hop."""
 
 
 def _check_placement(name: str) -> str:
@@ -158,7 +167,8 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     loaded = tuning_options.load_model(
         model, shapes=options.shape, batch=options.batch, training=options.train
     )
-    plan, stopped_by = _plan(_tune(loaded, placements, options), options, memory_bytes)
+    tuned, choice = _tune(loaded, placements, options, memory_bytes)
+    plan, stopped_by = _plan(tuned, choice, options, memory_bytes)
     plan_path = options.out / "plan.json"
     save_plan(plan, plan_path)
     title = f"{plan.model} on {plan.device_model}"
@@ -201,18 +211,69 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
 
 
 def _tune(
-    model: Model, placements: dict[str, TuningSettings], options: TuneOptions
-) -> dict[str, ModelPlan | TunerError]:
+    model: Model, placements: dict[str, TuningSettings], options: TuneOptions, memory_bytes: int | None
+) -> tuple[dict[str, ModelPlan | TunerError], ChosenLayout | None]:
+    """Measure the stages of each placement; with `auto`, of the layout that is planned, and of the chain."""
+    from tessel.tuned_model.model_placement import AUTO, BASELINE
     from tuner.tuning.tune import tune_placements
 
+    choice = None
     with tuning_options.open_session(options) as session:
-        return tune_placements(
+        # Cuts that are given leave nothing to plan: every placement that can take them is tried.
+        if options.placement == AUTO and options.devices > 1 and not options.cut and not model.cuts:
+            chain = placements[BASELINE]
+            choice = _choose_layout(model, session, chain, options, memory_bytes)
+            planned = settings_of_layout(choice.layout, chain)
+            placements = {PLANNED: planned, BASELINE: chain}
+        tuned = tune_placements(
             model, session, placements, shapes=parse_shapes(options.shape or []), batch=options.batch
         )
+    return tuned, choice
+
+
+def _choose_layout(
+    model: Model, session: Session, settings: TuningSettings, options: TuneOptions, memory_bytes: int | None
+) -> ChosenLayout:
+    """Measure layers and divided ends, and plan with them."""
+    from tessel.planning.cluster import Link
+    from tessel.tuned_model.layout_choice import LayoutRequest
+    from tuner.tuning.measure_layers import measure_layers
+    from tuner.tuning.measure_shards import MeasuredCollectives
+    from tuner.tuning.tune import hop_latencies
+
+    layers = measure_layers(
+        model,
+        session,
+        shard_counts=[count for count in range(2, options.devices + 1) if not options.devices % count],
+        collectives=settings.link or MeasuredCollectives(session),
+        batch=options.batch,
+    )
+    if settings.link is not None:
+        link = Link(bytes_per_s=settings.link.bytes_per_us * 1e6, latency_us=settings.link.latency_us)
+    else:
+        # Without a bandwidth a hop takes what the largest boundary takes.
+        largest = max(1, *(layer.boundary_bytes for layer in layers.layers))
+        hop_us = settings.hop_us
+        if hop_us is None:
+            hop_us = hop_latencies(session, [largest])[largest]
+        link = Link(bytes_per_s=_NO_BANDWIDTH, latency_us=hop_us)
+    request = LayoutRequest(
+        devices=options.devices,
+        micro_batches=options.micro_batches,
+        link=link,
+        memory_limit_bytes=memory_bytes,
+        optimizer=options.optimizer,
+        recompute=not options.no_recompute,
+        replicates=False,
+    )
+    return choose_planned_layout(layers, request, work=options.work, seed=options.seed)
 
 
 def _plan(
-    tuned: dict[str, ModelPlan | TunerError], options: TuneOptions, memory_bytes: int | None
+    tuned: dict[str, ModelPlan | TunerError],
+    choice: ChosenLayout | None,
+    options: TuneOptions,
+    memory_bytes: int | None,
 ) -> tuple[Plan, StoppedBy]:
     """Search a schedule for each placement, and return the plan of the one asked for, or of the fastest.
 
@@ -225,6 +286,11 @@ def _plan(
     from tessel.errors import InfeasibleError
     from tessel.tuned_model.model_placement import AUTO
 
+    if choice is not None:
+        # A layout of that name, planned: as it was cut, beside the plain chain with a cut of its own.
+        name = placement_name(choice.layout)
+        named = {PLANNED: name if name not in tuned else f"{name}, planned"}
+        tuned = {named.get(each, each): found for each, found in tuned.items()}
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
@@ -246,7 +312,8 @@ def _plan(
     if len(tuned) == 1:
         return plan, stopped_by
     rows = placement_rows({name: each for name, (each, _) in plans.items()}, failures, chosen)
-    return msgspec.structs.replace(plan, placements=rows), stopped_by
+    planned = () if choice is None else choice.rows
+    return msgspec.structs.replace(plan, placements=rows, planned=planned), stopped_by
 
 
 def _search(
@@ -305,6 +372,7 @@ def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
         stopped_by=stopped_by,
         recompute=tuple(stage.recomputes for stage in plan.stages),
         placements=plan.placements,
+        planned=plan.planned,
     )
 
 
@@ -351,3 +419,6 @@ def print_schedule(plan: Plan) -> None:
     if plan.placements:
         console.print_line()
         print_placements(plan.placements)
+    if plan.planned:
+        console.print_line()
+        print_planned(plan.planned)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tessel.comparison import ComparisonRow
-from tessel.placement_comparison import PlacementRow
+from tessel.placement_comparison import PlacementRow, PlannedRow
 from tessel.search.budget import StoppedBy
 from tuner.plan import TensorInfo, TiedParameter
 
@@ -32,6 +32,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         stopped_by: what ended the search.
         recompute: of each stage, whether its forward runs again in its backward.
         placements: those that the model was tuned for, fastest first; empty where for the plain chain alone.
+        planned: with `--placement auto`, the layout and its baselines as planned from the layers' figures.
     """
 
     plan: str
@@ -48,6 +49,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: StoppedBy
     recompute: tuple[bool, ...]
     placements: tuple[PlacementRow, ...] = ()
+    planned: tuple[PlannedRow, ...] = ()
 
 
 class NextBest(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from tessel.placement_comparison import PlacementRow
+    from tessel.placement_comparison import PlacementRow, PlannedRow
     from tessel.plan import Plan
 
 
@@ -55,6 +55,29 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
     for row in placements:
         if row.reason:
             console.print_line(f"{row.placement}: {row.reason}")
+
+
+def print_planned(planned: Sequence[PlannedRow]) -> None:
+    """Print what was planned from the figures of single layers, and why some ways have no step."""
+    rows = [
+        [
+            f"{row.name} *" if row.name == "plan" else row.name,
+            _ms(row.step_ms),
+            _ms(row.after_ms),
+            "-" if row.peak_memory_bytes is None else console.format_bytes(row.peak_memory_bytes),
+            "-" if row.ratio is None else f"{row.ratio:.3f}",
+            row.layout,
+        ]
+        for row in planned
+        if row.step_ms is not None
+    ]
+    columns = ["planned", "step", "after it", "peak memory", "to plan", "layout"]
+    title = "Planned from the figures of single layers, each with its own degrees and cut (ms)"
+    console.print_table(title, columns, rows)
+    console.print_line("after it: synchronisation of gradients and the optimizer, after the last block")
+    for row in planned:
+        if row.reason:
+            console.print_line(f"{row.name}: {row.reason}")
 
 
 def _ms(time_ms: float | None) -> str:

@@ -117,19 +117,7 @@ def profile_of_stages(
                 f"{path} has {stage.name} on {stage.shards.num_shards} devices, and a profile says "
                 "what whole layers cost on one; take the plan of a chain"
             )
-    figures = [
-        {
-            "forward_us": stage.forward.latency_us,
-            "backward_us": _latency_us(stage.backward),
-            "backward_input_us": _latency_us(stage.backward_input),
-            "backward_weight_us": _latency_us(stage.backward_weight),
-            "weight_bytes": stage.weight_bytes,
-            "saved_bytes": stage.saved_bytes,
-            "saved_for_weight_bytes": stage.saved_for_weight_bytes,
-            "boundary_bytes": stage.boundary_bytes,
-        }
-        for stage in stages
-    ]
+    figures = [_figures_of(stage) for stage in stages]
     names = [_name(stage) for stage in stages]
     unique = names if len(set(names)) == len(names) else [stage.name for stage in stages]
     profile = _profile(unique, figures, tied, name=name, device=device, micro_batch=micro_batch, path=path)
@@ -138,6 +126,28 @@ def profile_of_stages(
         return profile
     (table,) = profile.tables
     return msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, intervals=intervals),))
+
+
+def cost_of_stage(stage: StagePlan) -> LayerCost:
+    """Return what a stage costs on each device that it runs on, its collectives included.
+
+    Raises:
+        DocumentError: a figure is beyond what a layer can have.
+    """
+    return _cost(_believed(_figures_of(stage)), "the model", stage.name)
+
+
+def _figures_of(stage: StagePlan) -> dict[str, float | None]:
+    return {
+        "forward_us": stage.forward.latency_us,
+        "backward_us": _latency_us(stage.backward),
+        "backward_input_us": _latency_us(stage.backward_input),
+        "backward_weight_us": _latency_us(stage.backward_weight),
+        "weight_bytes": stage.weight_bytes,
+        "saved_bytes": stage.saved_bytes,
+        "saved_for_weight_bytes": stage.saved_for_weight_bytes,
+        "boundary_bytes": stage.boundary_bytes,
+    }
 
 
 def _interval(stage: StagePlan) -> tuple[float, float]:

@@ -81,6 +81,7 @@ def measure_stages(
     *,
     num_stages: int | None = None,
     cuts: Sequence[str] | None = None,
+    layer_cuts: Sequence[int] | None = None,
     memory_limit_bytes: int | None = None,
     collectives: Collectives | None = None,
 ) -> MeasuredStages:
@@ -95,6 +96,7 @@ def measure_stages(
         num_stages: how many stages, where cuts are to be found.
         cuts: names of modules after which a stage ends, else those that the model marks; where there are
             any they decide alone.
+        layer_cuts: in place of all that: the layers at which each stage but the first begins, by number.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
         collectives: says how long all-reduces of shards take; None where no stage is divided.
 
@@ -105,7 +107,9 @@ def measure_stages(
     """
     model, import_error = admit_import(model, session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    if collectives is not None:
+    if layer_cuts is not None:
+        positions = cut_between(layers_of(model), layer_cuts)
+    elif collectives is not None:
         positions = _cut_m_shape(model, session, num_stages or 1, cuts, memory_limit_bytes, penalty_us)
     else:
         positions = _cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
@@ -115,11 +119,11 @@ def measure_stages(
     )
     divided = {} if ends is None else ends.stages
     whole = [each for each in stages if each.name not in divided]
-    partitioned = _partition_stages(session, whole, penalty_us, model.layers_by_variable())
+    partitioned = partition_stages(session, whole, penalty_us, model.layers_by_variable())
     figures = {name: price_stage(session, function) for name, function in partitioned.items()}
     for name, shards in divided.items():
         figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
-    plans = [_stage_plan(stage, figures) for stage in stages]
+    plans = [stage_plan(stage, figures) for stage in stages]
     tied = tied_groups(model, stages)
     return MeasuredStages(
         stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
@@ -324,10 +328,10 @@ def _functions_of(stage: Stage, *, split: bool = True) -> dict[str, StageFunctio
     return {f"{stage.name}.{name}": function for name, function in stage.functions(split=split).items()}
 
 
-def _partition_stages(
+def partition_stages(
     session: Session, stages: Sequence[Stage], penalty_us: float, layers: Mapping[str, str]
 ) -> dict[str, PartitionedFunction]:
-    """Partition every function of every stage; stages of equal structure are searched once.
+    """Partition every function of every stage; those of equal structure are searched once.
 
     Each function's operators belong to its own layers (`layers`, by name of a variable), which the search
     does not look at.
@@ -353,7 +357,8 @@ def _partition(
     return choose_partition(priced)
 
 
-def _stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
+def stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
+    """Return a stage as plain data, given the figures of all functions, its own among them by its name."""
     prefix = f"{stage.name}."
     return stage.plan(
         {name.removeprefix(prefix): each for name, each in figures.items() if name.startswith(prefix)}

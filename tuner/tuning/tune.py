@@ -35,6 +35,8 @@ class TuningSettings:
         num_stages: stages of the chain.
         stage_devices: device of each stage of the chain; the next one for each if empty.
         cuts: names of modules after which a stage ends; found if None.
+        layer_cuts: in their place, the layers at which each stage but the first begins, by number, those that
+            are divided included.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
             None.
@@ -48,6 +50,7 @@ class TuningSettings:
     num_stages: int
     stage_devices: tuple[int, ...] = ()
     cuts: Sequence[str] | None = None
+    layer_cuts: tuple[int, ...] | None = None
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
     graph_level_search: int = 0
@@ -58,6 +61,11 @@ class TuningSettings:
         if self.stage_devices and len(self.stage_devices) != self.num_stages:
             raise ValueError(
                 f"{self.num_stages} stages have {len(self.stage_devices)} devices; give one for each, or none"
+            )
+        stages = self.num_stages + (2 if self.divides_ends else 0)
+        if self.layer_cuts is not None and len(self.layer_cuts) + 1 != stages:
+            raise ValueError(
+                f"{len(self.layer_cuts)} cuts make no {stages} stages; give one less than stages"
             )
 
     @property
@@ -141,6 +149,7 @@ def _plan_stages(
         session,
         num_stages=settings.num_stages,
         cuts=settings.cuts,
+        layer_cuts=settings.layer_cuts,
         memory_limit_bytes=settings.memory_limit_bytes,
         collectives=_collectives(session, settings),
     )
@@ -198,6 +207,14 @@ def _hop_latencies(
         per_byte_us = 0.0 if settings.link is None else 1 / settings.link.bytes_per_us
         given = [settings.hop_us + per_byte_us * size for size in sizes]
         return tuple(each if crossed else 0.0 for each, crossed in zip(given, crosses, strict=True)), "given"
+    latency_us = hop_latencies(session, sizes)
+    return tuple(
+        latency_us[size] if crossed else 0.0 for size, crossed in zip(sizes, crosses, strict=True)
+    ), "measured"
+
+
+def hop_latencies(session: Session, sizes: Sequence[int]) -> dict[int, float]:
+    """Return microseconds of a hop between processes of this machine, by its bytes, measured once each."""
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
     found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}
@@ -212,6 +229,4 @@ def _hop_latencies(
         latency_us |= {size: found.latency_us for size, found in zip(missing, measurements, strict=True)}
     measurer.new_measurements += len(missing)
     measurer.reused_measurements += len(found) - len(missing)
-    return tuple(
-        latency_us[size] if crossed else 0.0 for size, crossed in zip(sizes, crosses, strict=True)
-    ), "measured"
+    return latency_us

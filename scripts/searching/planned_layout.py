@@ -1,0 +1,63 @@
+"""Choose the layout of a model from its measured layers, with a progress bar, and say how it is cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scripts.options import search_options
+from scripts.searching import search_thread
+from scripts.terminal import console
+
+if TYPE_CHECKING:
+    from tessel.planning.layout import Layout
+    from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest
+    from tuner.plan import LayersPlan
+    from tuner.tuning.tune import TuningSettings
+
+PLANNING_WORK = 8.0
+"""Units of work of planning from layers, unless the user limits the search: some ten seconds."""
+
+
+def choose_planned_layout(
+    layers: LayersPlan, request: LayoutRequest, *, work: float | None, seed: int
+) -> ChosenLayout:
+    """Plan a step over measured layers; Ctrl-C keeps the best so far.
+
+    Raises:
+        ScheduleError: nothing fits, or no layout uses these devices.
+    """
+    from tessel.tuned_model.layout_choice import choose_layout
+
+    budget = search_options.make_budget(PLANNING_WORK if work is None else work, None)
+    with (
+        console.progress_bar("planning from the layers") as update,
+        search_thread.ended_by_interrupt(budget),
+    ):
+        return choose_layout(
+            layers,
+            request,
+            budget=budget,
+            seed=seed,
+            on_progress=lambda progress: update(f"{progress.step_us / 1e3:.1f} ms a step: {progress.name}"),
+        )
+
+
+def placement_name(layout: Layout) -> str:
+    """Return the name of a layout's placement, as `--placement` takes it."""
+    return f"interleaved:{layout.chunks}" if layout.placement == "interleaved" else layout.placement
+
+
+def settings_of_layout(layout: Layout, settings: TuningSettings) -> TuningSettings:
+    """Return the settings that cut a model as a layout says, all else as given."""
+    from dataclasses import replace
+
+    is_divided = layout.shards > 0
+    stages = range(1, len(layout.cuts) - 1) if is_divided else range(len(layout.cuts))
+    return replace(
+        settings,
+        num_stages=len(stages),
+        stage_devices=tuple(layout.device_of(stage) for stage in stages),
+        divides_ends=is_divided,
+        cuts=None,
+        layer_cuts=tuple(first for first, _ in layout.cuts[1:]),
+    )

@@ -1,0 +1,192 @@
+"""From the measured layers of a model to the layout that runs its step fastest: the planner's search.
+
+Layers become a profile, with the first and the last also as shards over several devices, and
+`tessel.planning` weighs chunks, divided ends, recomputation, joint and split backwards and replicas, with
+gradients summed and the optimizer's step after the pipeline. Checked in
+tests/tessel/tuned_model/test_layout_choice.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tessel.placement_comparison import PlannedRow
+from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.find_plan import find_plan
+from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.options import PlanOptions
+from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
+from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
+from tessel.profiles.tuned_plan import cost_of_stage, profile_of_stages
+from tessel.search import SearchBudget
+from tuner.plan import LayersPlan, StagePlan
+
+OPTIMIZERS = {
+    "none": Optimizer(name="none", gradient_ratio=1.0, state_ratio=0.0),
+    "sgd": Optimizer(name="sgd", gradient_ratio=1.0, state_ratio=0.0),
+    "momentum": Optimizer(name="momentum", gradient_ratio=1.0, state_ratio=1.0),
+    "adam": Optimizer(name="adam", gradient_ratio=1.0, state_ratio=2.0),
+}
+"""As `tessel.pipeline.OPTIMIZER_STATES` counts bytes: gradients are held even where nothing is updated."""
+
+RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "mshape")
+"""Placements that `tessel run` takes."""
+
+MAX_CHUNKS = 4
+"""Stages of one device that are tried; more have as many hops as a short model has layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRequest:
+    """What a step is planned for.
+
+    Attributes:
+        devices: all are used.
+        micro_batches: of the step, over all replicas.
+        link: between any two devices.
+        memory_limit_bytes: of one device; None for no limit.
+        optimizer: a key of `OPTIMIZERS`.
+        recompute: whether stages may recompute.
+        replicates: whether the model may be replicated.
+    """
+
+    devices: int
+    micro_batches: int
+    link: Link
+    memory_limit_bytes: int | None = None
+    optimizer: str = "sgd"
+    recompute: bool = True
+    replicates: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenLayout:
+    """What planning found.
+
+    Attributes:
+        layout: the fastest that can be run.
+        rows: it and all that it is compared with, fastest first.
+        lower_bound_us: no layout that was allowed has a shorter step.
+    """
+
+    layout: Layout
+    rows: tuple[PlannedRow, ...]
+    lower_bound_us: float
+
+
+def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
+    """Return the profile of measured layers, their ends also divided.
+
+    Args:
+        layers: as the tuner measured them.
+        optimizer: a key of `OPTIMIZERS`; updates take the measured time for each byte that it moves.
+
+    Raises:
+        DocumentError: a figure is beyond what a layer can have.
+    """
+    profile = profile_of_stages(
+        layers.layers,
+        layers.tied,
+        name=layers.model,
+        device=layers.device_model,
+        micro_batch=layers.batch,
+    )
+    (table,) = profile.tables
+    us_a_byte = _update_us_a_byte(layers, optimizer)
+
+    def updated(cost: LayerCost) -> LayerCost:
+        return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
+
+    def divided(stage: StagePlan) -> LayerCost:
+        return updated(cost_of_stage(stage))
+
+    shards = tuple(
+        ShardTable(micro_batch=layers.batch, shards=count, first=divided(first), last=divided(last))
+        for count, (first, last) in sorted(layers.shards.items())
+    )
+    costs = tuple(map(updated, table.costs)) if layers.training else table.costs
+    table = CostTable(
+        micro_batch=table.micro_batch, tensor_parallel=1, costs=costs, intervals=table.intervals
+    )
+    return msgspec.structs.replace(profile, tables=(table,), shards=shards)
+
+
+def _update_us_a_byte(layers: LayersPlan, optimizer: str) -> float:
+    """Return microseconds for each byte of weights: what the measured update took, by traffic."""
+    if layers.update is None or optimizer == "none":
+        return 0.0
+    states = OPTIMIZERS[optimizer].state_ratio
+    moves = layers.update_moves + 2 * states
+    return layers.update.latency_us * moves / layers.update_moves / layers.updated_bytes
+
+
+def choose_layout(
+    layers: LayersPlan,
+    request: LayoutRequest,
+    *,
+    budget: SearchBudget,
+    seed: int = 0,
+    on_progress: Callable[[PlanProgress], None] | None = None,
+) -> ChosenLayout:
+    """Plan a step over measured layers.
+
+    Args:
+        layers: as the tuner measured them.
+        request: devices, link, memory, and what may be chosen.
+        budget: of the search.
+        seed: of what is random.
+        on_progress: told of each better step.
+
+    Raises:
+        InfeasibleError: nothing fits the memory.
+        ScheduleError: no layout uses these devices.
+    """
+    profile = profile_of_layers(layers, request.optimizer)
+    found = find_plan(
+        profile,
+        Cluster(
+            devices=request.devices,
+            hop=request.link,
+            collective=request.link,
+            memory_bytes=request.memory_limit_bytes,
+        ),
+        global_batch=request.micro_batches * layers.batch,
+        options=PlanOptions(
+            optimizer=OPTIMIZERS[request.optimizer],
+            placements=RUN,
+            recompute=request.recompute,
+            max_chunks=MAX_CHUNKS,
+            data_parallel=None if request.replicates else 1,
+            what_if=False,
+        ),
+        budget=budget,
+        seed=seed,
+        on_progress=on_progress,
+    )
+    return ChosenLayout(layout=found.best.layout, rows=_rows(found), lower_bound_us=found.lower_bound_us)
+
+
+def _rows(found: PlanResult) -> tuple[PlannedRow, ...]:
+    best_us = found.best.estimate.step_us
+    rows = [_row("plan", found.best, best_us)]
+    for baseline in found.baselines:
+        if baseline.planned is None or not baseline.fits:
+            rows.append(PlannedRow(name=baseline.name, reason=baseline.reason))
+        else:
+            rows.append(_row(baseline.name, baseline.planned, best_us))
+    return tuple(sorted(rows, key=lambda row: (row.step_ms is None, row.step_ms or 0.0, row.name != "plan")))
+
+
+def _row(name: str, planned: PlannedStep, best_us: float) -> PlannedRow:
+    estimate = planned.estimate
+    return PlannedRow(
+        name=name,
+        layout=planned.name,
+        step_ms=estimate.step_us / 1e3,
+        after_ms=(estimate.step_us - estimate.pipeline_us) / 1e3,
+        peak_memory_bytes=max(estimate.memory_bytes),
+        ratio=estimate.step_us / best_us,
+    )

@@ -1,0 +1,123 @@
+"""Measure each layer of a model by itself, and its ends divided over devices: what a planner chooses from.
+
+    layers      e | b | b | b | h                     each distinct one once, all functions of its backward
+    ends        e and h over 2 devices, over 4, …     vocabulary-parallel, collectives included
+    optimizer   w - rate · g over a vector            by which every update is reckoned from its traffic
+
+A layer alone leaves out what fusing across its borders would win, so the stages of a plan are measured again
+as they are cut. Checked in tests/tuner/tuning/test_measure_layers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from tuner.errors import TunerError
+from tuner.frontend.model import Model
+from tuner.graph.relax_types import IRModule
+from tuner.measuring.launch_penalty import measure_launch_penalty
+from tuner.plan import Figure, LayersPlan, StagePlan
+from tuner.shards import shard_stage, vocabulary_layouts
+from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups
+from tuner.tuning.import_check import admit_import
+from tuner.tuning.measure_shards import Collectives, ShardMeasurer
+from tuner.tuning.measure_stages import partition_stages, stage_plan
+from tuner.tuning.partitioned_function import choose_partition, price_function
+from tuner.tuning.session import Session
+from tuner.tuning.stage_pricing import price_stage
+
+_UPDATED_BYTES = 16 << 20
+"""Bytes of weights that the measured update goes over: more than caches hold, with gradient and result."""
+
+_MOVES = 3
+"""Tensors that plain gradient descent reads and writes: weight, gradient, weight."""
+
+
+def measure_layers(
+    model: Model,
+    session: Session,
+    *,
+    shard_counts: Sequence[int] = (),
+    collectives: Collectives | None = None,
+    batch: int = 1,
+) -> LayersPlan:
+    """Return what every layer of a model costs, and its first and last layer divided by words.
+
+    Args:
+        model: what is measured.
+        session: what measures.
+        shard_counts: numbers of devices over which the ends are to be divided, each at least 2.
+        collectives: says how long all-reduces of shards take; needed where there are shard counts.
+        batch: samples of a micro-batch, as the model was loaded.
+
+    Raises:
+        TunerError: the model was imported wrongly, or a function cannot be partitioned or measured. Ends that
+            cannot be divided are no error: the reason is in `undivided`.
+    """
+    model, _ = admit_import(model, session)
+    penalty_us = measure_launch_penalty(session.measurer).latency_us
+    layers = layers_of(model)
+    stages = build_stages(model, cut_between(layers, range(1, len(layers))))
+    partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
+    figures = {name: price_stage(session, function) for name, function in partitioned.items()}
+    plans = [stage_plan(stage, figures) for stage in stages]
+    shards: dict[int, tuple[StagePlan, StagePlan]] = {}
+    undivided = ""
+    if collectives is not None and shard_counts and len(layers) > 2:
+        measurer = ShardMeasurer(session, penalty_us, collectives)
+        for count in shard_counts:
+            try:
+                shards[count] = _divided(measurer, stages, plans, count)
+            except TunerError as error:
+                undivided = undivided or str(error)
+    return LayersPlan(
+        model=model.name,
+        device_model=session.measurer.environment(session.backends[0].name).device_model,
+        training=model.training,
+        batch=batch,
+        layers=tuple(plans),
+        tied=tied_groups(model, stages),
+        shards=shards,
+        undivided=undivided,
+        update=_measure_update(session, penalty_us) if model.training else None,
+        updated_bytes=_UPDATED_BYTES,
+        update_moves=_MOVES,
+    )
+
+
+def _divided(
+    measurer: ShardMeasurer, stages: Sequence[Stage], plans: Sequence[StagePlan], count: int
+) -> tuple[StagePlan, StagePlan]:
+    """Return the plans of the first and the last layer over so many devices.
+
+    Raises:
+        TunerError: they cannot be divided, or a segment cannot be measured.
+    """
+    ends = (stages[0], stages[-1])
+    layouts = vocabulary_layouts(ends, count)
+    first, last = (
+        measurer.price_stage(shard_stage(stage, layouts, count), stage.name).plan(plan)
+        for stage, plan in zip(ends, (plans[0], plans[-1]), strict=True)
+    )
+    return first, last
+
+
+def _measure_update(session: Session, penalty_us: float) -> Figure:
+    """Return how long plain gradient descent takes over `_UPDATED_BYTES` of weights."""
+    priced = price_function(session, _update(), name="optimizer.update", launch_penalty_us=penalty_us)
+    return price_stage(session, choose_partition(priced))
+
+
+def _update() -> IRModule:
+    """Return a module whose `main` takes a step against a gradient."""
+    ty = relax.TensorType((_UPDATED_BYTES // 4 // 1024, 1024), "float32")
+    weight, gradient = relax.Var("weight", ty), relax.Var("gradient", ty)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [weight, gradient]):
+        with builder.dataflow():
+            scaled = builder.emit(relax.op.multiply(gradient, relax.const(0.01, "float32")))
+            result = builder.emit_output(relax.op.subtract(weight, scaled))
+        builder.emit_func_output(result)
+    return builder.finalize()
