@@ -27,3 +27,7 @@ def image() -> Tensor:
 
 def images(batch: int) -> Tensor:
     return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+
+
+def tokens(batch: int, count: int, vocabulary: int) -> Tensor:
+    return torch.randint(vocabulary, (batch, count), generator=torch.Generator().manual_seed(0))

@@ -64,15 +64,16 @@ class LlamaBlock(nn.Module):
         self.gate, self.widen = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
         self.narrow = nn.Linear(inner, width, bias=False)
         self.norm, self.last_norm = nn.RMSNorm(width, 1e-5), nn.RMSNorm(width, 1e-5)
-        self.length, self.half = length, width // num_heads // 2
-        angles = torch.outer(torch.arange(length), 10000.0 ** -(torch.arange(self.half) / self.half))
-        self.register_buffer("cosine", angles.cos())
-        self.register_buffer("sine", angles.sin())
+        self.num_pairs = width // num_heads // 2
+        angles = torch.outer(
+            torch.arange(length), 10000.0 ** -(torch.arange(self.num_pairs) / self.num_pairs)
+        )
+        self.cosine, self.sine = nn.Buffer(angles.cos()), nn.Buffer(angles.sin())
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.norm(x)
         query, key, value = (
-            layer(normed).unflatten(2, (self.num_heads, 2 * self.half)).transpose(1, 2)
+            layer(normed).unflatten(2, (self.num_heads, 2 * self.num_pairs)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
         mixed = F.scaled_dot_product_attention(
@@ -83,7 +84,7 @@ class LlamaBlock(nn.Module):
         return x + self.narrow(F.silu(self.gate(normed)) * self.widen(normed))
 
     def _rotated(self, x: Tensor) -> Tensor:
-        one, other = x[..., : self.half], x[..., self.half :]
+        one, other = x[..., : self.num_pairs], x[..., self.num_pairs :]
         return torch.cat(
             (one * self.cosine - other * self.sine, other * self.cosine + one * self.sine), dim=-1
         )
@@ -108,7 +109,7 @@ def _swin_t() -> transformers.SwinConfig:
         depths=[2, 2, 6, 2],
         num_heads=[3, 6, 12, 24],
         window_size=7,
-        num_labels=1000,
+        num_labels=1000,  # type: ignore[call-arg]  # of every configuration, by its base class
     )
 
 

@@ -12,7 +12,14 @@ from __future__ import annotations
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.library_call import CallReader, LibraryCall, read_convolution, read_linear
+from tuner.backends.library_call import (
+    CallReader,
+    Convolution,
+    Linear,
+    LibraryCall,
+    read_convolution,
+    read_linear,
+)
 from tuner.graph.relax_types import RelaxFunction
 from tuner.rules.pattern import DFPattern, LabelledPattern, Match
 
@@ -31,7 +38,7 @@ def recognise_half_call(function: RelaxFunction) -> LibraryCall | None:
         if rounded is None or str(rounded.ty.dtype) != HALF:
             return None
         found = read(reader, rounded.args[0])
-        if found is None or found.call.activation:
+        if found is None or not isinstance(found.call, Linear | Convolution) or found.call.activation:
             continue
         widened = [reader.call(operand, "relax.astype") for operand in found.operands]
         if all(each is not None and str(each.args[0].ty.dtype) == HALF for each in widened):
