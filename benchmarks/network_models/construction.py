@@ -22,4 +22,12 @@ def built(make, *inputs: Tensor) -> Built:
 
 
 def image() -> Tensor:
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    return images(1)
+
+
+def images(batch: int) -> Tensor:
+    return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+
+
+def tokens(batch: int, count: int, vocabulary: int) -> Tensor:
+    return torch.randint(vocabulary, (batch, count), generator=torch.Generator().manual_seed(0))

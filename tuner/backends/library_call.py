@@ -128,7 +128,7 @@ def decode_call(text: str) -> Call:
 def recognise_call(function: RelaxFunction) -> LibraryCall | None:
     """Return the one library call that a partition's function is, or None."""
     reader = CallReader(function)
-    for read in (read_attention, _linear, _convolution, _layer_norm, _softmax):
+    for read in (read_attention, read_linear, read_convolution, _layer_norm, _softmax):
         reader.used.clear()
         found = read(reader, reader.result)
         if found is not None and reader.used == reader.bound:
@@ -148,7 +148,7 @@ def recognise_product(function: RelaxFunction) -> ProductCall | None:
     before = set(reader.used)
     for product, other in (joined.args, reversed(joined.args)):
         reader.used = set(before)
-        found = _linear(reader, product)
+        found = read_linear(reader, product)
         is_whole = found is not None and reader.used == reader.bound and other not in reader.values
         if found is not None and is_whole and shape_of(other) == shape_of(product) == shape_of(joined):
             assert isinstance(found.call, Linear)
@@ -188,7 +188,8 @@ class CallReader:
         return expression, False
 
 
-def _linear(reader: CallReader, result: Any) -> LibraryCall | None:
+def read_linear(reader: CallReader, result: Any) -> LibraryCall | None:
+    """Return the linear layer of float32 that an expression is bound to, if any, and note what it uses."""
     result, activation = _without_activation(reader, result)
     product, bias = _without_bias(reader, result, "relax.matmul")
     if product is None or str(product.ty.dtype) != "float32":
@@ -201,7 +202,8 @@ def _linear(reader: CallReader, result: Any) -> LibraryCall | None:
     return LibraryCall(call, (left, right) if bias is None else (left, right, bias))
 
 
-def _convolution(reader: CallReader, result: Any) -> LibraryCall | None:
+def read_convolution(reader: CallReader, result: Any) -> LibraryCall | None:
+    """Return the convolution of float32 that an expression is bound to, if any, and note what it uses."""
     result, activation = _without_activation(reader, result)
     convolution, bias = _without_bias(reader, result, "relax.nn.conv2d")
     if convolution is None or str(convolution.ty.dtype) != "float32":

@@ -53,6 +53,16 @@ class ContiguousBackend(Protocol):
 
 
 @runtime_checkable
+class CompositeBackend(Protocol):
+    """A backend that is told which of its calls the search chose, by functions inside of a partition."""
+
+    @property
+    def takes_composites(self) -> bool:
+        """Say that it does; labelled calls then come as local functions with their label as `Composite`."""
+        ...
+
+
+@runtime_checkable
 class TorchCallingBackend(Protocol):
     """A backend that runs what the importer kept as calls of torch; all others refuse that."""
 

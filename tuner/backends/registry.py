@@ -28,7 +28,6 @@ from tuner.backends.torch.library import TorchLibrary
 from tuner.backends.tvm.codegen import TvmCodegen
 from tuner.backends.tvm.native import TvmNative
 from tuner.errors import TunerError, UnknownNameError
-from tuner.rules.styles import FusionStyle
 from tuner.targets.target import Target
 
 _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
@@ -44,7 +43,7 @@ _MAKERS: Mapping[str, Callable[..., Backend]] = MappingProxyType(
         "cublas": partial(TvmCodegen, "cublas", "cuda"),
         "cudnn": partial(TvmCodegen, "cudnn", "cuda"),
         "cutlass": partial(TvmCodegen, "cutlass", "cuda"),
-        "tensorrt": partial(TvmCodegen, "tensorrt", "cuda", FusionStyle.TVM),
+        "tensorrt": partial(TvmCodegen, "tensorrt", "cuda"),
         "dnnl": partial(TvmCodegen, "dnnl", "cpu"),
     }
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 from tuner.graph.kinds import PatternKind, kind_of, short_name
 from tuner.graph.node_set import NodeSet
-from tuner.graph.relax_source import RelaxSource, read_function, value_producers, variables_of
+from tuner.graph.relax_source import RelaxSource, fields_of, read_function, value_producers, variables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Node:
         operator: the operator's name without its dialect, such as `matmul`.
         kind: op-pattern kind.
         inputs: numbers of the nodes it reads, ascending, each once.
+        tuple_inputs: those of them that it reads as fields of a tuple, such as what a `concat` joins.
         is_external: whether the function returns one of its values.
         name: name of the variable that the function binds it to.
         layer: path of the layer that it belongs to; empty where that is not known.
@@ -38,6 +39,7 @@ class Node:
     operator: str
     kind: PatternKind
     inputs: tuple[int, ...]
+    tuple_inputs: tuple[int, ...] = ()
     is_external: bool = False
     name: str = ""
     layer: str = ""
@@ -94,12 +96,14 @@ class DataflowGraph:
         for index, call in enumerate(source.calls):
             name = str(function.body.blocks[0].bindings[source.binding_indices[index]].var.name)
             inputs = {producers[variable] for variable in variables_of(call) if variable in producers}
+            fields = {producers[variable] for variable in fields_of(call) if variable in producers}
             nodes.append(
                 Node(
                     index=index,
                     operator=short_name(call),
                     kind=kind_of(call, module),
                     inputs=tuple(sorted(inputs)),
+                    tuple_inputs=tuple(sorted(fields)),
                     is_external=index in external,
                     name=name,
                     layer=layers.get(name, ""),
@@ -180,6 +184,7 @@ class DataflowGraph:
                 self.nodes[old],
                 index=new,
                 inputs=tuple(sorted(number[source] for source in self.nodes[old].inputs)),
+                tuple_inputs=tuple(sorted(number[source] for source in self.nodes[old].tuple_inputs)),
             )
             for new, old in enumerate(order)
         )

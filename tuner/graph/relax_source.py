@@ -81,6 +81,12 @@ def variables_of(call: Any) -> Sequence[Any]:
     return [leaf for argument in call.args for leaf in flat(argument) if isinstance(leaf, relax.Var)]
 
 
+def fields_of(call: Any) -> Sequence[Any]:
+    """Return the variables among the fields of a call's tuple arguments in order, with repetitions."""
+    tuples = [argument for argument in call.args if isinstance(argument, relax.Tuple)]
+    return [leaf for argument in tuples for leaf in flat(argument) if isinstance(leaf, relax.Var)]
+
+
 def replace_variables(expression: Any, replacement: Callable[[Any], Any]) -> Any:
     """Return the expression, made of calls, tuples, their fields and leaves, with each variable replaced."""
     if isinstance(expression, relax.Var):

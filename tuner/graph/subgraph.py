@@ -139,6 +139,11 @@ class SubGraph:
         """Say whether no node is in both."""
         return self.inside.is_disjoint(other.inside)
 
+    def reads_field_of(self, graph: DataflowGraph, producer: SubGraph) -> bool:
+        """Say whether it reads a value of another sub-graph as a field of a tuple."""
+        nodes = graph.nodes
+        return any(source in producer.inside for index in self.entry for source in nodes[index].tuple_inputs)
+
     def union(self, graph: DataflowGraph, other: SubGraph) -> SubGraph:
         """Return the union of two disjoint sub-graphs; what was labelled becomes nested.
 

@@ -17,12 +17,13 @@ import tvm_ffi
 from tvm import relax
 
 from tuner.backends.blas import Blas, call_blas
-from tuner.backends.protocol import Backend
+from tuner.backends.protocol import Backend, CompositeBackend
 from tuner.backends.torch.operators import provide_torch_calls
 from tuner.backends.tvm.nan_semantics import module_passing_nan
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
+from tuner.lowering.outline import with_composites
 from tuner.lowering.weight_binding import lift_weights
 from tuner.targets.cuda_compiler import provide_compiler
 from tuner.targets.resolution import tvm_target
@@ -56,8 +57,22 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
                 f"partition {functions[0]} names backend {name!r}, but only {', '.join(backend_by_name)} "
                 "are given; pass the backends that the partition search used"
             )
-        module = backend_by_name[name].lower(module, functions, target)
+        backend = backend_by_name[name]
+        if isinstance(backend, CompositeBackend) and backend.takes_composites:
+            module = _with_composites(module, functions)
+        module = backend.lower(module, functions, target)
     return lift_weights(relax.transform.InlinePrivateFunctions()(module))
+
+
+def _with_composites(module: IRModule, functions: Sequence[str]) -> IRModule:
+    """Return the module with the labelled calls of some partitions as functions inside of them."""
+    composed = module.clone()
+    for name in functions:
+        function = module[name]
+        backend = function.attrs[PARTITION_ATTRIBUTE]
+        inner = with_composites(function).with_attr(PARTITION_ATTRIBUTE, backend)
+        composed.update_func(composed.get_global_var(name), inner)
+    return composed
 
 
 def build_module(module: IRModule, target: Target) -> Executable:

@@ -32,10 +32,8 @@ from tuner.graph.relax_types import (
     weights_of,
 )
 from tuner.graph.subgraph import SubGraph
+from tuner.lowering.composites import LABEL_ATTRIBUTE, composites_of, label_attributes
 from tuner.partition.candidate import FREE, CandidatePartition
-
-LABEL_ATTRIBUTE = "tessel.label"
-"""Relax function attribute with the label that a composite rule gave the partition."""
 
 
 def extract_module(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> IRModule:
@@ -61,6 +59,47 @@ def extract_module(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> I
 def extract_function(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> RelaxFunction:
     """Return the sub-graph as the private function that `extract_module` would call."""
     return _extract(graph, sub_graph, backend).function
+
+
+def with_composites(function: RelaxFunction) -> RelaxFunction:
+    """Return an extracted function whose labelled calls are functions inside of it.
+
+    Each labelled sub-graph of the search becomes a local function with its label as `Composite`, composites
+    inside of composites likewise, and a call of it; operators that have no label stay plain. That is the form
+    that TVM's code generators for libraries read. What marked the function as a partition is left out.
+    """
+    graph = DataflowGraph.from_relax(function)
+    return _composed(graph, composites_of(graph))
+
+
+def _composed(graph: DataflowGraph, composites: Sequence[SubGraph]) -> RelaxFunction:
+    """Return a graph's function with a local function a composite."""
+    source = graph.source
+    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in source.function.params]
+    values: dict[Any, Any] = dict(zip(source.function.params, parameters, strict=True))
+    covered = {index for composite in composites for index in composite.inside}
+    plain = [SubGraph.of(graph, NodeSet.of([index])) for index in graph.all_indices if index not in covered]
+    sub_graphs = [*composites, *plain]
+    builder = relax.BlockBuilder()
+    with builder.function("part", parameters, private=True):
+        with builder.dataflow():
+            for position in order_partitions(graph, sub_graphs):
+                sub_graph = sub_graphs[position]
+                if position >= len(composites):
+                    _emit_nodes(builder, graph, sub_graph.inside, values)
+                    continue
+                part = _extract(graph, sub_graph, "")
+                inner = _nested_in(part.function).with_attr("Composite", sub_graph.label)
+                _emit_call(builder, part, builder.emit(inner), values)
+            results = [builder.emit_output(values.get(result, result)) for result in source.results]
+        builder.emit_func_output(relax.Tuple(results) if source.result_is_tuple else results[0])
+    return builder.get()["part"]
+
+
+def _nested_in(function: RelaxFunction) -> RelaxFunction:
+    """Return a composite's function with its own composites inside, without what marks a partition."""
+    graph = DataflowGraph.from_relax(function.without_attr(LABEL_ATTRIBUTE))
+    return _composed(graph, composites_of(graph))
 
 
 def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> IRModule:
@@ -158,8 +197,7 @@ def _extract(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> _Part:
     attributes: dict[str, Any] = {PARTITION_ATTRIBUTE: backend}
     if weights := _weights_among(graph, arguments):
         attributes[WEIGHTS_ATTRIBUTE] = weights
-    if sub_graph.label:
-        attributes[LABEL_ATTRIBUTE] = sub_graph.label
+    attributes |= label_attributes(sub_graph)
     builder = relax.BlockBuilder()
     with builder.function("part", parameters, attrs=attributes, private=True):
         with builder.dataflow():

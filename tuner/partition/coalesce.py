@@ -50,6 +50,7 @@ def coalesce(
     launch_penalty_us: float,
     max_rounds: int = 8,
     slack: float = 0.0,
+    through_tuples: bool = True,
 ) -> Coalesced:
     """Merge neighbours of one backend, the largest gain first, until nothing pays.
 
@@ -61,11 +62,13 @@ def coalesce(
         max_rounds: each round can double the size of a part.
         slack: share by which a merged part may be slower than its parts and still be kept, for callers who
             measure the whole afterwards: parts alone do not show what crossing a border costs.
+        through_tuples: whether what makes a field of a tuple may be merged with what reads the tuple. The
+            published method leaves them apart, for the tuple between them is the host's there.
     """
     parts = list(zip(partition.chosen, partition.figures, strict=True))
     num_merged = num_priced = 0
     for _ in range(max_rounds):
-        merges = _mergeable(graph, [part for part, _ in parts])
+        merges = _mergeable(graph, [part for part, _ in parts], through_tuples=through_tuples)
         prices = pricer.price([merge.merged for merge in merges])
         num_priced += len(merges)
         gains = [
@@ -96,7 +99,9 @@ class _Merge:
 _Parts = list[tuple[CandidatePartition, Figure]]
 
 
-def _mergeable(graph: DataflowGraph, parts: Sequence[CandidatePartition]) -> list[_Merge]:
+def _mergeable(
+    graph: DataflowGraph, parts: Sequence[CandidatePartition], *, through_tuples: bool
+) -> list[_Merge]:
     """Return every two parts of one backend of which one reads the other and that can still run as one."""
     owner = {index: position for position, part in enumerate(parts) for index in part.sub_graph.inside}
     readers = _readers(parts, owner)
@@ -104,6 +109,8 @@ def _mergeable(graph: DataflowGraph, parts: Sequence[CandidatePartition]) -> lis
     for position, part in enumerate(parts):
         for reader in readers[position]:
             if parts[reader].backend != part.backend or part.backend == FREE:
+                continue
+            if not through_tuples and parts[reader].sub_graph.reads_field_of(graph, part.sub_graph):
                 continue
             if not _reaches_around(readers, position, reader):
                 merges.append(_merge(graph, part, parts[reader]))

@@ -3,7 +3,9 @@
 A *combiner* says which two may be joined. The closure here is complete: every pair is tried in both roles.
 The published implementation joins an upstream candidate only in the round after it was found, and only where
 the depths of both add up to no more than the limit, and so misses joins of branches that meet in a later node
-(on the GPT-2 fragment of the tests 29 sets instead of 31). `published=True` reproduces that, for comparison.
+(on the GPT-2 fragment of the tests 29 sets instead of 31). A tuple is a node of its own there, so that what
+makes a field and what reads the tuple do not touch and are joined by `TupleArgument` alone; here they touch.
+`published=True` reproduces both, for comparison.
 
 Source: TVM RFC 62 ("CombinePartitionRule", "SimpleCombinerRule"). Fusion by anchor was planned there, never
 written. Checked in tests/tuner/rules/test_combine.py.
@@ -236,6 +238,7 @@ class _Closure:
                 if (
                     not downstream.entry.is_disjoint(upstream.output)
                     and upstream.depth + downstream.depth <= self._combine.max_depth
+                    and not downstream.reads_field_of(self._graph, upstream)
                     and self._may_join(upstream, downstream)
                 ):
                     yield upstream, downstream

@@ -31,16 +31,21 @@ DEFAULT_MAX_DEPTH = 4
 _MAX_PER_EXIT = 128
 """Above all that transformers, Swin (83) and mixtures of experts (56) have; unrolled scans have thousands."""
 
-_TVM_COMBINERS: tuple[Combiner, ...] = (
+_TVM_KINDS: tuple[Combiner, ...] = (
     ByKind(PatternKind.ANCHOR, PatternKind.BROADCAST),
     ByKind(PatternKind.BROADCAST, PatternKind.REDUCTION),
     ByKind(PatternKind.INJECTIVE, PatternKind.INJECTIVE),
-    TupleArgument(),
 )
+
+_TVM_COMBINERS: tuple[Combiner, ...] = (*_TVM_KINDS, TupleArgument())
+
+_ANYTHING: tuple[Combiner, ...] = (ByKind(PatternKind.OPAQUE, PatternKind.OPAQUE),)
+
+_ANYTHING_WITH_KERNEL: tuple[Combiner, ...] = (ByKind(PatternKind.ANCHOR, PatternKind.ANCHOR),)
 
 
 class FusionStyle(StrEnum):
-    """How a library's calls may be joined into one partition."""
+    """How a library's calls may be joined into one partition; upstream's "BYOC fusion style"."""
 
     NONE = "none"
     TVM = "tvm"
@@ -77,6 +82,7 @@ def library_rule(
     *,
     name: str = "library",
     limits: SubGraphLimits | None = None,
+    published: bool = False,
 ) -> Rule:
     """Return the rule of a library: one labelled candidate a match, grown where its style allows.
 
@@ -86,16 +92,19 @@ def library_rule(
             as TVM does (TensorRT); `any` where whatever touches may be joined.
         name: shown in reports.
         limits: what a candidate keeps within; one exit and no taps if None.
+        published: whether to reproduce the incomplete closure of the published implementations, which join
+            a library's calls by their kinds and never through a tuple.
     """
     limits = limits or SubGraphLimits()
     calls = Union(name, tuple(pattern.rule() for pattern in patterns))
     if style is FusionStyle.NONE:
         return OnlyValid(calls, limits)
-    combiners = (
-        _TVM_COMBINERS if style is FusionStyle.TVM else (ByKind(PatternKind.OPAQUE, PatternKind.OPAQUE),)
-    )
+    combiners = _TVM_COMBINERS if style is FusionStyle.TVM else _ANYTHING
+    if published:
+        combiners = _TVM_KINDS if style is FusionStyle.TVM else _ANYTHING_WITH_KERNEL
     max_depth = limits.max_depth or DEFAULT_MAX_DEPTH
-    return OnlyValid(Combine(rule=calls, combiners=combiners, max_depth=max_depth), limits)
+    grown = Combine(rule=calls, combiners=combiners, max_depth=max_depth, published=published)
+    return OnlyValid(grown, limits)
 
 
 def vertical_rule(rule: Rule, *, max_anchors: int = 2, max_depth: int = 8) -> Rule:

@@ -74,7 +74,7 @@ class PackedCall:
         self, call: Linear | Convolution, shape: Sequence[int], weights: Sequence[torch.Tensor]
     ) -> None:
         with torch.inference_mode():
-            data = torch.rand(tuple(shape))
+            data = torch.rand(tuple(shape)).to(weights[0].dtype)
             result = _result_for(call, data, weights[0])
             ways = (
                 _linear_ways(call, data, *weights)
@@ -158,7 +158,8 @@ def _convolution_ways(
 def _result_for(call: Linear | Convolution, data: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return memory of the shape of a call's result."""
     if isinstance(call, Linear):
-        return torch.empty((*data.shape[:-1], weight.shape[-2 if call.right_transposed else -1]))
+        extents = (*data.shape[:-1], weight.shape[-2 if call.right_transposed else -1])
+        return torch.empty(extents, dtype=data.dtype)
     return torch.empty_like(
         torch.nn.functional.conv2d(data, weight, None, call.strides, call.padding, call.dilation, call.groups)
     )

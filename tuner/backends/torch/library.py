@@ -24,6 +24,7 @@ from tuner.backends.library_call import (
     recognise_call,
     shape_of,
 )
+from tuner.backends.torch.half_calls import half_patterns, recognise_half_call
 from tuner.backends.torch.operators import TorchCalls, is_one_torch_call
 from tuner.backends.tvm.native import as_public, replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
@@ -61,12 +62,16 @@ class TorchLibrary:
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each library call, and each torch call of the importer's."""
-        return Union(self.name, (library_rule(LIBRARY_PATTERNS, name=self.name), TorchCalls()))
+        calls = library_rule((*LIBRARY_PATTERNS, *half_patterns()), name=self.name)
+        return Union(self.name, (calls, TorchCalls()))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function is not exactly one call."""
-        if recognise_call(function) is None and not is_one_torch_call(function):
-            return "it is not one linear layer, convolution, attention, layer norm or softmax of float32"
+        if _recognised(function) is None and not is_one_torch_call(function):
+            return (
+                "it is not one linear layer, convolution, attention, layer norm or softmax of float32, nor "
+                "one linear layer or convolution of bfloat16"
+            )
         return None
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
@@ -83,8 +88,12 @@ class TorchLibrary:
         return module
 
 
+def _recognised(function: RelaxFunction) -> LibraryCall | None:
+    return recognise_call(function) or recognise_half_call(function)
+
+
 def _called(function: RelaxFunction, target: Target) -> IRModule:
-    found = recognise_call(function)
+    found = _recognised(function)
     if found is None:
         raise ValueError("the function is not one library call; ask `refusal` before lowering")
     fresh = {parameter: relax.Var(parameter.name, parameter.ty) for parameter in function.params}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 import tvm
 from tvm import relax
@@ -18,7 +19,7 @@ from tuner.backends.kernel_version import version_entry
 from tuner.backends.tvm.schedule import SCHEDULES_VERSION, schedule_kernels
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
-from tuner.rules.styles import tvm_native_rule
+from tuner.rules.styles import DEFAULT_MAX_DEPTH, tvm_native_rule
 from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
@@ -30,14 +31,30 @@ class TvmNative:
     name = "tvm"
     settings = ""
 
-    def __init__(self, compat: int = 0) -> None:
-        """Propose all that kinds allow to fuse, or with `compat=1` what the published closure finds."""
-        self.compat = compat
+    def __init__(self, compat: int = 0, depth: int = DEFAULT_MAX_DEPTH, groups: int = 1) -> None:
+        """Propose what kinds allow to fuse.
+
+        Args:
+            compat: 1 for what the published closure finds, which is incomplete.
+            depth: operators on the longest path of a proposal, TVM's own groups excepted.
+            groups: 0 to leave out the groups that TVM's own fusion forms, however deep.
+
+        Raises:
+            ValueError: the depth is 0.
+        """
+        self.compat, self.depth, self.groups = compat, depth, groups
+        tvm_native_rule(depth)  # which refuses a depth of 0
 
     @property
     def reference(self) -> str:
-        """Name and settings."""
-        return f"{self.name}?compat={self.compat}" if self.compat else self.name
+        """Name and settings; these decide what is proposed, not how fast it is, so records know none."""
+        given = {
+            "compat": (self.compat, 0),
+            "depth": (self.depth, DEFAULT_MAX_DEPTH),
+            "groups": (self.groups, 1),
+        }
+        settings = {name: value for name, (value, default) in given.items() if value != default}
+        return f"{self.name}?{urlencode(settings)}" if settings else self.name
 
     def versions(self) -> tuple[tuple[str, str], ...]:
         """Return the version of the schedule rules; TVM's own is in every environment."""
@@ -49,7 +66,7 @@ class TvmNative:
 
     def rule(self, target: Target) -> Rule:
         """Return TVM's fusion rules, complete instead of greedy."""
-        return tvm_native_rule(published=bool(self.compat))
+        return tvm_native_rule(self.depth, groups=bool(self.groups), published=bool(self.compat))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Return None: an operator that cannot be legalised shows as a failed measurement."""

@@ -18,7 +18,6 @@ from tuner.backends.registry import make_backend
 from tuner.backends.tvm.codegen import TvmCodegen
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.measuring.worker.inputs import input_specs, random_inputs
-from tuner.rules.styles import FusionStyle
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -88,7 +87,7 @@ def test_a_library_that_joins_calls_gets_one_function_with_a_composite_a_call(ta
     patterns = [("linear_relu", is_op("relax.nn.relu")(product)), ("tanh", is_op("relax.tanh")(wildcard()))]
     register_patterns([(f"{JOINING}.{name}", pattern) for name, pattern in patterns])
     tvm.register_global_func(f"relax.ext.{JOINING}", generate, override=True)
-    joining = TvmCodegen(JOINING, "cpu", FusionStyle.TVM)
+    joining = TvmCodegen(JOINING, "cpu", style="tvm")
 
     module = partition_module(JOINING, [(8, 16), (16, 8)], lambda x, w: op.tanh(op.nn.relu(op.matmul(x, w))))
     assert joining.refusal(part_of(module), target) is None

@@ -1,0 +1,71 @@
+"""A row of the report: a network in a data type, with threads, a batch and an instruction set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CODES = {"avx512": "cpu", "avx2": "llvm -mcpu=haswell"}
+"""Targets: this machine's own, and code of a processor without AVX-512 for the kernels that are compiled here.
+
+Libraries choose their instructions themselves, by the processor that is there.
+"""
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one line of the report is about."""
+
+    network: str
+    dtype: str
+    threads: int
+    batch: int
+    code: str = "avx512"
+
+    @property
+    def name(self) -> str:
+        """The row as text, from which `Row.parse` makes it again."""
+        return f"{self.network}/{self.dtype}/{self.threads}/{self.batch}/{self.code}"
+
+    @classmethod
+    def parse(cls, text: str) -> Row:
+        """Return the row that a text names.
+
+        Raises:
+            ValueError: the text names none.
+        """
+        parts = text.split("/")
+        if len(parts) == 5 and parts[1] in DTYPES and parts[4] in CODES:
+            network, dtype, threads, batch, code = parts
+            if threads.isdigit() and batch.isdigit() and int(threads) and int(batch):
+                return cls(network=network, dtype=dtype, threads=int(threads), batch=int(batch), code=code)
+        raise ValueError(
+            f"{text!r} names no row; write NETWORK/{'|'.join(DTYPES)}/THREADS/BATCH/{'|'.join(CODES)}"
+        )
+
+
+def _half_fraction(network: str) -> tuple[Row, ...]:
+    """Return the eight of sixteen settings that hold every level four times, and every two of them twice."""
+    rows = [
+        Row(network=network, dtype=dtype, threads=threads, batch=batch, code=code)
+        for dtype in DTYPES
+        for threads in (1, 2)
+        for batch in (1, 8)
+        for code in CODES
+        if ((dtype != "float32") + (threads != 1) + (batch != 1) + (code != "avx512")) % 2 == 0
+    ]
+    return tuple(rows)
+
+
+SETTINGS = _half_fraction("two_tower")
+
+UNTUNED = tuple(
+    Row(network=network, dtype=dtype, threads=threads, batch=batch)
+    for network in ("llama_block", "resnet18", "swin_t")
+    for dtype in DTYPES
+    for threads, batch in ((1, 1), (2, 8), (2, 1), (1, 8))
+)
+"""Networks that nobody tuned for; of each the pairs of the first two settings come first."""
+
+SETS = {"settings": SETTINGS, "untuned": UNTUNED}

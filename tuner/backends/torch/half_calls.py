@@ -1,0 +1,90 @@
+"""Linear layers and convolutions of bfloat16 as one call of torch each, in that type.
+
+The importer widens what an operator of bfloat16 reads, computes in float32 and rounds once
+(`tuner.frontend.converters.bfloat16`). A processor with instructions for bfloat16 does the same in half the
+time, so that a product together with its conversions is one call here: bfloat16 in, bfloat16 out, sums in
+float32 between. An activation is left to others, for torch rounds before it. Checked in
+tests/tuner/backends/torch/test_half_calls.py.
+"""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
+
+from tuner.backends.library_call import (
+    CallReader,
+    Convolution,
+    Linear,
+    LibraryCall,
+    read_convolution,
+    read_linear,
+)
+from tuner.graph.relax_types import RelaxFunction
+from tuner.rules.pattern import DFPattern, LabelledPattern, Match
+
+HALF = "bfloat16"
+
+
+def recognise_half_call(function: RelaxFunction) -> LibraryCall | None:
+    """Return the linear layer or convolution of bfloat16 that a function is, or None.
+
+    Its operands are those of bfloat16, before they are widened.
+    """
+    reader = CallReader(function)
+    for read in (read_linear, read_convolution):
+        reader.used.clear()
+        rounded = reader.call(reader.result, "relax.astype")
+        if rounded is None or str(rounded.ty.dtype) != HALF:
+            return None
+        found = read(reader, rounded.args[0])
+        if found is None or not isinstance(found.call, Linear | Convolution) or found.call.activation:
+            continue
+        widened = [reader.call(operand, "relax.astype") for operand in found.operands]
+        if all(each is not None and str(each.args[0].ty.dtype) == HALF for each in widened):
+            operands = tuple(each.args[0] for each in widened)
+            if reader.used == reader.bound:
+                return LibraryCall(found.call, operands)
+    return None
+
+
+def half_patterns() -> tuple[LabelledPattern, ...]:
+    """Return a pattern for each variant of a product or convolution between conversions."""
+    patterns = []
+    for label, cores in (("linear", _products()), ("convolution", [_convolution()])):
+        for core in cores:
+            for with_bias in (False, True):
+                summed = is_op("relax.add")(core, _widened()) if with_bias else core
+                name = f"half_{label}{'_bias' * with_bias}"
+                patterns.append(LabelledPattern(name, is_op("relax.astype")(summed), _is_half))
+    return tuple(patterns)
+
+
+def _products() -> list[DFPattern]:
+    """Return products with the left, right, both or neither operand transposed after it is widened."""
+    return [
+        is_op("relax.matmul")(*(_transposed() if variant & bit else _widened() for bit in (1, 2)))
+        for variant in range(4)
+    ]
+
+
+def _convolution() -> DFPattern:
+    return is_op("relax.nn.conv2d")(_widened(), _widened())
+
+
+def _widened() -> DFPattern:
+    return is_op("relax.astype")(wildcard())
+
+
+def _transposed() -> DFPattern:
+    return is_op("relax.permute_dims")(_widened())
+
+
+def _is_half(match: Match) -> bool:
+    """Say whether all conversions that a pattern matched are from and to bfloat16."""
+    conversions = [
+        each
+        for each in match.values()
+        if isinstance(each, relax.Call) and getattr(each.op, "name", "") == "relax.astype"
+    ]
+    return all(HALF in (str(each.ty.dtype), str(each.args[0].ty.dtype)) for each in conversions)
