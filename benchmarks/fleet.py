@@ -5,15 +5,18 @@
 
 *Throughput*: candidates that sleep, on 1 to 8 workers of this machine. One that sleeps takes no processor,
 so that workers of one machine are like as many machines, and what is missing is what the fleet costs.
-*Kills*: real candidates, built and timed, while a worker is killed every few seconds and the scheduler is
-started anew now and then; each must end in exactly one record. *Tuners*: two tuners that need the same
-candidates, in opposite orders, through one file of records.
+*Kills*: real candidates, built and timed, while a worker is killed every second or so, and the scheduler and
+the database are started anew now and then; each must end in exactly one record. *Tuners*: two tuners that
+need the same candidates, in opposite orders, through one database.
+
+Records are kept in a PostgreSQL server of its own where one is installed, and in a SQLite file elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +31,7 @@ from tvm import relax
 from records import open_store
 from tests.harness.fleet_tasks import nap
 from tests.harness.local_fleet import LocalFleet, wait_until
+from tests.records.postgres_server import PostgresServer, find_binaries
 from tests.samples.partition_samples import part_of, partition_module
 from tuner.backends.registry import backends_for
 from tuner.fleet.fleet_pool import FleetPool, find_machines
@@ -88,27 +92,52 @@ def request(width: int) -> MeasureRequest:
     return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm")
 
 
-def measure(fleet: LocalFleet, location: Path, requests: Sequence[MeasureRequest]) -> int:
+def measure(fleet: LocalFleet, records: str, requests: Sequence[MeasureRequest]) -> int:
     """Measure programs through the fleet, and return how many this tuner measured itself."""
     tasks = TaskQueue(fleet.address)
     machines = find_machines(tasks, "cpu", num_threads=None, backends=BACKENDS)
     backends = backends_for(BACKENDS, machines.target)
     pool = FleetPool(tasks, machines, backends, limits=LIMITS, seed=0)
     with (
-        open_store(str(location)) as store,
+        open_store(records) as store,
         Measurer(store, machines.target, backends, limits=LIMITS, pool=pool) as measurer,
     ):
-        records = measurer.measure_many(requests)
-        assert [record.measurement.status.value for record in records] == ["ok"] * len(requests)
+        found = measurer.measure_many(requests)
+        assert [record.measurement.status.value for record in found] == ["ok"] * len(requests)
         return measurer.new_measurements
 
 
-def check_records(location: Path, expected: int) -> None:
+def check_records(records: str, expected: int) -> None:
     """Fail unless every candidate has exactly one record."""
-    with open_store(str(location)) as store:
+    with open_store(records) as store:
         counts = Counter(record.workload.fingerprint for record in store.iterate())
     assert len(counts) == expected, f"{len(counts)} of {expected} candidates have a record"
     assert set(counts.values()) == {1}, f"{sum(each > 1 for each in counts.values())} have several"
+
+
+class Database:
+    """Where the records of one run are kept: a PostgreSQL server of its own, or a file."""
+
+    def __init__(self, folder: str) -> None:
+        binaries = find_binaries()
+        self.server = None if binaries is None else PostgresServer(binaries)
+        self.url = str(Path(folder) / "records.db") if self.server is None else self.server.url()
+        self.name = "a SQLite file" if self.server is None else "PostgreSQL"
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.server is not None:
+            self.server.remove()
+
+    def restart(self) -> bool:
+        """Start the server anew, in the middle of whatever it does; say whether there is one."""
+        if self.server is None:
+            return False
+        self.server.stop("immediate")
+        self.server.start()
+        return True
 
 
 def with_workers(num_workers: int) -> LocalFleet:
@@ -122,40 +151,58 @@ def with_workers(num_workers: int) -> LocalFleet:
     return fleet
 
 
-def survive_kills(candidates: int, kills: int) -> str:
+class Destroyer:
+    """Kills a worker every so many seconds, and starts scheduler and database anew, until it is stopped."""
+
+    def __init__(self, fleet: LocalFleet, database: Database, every_s: float) -> None:
+        self._fleet, self._database, self._every_s = fleet, database, every_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._destroy)
+        self.kills = self.schedulers = self.databases = 0
+
+    def __enter__(self) -> Destroyer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _destroy(self) -> None:
+        while not self._done.wait(self._every_s):
+            processes = self._fleet.worker_processes()
+            if not processes:
+                continue
+            processes[self.kills % len(processes)].kill()
+            self.kills += 1
+            if self.kills % 50 == 25:
+                self._fleet.kill_scheduler()
+                self._fleet.start_scheduler()
+                self.schedulers += 1
+            if self.kills % 50 == 0:
+                self.databases += self._database.restart()
+
+
+def survive_kills(candidates: int, kills: int, every_s: float) -> str:
     """Measure candidates while workers are killed, until enough were, and describe it in a line."""
-    done = threading.Event()
-    killed = [0, 0]
-    with tempfile.TemporaryDirectory() as folder, with_workers(3) as fleet:
-        location = Path(folder) / "records.db"
-
-        def destroy() -> None:
-            while not done.wait(4.0):
-                processes = fleet.worker_processes()
-                if processes:
-                    processes[killed[0] % len(processes)].kill()
-                    killed[0] += 1
-                if killed[0] % 50 == 49:
-                    fleet.kill_scheduler()
-                    fleet.start_scheduler()
-                    killed[1] += 1
-
-        destroyer = threading.Thread(target=destroy)
-        destroyer.start()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Database(folder) as database,
+        with_workers(3) as fleet,
+        Destroyer(fleet, database, every_s) as destroyed,
+    ):
         started = time.monotonic()
         measured = 0
-        try:
-            while measured < candidates or killed[0] < kills:
-                measure(fleet, location, [request(8 + measured + number) for number in range(100)])
-                measured += 100
-        finally:
-            done.set()
-            destroyer.join()
-        check_records(location, measured)
+        while measured < candidates or destroyed.kills < kills:
+            measure(fleet, database.url, [request(8 + measured + number) for number in range(100)])
+            measured += 100
+            print(f"{measured} candidates, {destroyed.kills} kills", file=sys.stderr, flush=True)
         elapsed_s = time.monotonic() - started
+        check_records(database.url, measured)
     return (
-        f"{measured} candidates, {killed[0]} workers killed, scheduler started anew {killed[1]} times, "
-        f"{elapsed_s:.0f} s: each candidate has exactly one record"
+        f"{measured} candidates in {database.name}, {destroyed.kills} workers killed, scheduler started anew "
+        f"{destroyed.schedulers} times and the database {destroyed.databases} times, {elapsed_s:.0f} s: each "
+        "candidate has exactly one record"
     )
 
 
@@ -164,13 +211,16 @@ def share_work(candidates: int) -> str:
     requests = [
         request(8 + number) for number in range(candidates)
     ]  # by one thread: TVM's builder has but one
-    with tempfile.TemporaryDirectory() as folder, with_workers(2) as fleet:
-        location = Path(folder) / "records.db"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Database(folder) as database,
+        with_workers(2) as fleet,
+    ):
         with ThreadPoolExecutor(2) as tuners:
-            new = list(tuners.map(partial(measure, fleet, location), (requests, requests[::-1])))
-        check_records(location, candidates)
+            new = list(tuners.map(partial(measure, fleet, database.url), (requests, requests[::-1])))
+        check_records(database.url, candidates)
     shares = " + ".join(map(str, sorted(new)))
-    return f"{candidates} candidates, measured by the two tuners {shares}, one record each"
+    return f"{candidates} candidates in {database.name}, measured by the two tuners {shares}, one record each"
 
 
 def main() -> None:
@@ -180,6 +230,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each throughput")
     parser.add_argument("--candidates", type=int, default=1000, help="candidates of the kills, at least")
     parser.add_argument("--kills", type=int, default=200, help="workers killed, at least")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
     arguments = parser.parse_args()
     if arguments.only in (None, "throughput"):
         print("| workers | candidates at a time, median | quartiles | share |\n|---|---|---|---|")
@@ -193,7 +244,7 @@ def main() -> None:
     if arguments.only in (None, "tuners"):
         print(share_work(100), flush=True)
     if arguments.only in (None, "kills"):
-        print(survive_kills(arguments.candidates, arguments.kills), flush=True)
+        print(survive_kills(arguments.candidates, arguments.kills, arguments.every), flush=True)
 
 
 if __name__ == "__main__":

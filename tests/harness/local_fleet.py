@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 _SCHEDULER = "from distributed.cli import dask_scheduler; dask_scheduler.main()"
 
+_FORKS = "multiprocessing.forkserver"
+
 _PLAIN = """import sys
 from tuner.fleet.device_worker import serve_tasks
 if __name__ == "__main__":
@@ -83,9 +85,10 @@ class LocalFleet:
 
 
 def _is_dask_worker(process: psutil.Process) -> bool:
+    """Say whether a process was forked from a nanny's fork server, whose command line it has."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-        command = " ".join(process.cmdline())
-        return "spawn_main" in command
+        parent = process.parent()
+        return parent is not None and all(_FORKS in " ".join(each.cmdline()) for each in (process, parent))
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
 import time
 from collections import Counter
@@ -53,6 +54,10 @@ THREADS = "threads"
 
 ALIKE = "alike-"
 """How the name of the Dask resource begins that machines have which are alike."""
+
+FORK_SERVER = "TESSEL_FORK_SERVER"
+"""Environment variable of a worker: the socket of the server that forks its measuring processes, if there is
+one. They have the worker's own number of threads."""
 
 _BUSY = threading.Lock()
 """Held while a task runs. Dask's resources see to it already; this holds where somebody starts a worker
@@ -200,7 +205,8 @@ def _process_of(machine: Machine) -> WorkerProcess | None:
     if _Held.process is None or _Held.purpose != purpose:
         if _Held.process is not None:
             _Held.process.close()
-        _Held.process = WorkerProcess(machine.target, backends_for(machine.backends, machine.target))
+        backends = backends_for(machine.backends, machine.target)
+        _Held.process = WorkerProcess(machine.target, backends, forked_from=os.environ.get(FORK_SERVER))
         _Held.purpose = purpose
     return _Held.process
 

@@ -1,7 +1,9 @@
 """A machine of a fleet: one Dask worker for one device, under a nanny that starts it again when it dies.
 
 It serves until it is told to stop. A scheduler that goes away is waited for, so that a fleet comes back when
-its scheduler does. Checked in tests/tuner/fleet/test_fleet.py.
+its scheduler does. Workers, and the processes in which they measure on a CPU, are forked from processes that
+have imported what they need, so that one that was killed is back within a second. Checked in
+tests/tuner/fleet/test_fleet.py.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import dask
 from distributed import Nanny
 from distributed.core import Status
+from distributed.utils import get_mp_context
 
 from tuner.errors import TunerError
-from tuner.fleet.device_tasks import ALIKE, DEVICE, THREADS, activity, identity
+from tuner.fleet.device_tasks import ALIKE, DEVICE, FORK_SERVER, THREADS, activity, identity
 from tuner.fleet.documents import Identity, Query
 from tuner.fleet.task_queue import host_of
-from tuner.measuring.worker_process import THREAD_VARIABLES
+from tuner.measuring.forked_process import ForkServer
+from tuner.measuring.worker_process import THREAD_VARIABLES, worker_environment
 
 logger = logging.getLogger(__name__)
 
@@ -92,25 +97,41 @@ def serve(settings: WorkerSettings, found: Identity, *, tell: Callable[[str], No
         tell: is told what happens, a line each.
     """
     assert found.target is not None, "own_identity sees to it"
-    threads = str(found.target.num_threads)
-    options = {
+    num_threads = found.target.num_threads
+    environment = dict.fromkeys(THREAD_VARIABLES, str(num_threads))
+    os.environ.update(environment)  # libraries read it when they load, which is before a worker is forked
+    options: dict[str, Any] = {
         "name": f"{socket.gethostname()}-{os.getpid()}",
         "host": settings.host,
-        "resources": {DEVICE: 1, THREADS: int(threads), f"{ALIKE}{found.fingerprint}": 1},
+        "resources": {DEVICE: 1, THREADS: num_threads, f"{ALIKE}{found.fingerprint}": 1},
         "metrics": {"tessel": activity},
-        "env": dict.fromkeys(THREAD_VARIABLES, threads),
     }
-    serve_tasks(settings.scheduler, options, tell=tell)
+    if found.target.kind != "cpu":  # what CUDA has begun in a process does not survive its fork
+        serve_tasks(settings.scheduler, {**options, "env": environment}, tell=tell)
+        return
+    server = ForkServer(worker_environment(num_threads), with_torch="torch" in found.backends)
+    try:
+        named = {**environment, FORK_SERVER: server.path}
+        serve_tasks(
+            settings.scheduler, {**options, "env": named}, tell=tell, preload=("tuner.fleet.device_tasks",)
+        )
+    finally:
+        server.close()
 
 
-def serve_tasks(scheduler: str, options: Mapping[str, Any], *, tell: Callable[[str], None]) -> None:
+def serve_tasks(
+    scheduler: str, options: Mapping[str, Any], *, tell: Callable[[str], None], preload: Sequence[str] = ()
+) -> None:
     """Run tasks one at a time, whatever becomes of worker and scheduler, until SIGINT or SIGTERM.
 
     Args:
         scheduler: its address.
         options: of `distributed.Nanny`.
         tell: is told what happens, a line each.
+        preload: modules that the process has imported which workers are forked from.
     """
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    get_mp_context().set_forkserver_preload(["distributed", *preload])
     asyncio.run(_serve_tasks(scheduler, options, tell))
 
 

@@ -25,6 +25,7 @@ import psutil
 from records import Status
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
+from tuner.measuring.forked_process import ForkedProcess
 from tuner.measuring.messages import (
     Done,
     Failed,
@@ -67,12 +68,22 @@ says there was too little memory ought to be true tomorrow."""
 
 
 class WorkerProcess:
-    """One worker process for one target."""
+    """One worker process for one target.
 
-    def __init__(self, target: Target, backends: Sequence[Backend]) -> None:
+    Args:
+        target: what it builds for and measures on.
+        backends: who lowers partitions.
+        forked_from: path of the socket of a server that forks workers with this target's threads
+            (`tuner.measuring.forked_process`); a worker is started from nothing where there is none.
+    """
+
+    def __init__(
+        self, target: Target, backends: Sequence[Backend], *, forked_from: str | None = None
+    ) -> None:
         self._target = target
         self._backends = tuple(backend.reference for backend in backends)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked_from = forked_from
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._connection: Connection | None = None
         self.num_starts = 0
 
@@ -151,20 +162,7 @@ class WorkerProcess:
     def _started(self) -> Connection:
         if self._connection is not None:
             return self._connection
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tuner.measuring.worker.server", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None
-                if logger.isEnabledFor(logging.DEBUG)
-                else subprocess.DEVNULL,  # compilers' chatter
-                start_new_session=True,  # Ctrl-C is ours to handle
-                env=self._worker_environment(),
-            )
-        self._connection = Connection(ours.detach())
+        self._connection = self._forked() or self._spawned()
         self.num_starts += 1
         start = Start(
             target=self._target,
@@ -178,10 +176,32 @@ class WorkerProcess:
             raise TunerError(f"the measuring process did not start ({message}); see `tessel doctor`")
         return self._connection
 
-    def _worker_environment(self) -> dict[str, str]:
-        threads = dict.fromkeys(THREAD_VARIABLES, str(self._target.num_threads))
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        return {**os.environ, **threads, **_WAITING, "PYTHONPATH": path}
+    def _forked(self) -> Connection | None:
+        """Have a worker forked; None where there is no server for it, or none any more."""
+        if self._forked_from is None:
+            return None
+        try:
+            self._process = forked = ForkedProcess(self._forked_from)
+        except OSError as error:
+            logger.info("no worker was forked: %r", error)
+            return None
+        return forked.connection
+
+    def _spawned(self) -> Connection:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tuner.measuring.worker.server", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None
+                if logger.isEnabledFor(logging.DEBUG)
+                else subprocess.DEVNULL,  # compilers' chatter
+                start_new_session=True,  # Ctrl-C is ours to handle
+                env=worker_environment(self._target.num_threads),
+            )
+        return Connection(ours.detach())
 
     def _reap(self, what: str) -> str:
         """Reap the worker and describe how it exited."""
@@ -198,6 +218,13 @@ class WorkerProcess:
         if status < 0:
             return f"the process crashed with {signal.Signals(-status).name} during {what}"
         return f"the process ended with status {status} during {what}"
+
+
+def worker_environment(num_threads: int) -> dict[str, str]:
+    """Return the environment of a process in which programs run with so many threads."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(num_threads))
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, **threads, **_WAITING, "PYTHONPATH": path}
 
 
 class _Deadline:

@@ -347,7 +347,7 @@ def _limit_memory(limit_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """End this process once its parent has exited, even while a program hangs."""
     while os.getppid() == parent:
         time.sleep(_WATCH_PERIOD_S)
@@ -355,6 +355,6 @@ def _die_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
     with Connection(int(sys.argv[1])) as end:
         serve(end)
