@@ -43,6 +43,10 @@ _OF_PEERS = (
 """What gloo says when the other end of a connection is gone."""
 
 
+_ACCOMPLICE = 0.7
+"""Share of the silence after which a rank is named with another: those of one node end up to a beat apart."""
+
+
 class Blame(msgspec.Struct, frozen=True):
     """Who ended the run: the ranks at fault, and a sentence without its stop."""
 
@@ -76,9 +80,9 @@ def find_blame(
     silent = [
         rank
         for rank, beat in enumerate(sight.beats)
-        if sight.silent_s[rank] >= silence_s and beat.failure is None and not beat.has_left
+        if sight.silent_s[rank] >= _ACCOMPLICE * silence_s and beat.failure is None and not beat.has_left
     ]
-    if silent:
+    if any(sight.silent_s[rank] >= silence_s for rank in silent):
         return Blame(tuple(silent), _of_silent(silent, sight, ranks_by_stage))
     failures = [(rank, beat.failure) for rank, beat in enumerate(sight.beats) if beat.failure is not None]
     if not failures or failing_s is None:
@@ -90,8 +94,8 @@ def find_blame(
     first, failure = min(failures, key=lambda each: (_WEIGHT[each[1].kind], each[1].order))
     if unheard or (failure.kind in ("lost a peer", "ended") and failing_s < 2 * silence_s):
         return None
-    who = _who(first, sight, ranks_by_stage)
-    return Blame((first,), f"{who} {failure.what}; the end of its log: {failure.log_end}")
+    log = f"; the end of its log: {failure.log_end}" if failure.log_end else ""
+    return Blame((first,), f"{_who(first, sight, ranks_by_stage)} {failure.what}{log}")
 
 
 def find_late(sight: Sight, ranks_by_stage: Sequence[Sequence[int]]) -> str:

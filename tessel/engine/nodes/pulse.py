@@ -31,13 +31,13 @@ class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
         kind: what became of it; `lost a peer` where another rank's end was the cause, and `ended` where the
             supervisor was told to end.
         what: the same in words, after the rank's name.
-        log_end: the last lines that the rank wrote.
+        log_end: the last lines that the rank wrote; empty where it was not started.
         order: which failure of the run it is, in the order in which the store heard of them.
     """
 
     kind: FailureKind
     what: str
-    log_end: str
+    log_end: str = ""
     order: int = 0
 
 

@@ -53,9 +53,15 @@ _LINGER_S = 3 * PERIOD_S
 
 _LOOK_PERIOD_S = 0.1
 
+_TOLD = "was told to end by its torchrun"
+
 
 class QuietEnd(EngineError):
     """The run ended for a reason that another process of this node tells the user."""
+
+
+class _ToldToEnd(EngineError):
+    """torchrun wants this process to end."""
 
 
 class Team:
@@ -116,12 +122,16 @@ class Team:
     ) -> None:
         """Say how this rank's part ended, and stay until that is heard."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if error is not None and not self._is_over:
-            what = f"could not go on: {str(error) or type(error).__name__}"
-            self._pulse.fail(RankFailure(kind="raised", what=what, log_end="(none)"))
-            time.sleep(_LINGER_S)
-        self._pulse.leave(patience_s=_LINGER_S)
-        signal.signal(signal.SIGTERM, self._former_handler)  # type: ignore[arg-type]  # as it was returned
+        try:
+            if isinstance(error, _ToldToEnd):
+                self._find_reason()
+            elif error is not None and not self._is_over:
+                what = f"could not go on: {str(error) or type(error).__name__}"
+                self._pulse.fail(RankFailure(kind="raised", what=what))
+                time.sleep(_LINGER_S)
+        finally:
+            self._pulse.leave(patience_s=_LINGER_S)
+            signal.signal(signal.SIGTERM, self._former_handler)  # type: ignore[arg-type]  # as returned
 
     @property
     def is_first(self) -> bool:
@@ -279,7 +289,6 @@ class Team:
             if beat.identity is not None
             and beat.identity.node == own.node
             and sight.silent_s[rank] < self._silence_s
-            and (beat.failure is None or beat.failure.kind != "ended")
         ]
         if min(here, default=own.rank) == own.rank:
             raise EngineError(f"{blame.message}; all ranks were ended")
@@ -290,10 +299,20 @@ class Team:
     def _end_as_told(self, number: int, frame: FrameType | None) -> None:
         """Take torchrun's signal to end: another process of this node has failed."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        what = "was told to end by its torchrun"
-        self._pulse.fail(RankFailure(kind="ended", what=what, log_end="(none)"))
-        self._is_over = True
-        raise QuietEnd(f"rank {self._member.rank} {what}")
+        raise _ToldToEnd(_TOLD)
+
+    def _find_reason(self) -> None:
+        """Look a little longer for why torchrun ends this node: another process of it, or node 0, was lost.
+
+        Raises:
+            EngineError: always; quiet where no reason was found.
+        """
+        until_s = time.monotonic() + self._silence_s + _LINGER_S
+        while time.monotonic() < until_s:
+            self._look()
+            time.sleep(_LOOK_PERIOD_S)
+        self._pulse.fail(RankFailure(kind="ended", what=_TOLD))
+        raise QuietEnd(_TOLD)
 
 
 def _failure_of(folder: Path, rank: int) -> RankFailure:
