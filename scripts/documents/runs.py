@@ -36,6 +36,8 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
         failures: all that is wrong, the worst first.
         ranks_per_core: ranks that share a core of this machine.
         ranks_per_gpu: ranks on the GPU that most of them share; 0 where they compute on the CPU.
+        nodes: machines that torchrun started ranks on; 1 without it.
+        clock_error_ms: by how much times of ranks on other nodes may be off those of rank 0.
         searched: times of the schedule.
         one_f_one_b: times of 1F1B, as `1f1b`; left out where the schedule is 1F1B or it does not apply.
     """
@@ -50,5 +52,7 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[TensorCheck, ...]
     ranks_per_core: float
     ranks_per_gpu: int
+    nodes: int
+    clock_error_ms: float
     searched: RunFigures
     one_f_one_b: RunFigures | msgspec.UnsetType = msgspec.field(name="1f1b", default=msgspec.UNSET)

@@ -68,3 +68,15 @@ def choose_devices(kind: DeviceKind, num_ranks: int, *, num_gpus: int, has_nccl:
     if num_gpus < num_ranks or not has_nccl:
         return Devices(gpus=gpus)
     return Devices(backend="nccl", is_tagged=False, gpus=gpus)
+
+
+def on_every_node(devices: Devices, num_ranks: int) -> Devices:
+    """Return the devices of all ranks, where those of one node are given and each node has as many.
+
+    Args:
+        devices: of one node's ranks.
+        num_ranks: on all nodes.
+    """
+    each = len(devices.gpus)
+    gpus = tuple(devices.gpus[rank % each] for rank in range(num_ranks)) if each else ()
+    return msgspec.structs.replace(devices, gpus=gpus)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tessel.engine.actions import RankActions
@@ -25,6 +27,22 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     actions: tuple[str, ...]
 
 
+class Meeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where ranks of several machines meet, each started apart.
+
+    Attributes:
+        rank: the one that is started here.
+        host: where torchrun's store is.
+        port: likewise.
+        prefix: of all keys of this run.
+    """
+
+    rank: int
+    host: str
+    port: int
+    prefix: str
+
+
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What every rank is told.
 
@@ -40,6 +58,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         num_threads: threads of each rank's programs.
         devices: where each rank computes, and what carries tensors between them.
         write_gradients: whether gradients of each schedule's last step are written.
+        meeting: where the ranks meet if they are on several machines; None where all are started here, and
+            meet in a file.
 
     Raises:
         EngineError: there are more stages and micro-batches than transfers can be told apart.
@@ -55,6 +75,12 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     num_threads: int
     devices: Devices = CPUS
     write_gradients: bool = True
+    meeting: Meeting | None = None
+
+    @property
+    def own_ranks(self) -> Sequence[int]:
+        """The ranks that are started here."""
+        return range(self.num_ranks) if self.meeting is None else (self.meeting.rank,)
 
     def __post_init__(self) -> None:
         if self.micro_batches * len(self.ranks_by_stage) * 2 * MAX_TENSORS > _MAX_TAGS:
@@ -66,7 +92,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One action as it really ran; seconds on the machine's monotonic clock.
+    """One action as it really ran; seconds on the machine's monotonic clock, or rank 0's of several machines.
 
     Attributes:
         action: such as `0F3`.
@@ -89,12 +115,14 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         events: of every counted step of each schedule.
         losses: by schedule and micro-batch.
         gradient_types: data types in which it computed gradients, which files may hold in a wider one.
+        clock_error_s: by how much its events may be off those of rank 0, on another machine's clock.
     """
 
     rank: int
     events: dict[str, tuple[tuple[Event, ...], ...]]
     losses: dict[str, dict[int, float]]
     gradient_types: tuple[str, ...] = ()
+    clock_error_s: float = 0.0
 
 
 def actions_as_lines(actions: RankActions) -> tuple[str, ...]:

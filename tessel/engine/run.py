@@ -9,9 +9,10 @@ how many ranks share a core. Checked in tests/tessel/engine/test_run.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -46,6 +47,16 @@ class StagePrograms:
     spec: str = ""
 
 
+class Launch(Protocol):
+    """Runs the ranks of a job; see `tessel.engine.ranks.launch.launch`."""
+
+    def __call__(
+        self, job: JobSpec, /, *, timeout_s: float, read: Callable[[Path], None]
+    ) -> tuple[RankResult, ...]:
+        """Return what every rank reports; `read` is called with the folder of what they wrote."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """How often, for how long and where ranks run.
@@ -55,12 +66,16 @@ class RunSettings:
         repeats: counted steps of each schedule.
         timeout_s: longest the ranks may take.
         devices: where each rank computes, and what carries tensors between them.
+        launch: runs a job's ranks and returns what they report; all on this machine unless told otherwise.
+        ranks_here: ranks on this machine; None for all.
     """
 
     num_threads: int = 1
     repeats: int = 3
     timeout_s: float = 300.0
     devices: Devices = CPUS
+    launch: Launch = launch
+    ranks_here: int | None = None
 
 
 DEFAULT_SETTINGS = RunSettings()
@@ -107,6 +122,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         check: what comparing results with the reference showed, over schedules.
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         ranks_per_gpu: ranks on the GPU that most of them share, likewise; 0 where they compute on the CPU.
+        clock_error_ms: by how much times of ranks on other machines may be off; 0 where all are on one.
         events: every counted step's events by schedule, then by rank.
     """
 
@@ -114,6 +130,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     check: ResultsCheck
     ranks_per_core: float
     ranks_per_gpu: int
+    clock_error_ms: float
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
 
     @property
@@ -149,10 +166,7 @@ def run_schedule(
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
     """
-    check_chain(schedule.placement)
-    schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
-    for each in schedules.values():
-        require_valid(each)
+    schedules = _schedules_of(schedule)
     gradients: dict[str, RankGradients] = {}
 
     def read(folder: Path) -> None:
@@ -160,7 +174,7 @@ def run_schedule(
             gradients[name] = _read_gradients(folder, name, schedule.placement.devices)
 
     job = _job(schedules, programs, settings, write_gradients=expected is not None)
-    results = launch(job, timeout_s=settings.timeout_s, read=read)
+    results = settings.launch(job, timeout_s=settings.timeout_s, read=read)
     check = ResultsCheck()
     if expected is not None:
         check = check_results(
@@ -173,10 +187,29 @@ def run_schedule(
     return RunReport(
         figures=_figures(results, schedules, simulation),
         check=check,
-        ranks_per_core=job.num_ranks * settings.num_threads / num_usable_cores(),
+        ranks_per_core=(settings.ranks_here or job.num_ranks) * settings.num_threads / num_usable_cores(),
         ranks_per_gpu=settings.devices.ranks_per_gpu,
+        clock_error_ms=1000 * max(result.clock_error_s for result in results),
         events={name: _steps(results, name) for name in schedules},
     )
+
+
+def take_part(
+    schedule: Schedule, programs: StagePrograms, *, is_checked: bool, settings: RunSettings
+) -> None:
+    """Run what is run here of a job whose results another process gathers and checks.
+
+    Args:
+        schedule: as that process runs it.
+        programs: likewise.
+        is_checked: whether it compares results with a reference.
+        settings: of which `launch` runs the ranks that are here.
+
+    Raises:
+        EngineError: a schedule cannot run, or a rank failed.
+    """
+    job = _job(_schedules_of(schedule), programs, settings, write_gradients=is_checked)
+    settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
 def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
@@ -195,6 +228,14 @@ def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:
         rule, schedule.placement, micro_batches=schedule.micro_batches, memory=schedule.memory
     )
     return {BASELINE: strongest}
+
+
+def _schedules_of(schedule: Schedule) -> dict[str, Schedule]:
+    check_chain(schedule.placement)
+    schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
+    for each in schedules.values():
+        require_valid(each)
+    return schedules
 
 
 def _job(

@@ -10,13 +10,14 @@ import typer
 from scripts.commands.run.options import RunOptions
 from scripts.commands.run.programs import Programs, find_programs
 from scripts.commands.run.report import draw_run, print_run, require_right, run_document, trace_of
-from scripts.commands.run.subject import Subject, find_devices, find_overheads, load_subject
+from scripts.commands.run.seat import Seat, join_team
+from scripts.commands.run.subject import Subject, find_overheads, load_subject
 from scripts.options.dataclass_options import takes_options
 from scripts.terminal import console
 
 if TYPE_CHECKING:
     from tessel.engine.devices import Devices
-    from tessel.engine.run import RunReport
+    from tessel.engine.run import RunReport, RunSettings
 
 
 @takes_options
@@ -32,6 +33,7 @@ def run(
     """Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.
 
     Exits with status 1 if a tensor deviates from the reference by more than its data type's tolerance.
+    Started by torchrun, also on several machines, each of its processes runs one rank, and rank 0 prints.
 
     Examples:
 
@@ -42,17 +44,33 @@ def run(
     `tessel run out/gpt2/plan.json --csv orders.csv`
 
     `tessel run m.json --stages examples/vocabulary_parallel.py:stages`
+
+    `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m scripts run PLAN`
     """
+    options.check()
+    with join_team() as seat:
+        seat.require(options)
+        subject = load_subject(plan, options)
+        seat.require_devices(subject)
+        if options.csv is not None:
+            if seat.is_first:
+                _write_orders(subject, options.csv, as_json=options.json)
+            return
+        devices = seat.devices(subject, options)
+        programs = find_programs(subject, options, devices)
+        if not seat.is_first:
+            seat.take_part(plan, subject, programs, _settings(subject, options, devices))
+            return
+        report = _run(plan, subject, programs, options, devices, seat)
+        seat.conclude(is_right=not report.check.failures)
+    _show(subject, programs, report, options, seat)
+    require_right(report)
+
+
+def _show(subject: Subject, programs: Programs, report: RunReport, options: RunOptions, seat: Seat) -> None:
+    """Write and print what the run showed."""
     from tessel.documents import save_document
 
-    options.check()
-    subject = load_subject(plan, options)
-    if options.csv is not None:
-        _write_orders(subject, options.csv, as_json=options.json)
-        return
-    devices = find_devices(subject, options.device)
-    programs = find_programs(subject, options, devices)
-    report = _run(subject, programs, options, devices)
     if options.trace is not None:
         save_document(options.trace, trace_of(subject, report))
         console.print_note(f"trace written to {options.trace}")
@@ -60,10 +78,9 @@ def run(
         draw_run(subject, report, options.picture)
         console.print_note(f"picture written to {options.picture}")
     if options.json:
-        console.print_json(run_document(report))
+        console.print_json(run_document(report, num_nodes=seat.num_nodes))
     else:
-        print_run(subject, programs, report)
-    require_right(report)
+        print_run(subject, programs, report, num_nodes=seat.num_nodes)
 
 
 def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
@@ -79,16 +96,24 @@ def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
         console.print_json(OrdersWritten(orders=str(path)))
 
 
-def _run(subject: Subject, programs: Programs, options: RunOptions, devices: Devices) -> RunReport:
-    from tessel.engine.run import RunSettings, Simulation, run_schedule
+def _settings(subject: Subject, options: RunOptions, devices: Devices) -> RunSettings:
+    from tessel.engine.run import RunSettings
 
-    overheads = find_overheads(subject, options, devices)
-    settings = RunSettings(
+    return RunSettings(
         num_threads=1 if subject.plan is None else subject.plan.num_threads,
         repeats=options.repeats,
         timeout_s=options.timeout_s,
         devices=devices,
     )
+
+
+def _run(
+    plan: Path, subject: Subject, programs: Programs, options: RunOptions, devices: Devices, seat: Seat
+) -> RunReport:
+    from tessel.engine.run import Simulation, run_schedule
+
+    overheads = None if seat.is_of_team else find_overheads(subject, options, devices)
+    settings = seat.on_all_nodes(plan, _settings(subject, options, devices))
     with console.progress_bar(
         f"running {subject.schedule.placement.devices} ranks", limit_s=options.timeout_s
     ):

@@ -44,7 +44,7 @@ def draw_run(subject: Subject, report: RunReport, path: Path) -> None:
     save_figure(schedule_figure(ran, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
 
 
-def run_document(report: RunReport) -> RunDone:
+def run_document(report: RunReport, *, num_nodes: int) -> RunDone:
     """Return what `--json` prints."""
     from msgspec import UNSET
 
@@ -62,12 +62,14 @@ def run_document(report: RunReport) -> RunDone:
         failures=check.failures,
         ranks_per_core=report.ranks_per_core,
         ranks_per_gpu=report.ranks_per_gpu,
+        nodes=num_nodes,
+        clock_error_ms=report.clock_error_ms,
         searched=report.figures["searched"],
         one_f_one_b=report.figures.get("1f1b", UNSET),
     )
 
 
-def print_run(subject: Subject, programs: Programs, report: RunReport) -> None:
+def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_nodes: int) -> None:
     """Print the measured and simulated times of each schedule, and what was checked."""
     rows = []
     for name, figures in report.figures.items():
@@ -83,7 +85,8 @@ def print_run(subject: Subject, programs: Programs, report: RunReport) -> None:
             ]
         )
     ranks, micro_batches = subject.schedule.placement.devices, subject.schedule.micro_batches
-    title = f"{subject.name}, {ranks} ranks, {micro_batches} micro-batches"
+    on_nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
+    title = f"{subject.name}, {ranks} ranks{on_nodes}, {micro_batches} micro-batches"
     columns = ["schedule", "measured (ms)", "range", "simulated (ms)", "with overheads", "measured/simulated"]
     console.print_table(title, columns, rows)
     if programs.step_us is None:
@@ -91,6 +94,11 @@ def print_run(subject: Subject, programs: Programs, report: RunReport) -> None:
     if len(report.figures) == 2:
         searched, baseline = report.figures.values()
         console.print_line(f"searched over 1F1B, measured  {searched.real_ms / baseline.real_ms:.3f}")
+    if report.clock_error_ms:
+        console.print_line(
+            f"the nodes' clocks are compared to within {report.clock_error_ms:.2f} ms; overheads, and the "
+            "links between nodes, are not simulated"
+        )
     _print_check(report.check)
     if report.ranks_per_gpu > 1:
         console.print_line(

@@ -40,8 +40,13 @@ def load_subject(path: Path, options: RunOptions) -> Subject:
     return subject if options.orders is None else _with_orders(subject, options.orders)
 
 
-def find_devices(subject: Subject, wanted: Device | None) -> Devices:
+def find_devices(subject: Subject, wanted: Device | None, num_ranks: int | None = None) -> Devices:
     """Return a device for each rank, of the kind that was asked for or else of the plan's target.
+
+    Args:
+        subject: what is run.
+        wanted: the kind that was asked for.
+        num_ranks: ranks on this machine; None for all.
 
     Raises:
         EngineError: there is no such device here.
@@ -55,7 +60,7 @@ def find_devices(subject: Subject, wanted: Device | None) -> Devices:
 
     return choose_devices(
         kind,
-        subject.schedule.placement.devices,
+        num_ranks or subject.schedule.placement.devices,
         num_gpus=torch.cuda.device_count(),
         has_nccl=torch.distributed.is_nccl_available(),
     )

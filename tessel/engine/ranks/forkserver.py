@@ -1,4 +1,4 @@
-"""All ranks of a job in one process group of their own: import once, fork, and watch which rank ends first.
+"""The ranks of a job that run here, in one process group: import once, fork, watch which rank ends first.
 
 Started by `tessel.engine.ranks.launch` with the job's file. Importing torch and TVM takes seconds of a core,
 so it is done once and every rank is forked from there: eight ranks start as fast as one. Nothing may start
@@ -42,7 +42,7 @@ def _main(job_path: Path) -> int:
     job = msgspec.json.decode(job_path.read_bytes(), type=JobSpec)
     provider: Provider = find_function(job.provider)
     rank_by_pid: dict[int, int] = {}
-    for rank in range(job.num_ranks):
+    for rank in job.own_ranks:
         pid = os.fork()
         if pid == 0:
             _become_rank(job, rank, provider, folder)
@@ -80,9 +80,7 @@ def _become_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> N
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         _end_with_launcher(folder)
-        # MessagePack, since JSON has no word for a loss that is not a number.
-        result = msgspec.msgpack.encode(run_rank(job, rank, provider, folder))
-        (folder / f"result-{rank}.msgpack").write_bytes(result)
+        run_rank(job, rank, provider, folder)
         status = 0
     except BaseException:  # foreign code: the stages. Whatever it raised, the log says it.
         _raised_path(folder, rank).write_text(str(time.monotonic()))

@@ -4,7 +4,8 @@ A rank that dies or is stopped, or a job that takes longer than its time-out, en
 name and the end of its log; among hanging ranks, one is named that is not merely waiting for another. A rank
 counts as stopped if its heartbeat has been silent for some seconds and the system lists its process as
 stopped. Ranks run in their own process group (`tessel.engine.ranks.forkserver`), which is always terminated
-with the run. Everything is on this machine: gloo and NCCL are bound to the loopback interface. Checked in
+with the run. Here everything is on this machine: gloo and NCCL are bound to the loopback interface; ranks on
+several machines are started one by one (`tessel.engine.nodes.team`). Checked in
 tests/tessel/engine/ranks/test_launch.py.
 """
 
@@ -37,7 +38,11 @@ _LOOK_PERIOD_S = 0.5
 """How often ranks are looked at."""
 
 
-class _Failure(msgspec.Struct, frozen=True):
+LOOPBACK = "lo"
+"""The interface of ranks that are all on this machine."""
+
+
+class Failure(msgspec.Struct, frozen=True):
     """What `tessel.engine.ranks.forkserver` writes, which is not imported here because it imports torch."""
 
     rank: int
@@ -66,25 +71,31 @@ def launch(
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as name:
         folder = Path(name)
         (folder / "job.json").write_bytes(msgspec.json.encode(job))
-        with _ranks(job, folder) as ranks:
+        with start_ranks(job, folder) as ranks:
             status = _watch(job, folder, ranks, timeout_s=timeout_s, silence_s=silence_s)
         if status:
             raise EngineError(_what_failed(folder, status))
-        results = tuple(
-            msgspec.msgpack.decode((folder / f"result-{rank}.msgpack").read_bytes(), type=RankResult)
-            for rank in range(job.num_ranks)
-        )
+        results = read_results(folder, job.num_ranks)
         read(folder)
     return results
 
 
 @contextmanager
-def _ranks(job: JobSpec, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def start_ranks(
+    job: JobSpec, folder: Path, *, interface: str = LOOPBACK
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the ranks of a job that run here, and end them with the body.
+
+    Args:
+        job: what to run.
+        folder: of this run; holds the job as `job.json`.
+        interface: the network interface that ranks talk over.
+    """
     threads = str(job.num_threads)
     environment = {
         **os.environ,
-        "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -139,7 +150,7 @@ def _require_running(folder: Path, rank: int, silence_s: float) -> None:
         raise EngineError(
             f"rank {rank} has not answered for {standing.silent_s:.0f} s because its process was stopped "
             f"while {standing.what}, and all ranks were ended; let it run, and start again. The end of its "
-            f"log: {_log_end(folder / f'rank-{rank}.log')}"
+            f"log: {log_end(folder / f'rank-{rank}.log')}"
         )
 
 
@@ -155,11 +166,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _what_failed(folder: Path, status: int) -> str:
+def read_results(folder: Path, num_ranks: int) -> tuple[RankResult, ...]:
+    """Return what every rank reported."""
+    return tuple(
+        msgspec.msgpack.decode((folder / f"result-{rank}.msgpack").read_bytes(), type=RankResult)
+        for rank in range(num_ranks)
+    )
+
+
+def read_failure(folder: Path) -> Failure | None:
+    """Return which rank failed first and how; None where the ranks could not start."""
     path = folder / "failure.json"
-    if not path.exists():
-        return f"the ranks could not start (status {status}): {_log_end(folder / 'start.log')}"
-    failure = msgspec.json.decode(path.read_bytes(), type=_Failure)
+    return msgspec.json.decode(path.read_bytes(), type=Failure) if path.exists() else None
+
+
+def _what_failed(folder: Path, status: int) -> str:
+    failure = read_failure(folder)
+    if failure is None:
+        return f"the ranks could not start (status {status}): {log_end(folder / 'start.log')}"
     reason = (
         f"was ended by signal {-failure.status}"
         if failure.status < 0
@@ -167,7 +191,7 @@ def _what_failed(folder: Path, status: int) -> str:
     )
     return (
         f"rank {failure.rank} {reason}, and the others were ended too; the end of its log: "
-        f"{_log_end(folder / f'rank-{failure.rank}.log')}"
+        f"{log_end(folder / f'rank-{failure.rank}.log')}"
     )
 
 
@@ -181,11 +205,12 @@ def _what_hangs(job: JobSpec, folder: Path, timeout_s: float) -> str:
     return (
         f"the run took longer than its time-out of {timeout_s:.0f} s when rank {late} was {what}, and all "
         "ranks were ended; give more time with --timeout. The end of its log: "
-        f"{_log_end(folder / f'rank-{late}.log')}"
+        f"{log_end(folder / f'rank-{late}.log')}"
     )
 
 
-def _log_end(path: Path) -> str:
+def log_end(path: Path) -> str:
+    """Return the last lines of a log as one."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     # Of a traceback, lines that only underline are left out.
     shown = [line.strip() for line in lines if line.strip(" ^~")][-_LOG_LINES:]

@@ -7,20 +7,24 @@ returns programs.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, unlisted
 
 from tessel.engine.actions import actions_from_csv
 from tessel.engine.devices import Devices
-from tessel.engine.job import Event, JobSpec, RankResult
+from tessel.engine.job import Event, JobSpec, Meeting, RankResult
 from tessel.engine.program import StageProgram
 from tessel.engine.ranks.executor import Executor
+from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
 
@@ -34,14 +38,15 @@ tell a rank that hangs from one that waits for it."""
 Provider: TypeAlias = Callable[[str, Sequence[int]], Mapping[int, StageProgram]]
 
 
-def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankResult:
-    """Run every schedule of the job on this rank.
+def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
+    """Run every schedule of the job on this rank, and write what it reports.
 
     Args:
         job: what to run.
         rank: this rank.
         provider: builds programs.
-        folder: where the ranks meet, and where progress and gradients are written.
+        folder: where the ranks of one machine meet, and where progress, gradients and the result are written;
+            on several machines rank 0's folder gets the files of all.
     """
     progress = Progress(folder, rank)
     progress.start_heartbeat()
@@ -51,7 +56,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
     dist.init_process_group(
         # With NCCL, what is on the host still goes over gloo.
         "gloo" if job.devices.backend == "gloo" else "cpu:gloo,cuda:nccl",
-        init_method=f"file://{folder / 'rendezvous'}",
+        **_meeting_place(job.meeting, folder),
         rank=rank,
         world_size=job.num_ranks,
         timeout=_NO_TIMEOUT,
@@ -69,7 +74,10 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
     gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
     # In turn, so that a change of the machine's load affects every schedule alike.
+    clocks = []
     for repeat in range(WARM_UP_STEPS + job.repeats):
+        if repeat == WARM_UP_STEPS and job.meeting is not None:
+            clocks.append(read_first_clock(on_host))
         for name, step in steps.items():
             gc.collect()
             progress.wait("waiting for all ranks before a step")
@@ -87,13 +95,33 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> RankR
                 gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
     progress.wait("waiting for all ranks at the end")
     dist.barrier(on_host)
-    dist.destroy_process_group()
-    return RankResult(
+    if job.meeting is not None:
+        clocks.append(read_first_clock(on_host))
+        events = {name: list(on_first_clock(steps, *clocks)) for name, steps in events.items()}
+    result = RankResult(
         rank=rank,
         events={name: tuple(steps) for name, steps in events.items()},
         losses=losses,
         gradient_types=tuple(sorted(gradient_types)),
+        clock_error_s=max((reading.error_s for reading in clocks), default=0.0),
     )
+    # MessagePack, since JSON has no word for a loss that is not a number.
+    (folder / f"result-{rank}.msgpack").write_bytes(msgspec.msgpack.encode(result))
+    if job.meeting is not None:
+        progress.wait("gathering what the ranks wrote")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gather_files(folder, sorted(path.name for path in folder.glob(f"*-{rank}.*")), on_host)
+        dist.barrier(on_host)
+    dist.destroy_process_group()
+
+
+def _meeting_place(meeting: Meeting | None, folder: Path) -> dict[str, Any]:
+    """Return what tells torch where the ranks meet."""
+    if meeting is None:
+        return {"init_method": f"file://{folder / 'rendezvous'}"}
+    store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False)
+    return {"store": PrefixStore(meeting.prefix, store)}
 
 
 def _take_device(devices: Devices, rank: int) -> torch.device:

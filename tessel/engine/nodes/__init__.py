@@ -1,0 +1,1 @@
+"""Ranks on several machines, each started by an agent of `torchrun`."""
