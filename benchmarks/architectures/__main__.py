@@ -2,7 +2,7 @@
 
     python -m benchmarks.architectures                        import all of them: some ten minutes
     python -m benchmarks.architectures gpt2 swin --partition  some, partitioned too
-    python -m benchmarks.architectures --train --run          trained in two stages; run on gloo ranks too
+    python -m benchmarks.architectures --train --run          trained in two and four stages; run on ranks too
     python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
     python -m benchmarks.architectures --results FILE.json --again    and compares what was refused once more
     python -m benchmarks.architectures --results FILE.json --table docs/models.md
@@ -11,9 +11,9 @@ Each is built in a tiny configuration with random weights (nothing is downloaded
 by TVM's default pipeline, and run beside torch on the same inputs; equal is within 1e-5 of the largest
 output. Further steps are compared within the tolerance of the data type, with given prices in place of
 measured ones: `--partition` lowers a partition with parts of every backend; `--train` cuts the model in two
-stages and compares the loss and every gradient with torch's, by the joint and the split backward; `--run`
-runs those stages on two ranks. `--table` writes the table between the marks of a page. Status 1 where one is
-refused or differs.
+and in four stages and compares the loss and every gradient with torch's, by the joint and the split backward;
+`--run` runs two stages on two ranks. `--table` writes the table between the marks of a page. Status 1 where
+one is refused or differs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="of architectures; all by default")
     parser.add_argument("--partition", action="store_true", help="lower a partition too")
-    parser.add_argument("--train", action="store_true", help="train in two stages too")
+    parser.add_argument("--train", action="store_true", help="train in two and in four stages too")
     parser.add_argument("--run", action="store_true", help="run the stages on two ranks too")
     parser.add_argument("--results", type=Path, help="file of results, which are not found again")
     parser.add_argument("--again", action="store_true", help="compare again what was refused or wrong")
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     transformers.logging.set_verbosity_error()
     rows = load_results(given.results) if given.results else {}
     names = given.names or list(ARCHITECTURES)
-    steps = [step for step in STEPS if step == "import" or getattr(given, step)]
+    steps = [step for step in STEPS if step == "import" or getattr(given, step.partition("-")[0])]
     for name, row in check_all(names, steps, rows, limit_s=given.limit, again=given.again):
         rows[name] = row
         if given.results:

@@ -95,7 +95,7 @@ def _in_child(
     process = multiprocessing.get_context("fork").Process(target=_work, args=(sender, name, tuple(steps)))
     process.start()
     sender.close()
-    waiting = [step for step in STEPS if step in (*steps, "import")]
+    waiting = [step for step in STEPS if step in steps]
     try:
         for message in _messages(receiver, limit_s):
             waiting.remove(message.step)

@@ -19,8 +19,8 @@ END = "<!-- architectures: end -->\n"
 _INTRODUCTION = """{counts} of {all} architectures.
 torch {torch}, transformers {transformers}, TVM {tvm}.
 
-| architecture | parameters | operators | calls of torch | import | partition | train in stages | run | date |
-|---|--:|--:|---|---|---|---|---|---|
+| architecture | weights | operators | calls of torch | import | partition | 2 stages | 4 stages | run | date |
+|---|--:|--:|---|---|---|---|---|---|---|
 """
 
 

@@ -1,4 +1,4 @@
-"""Train an architecture in two stages, and compare the loss and every gradient with those of plain torch.
+"""Train an architecture in stages, and compare the loss and every gradient with those of plain torch.
 
 Each function of each stage is partitioned (`given_prices`) and lowered, as `tessel tune --train` does it; the
 joint backward and its two halves are run. The reference is the module under torch's own autograd.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.architectures.finding import Finding
-from benchmarks.architectures.given_prices import partition_by, run_partitioned
+from benchmarks.architectures.given_prices import MIXED, partition_by, run_partitioned
 from tuner.frontend.loading import for_training
 from tuner.frontend.model import IRModule, Model
 from tuner.numerical_error import tolerance_of
@@ -26,16 +26,15 @@ from tuner.stages import (
 )
 from tuner.tuning.partitioned_function import PartitionedFunction
 
-PREFERRED = "tvm"
-
-NUM_STAGES = 2
+PREFERRED = MIXED
+"""Parts of every backend side by side: cheaper to compile than kernels of `tvm` alone, and more is seen."""
 
 
 class CannotTrainError(Exception):
     """A model has no loss, or is one layer."""
 
 
-def stages_of(model: Model) -> tuple[Model, tuple[Stage, ...]]:
+def stages_of(model: Model, num_stages: int) -> tuple[Model, tuple[Stage, ...]]:
     """Return a model with a loss, and its stages, of as many layers each as can be.
 
     Raises:
@@ -46,9 +45,9 @@ def stages_of(model: Model) -> tuple[Model, tuple[Stage, ...]]:
     except ValueError as error:
         raise CannotTrainError(str(error)) from error
     layers = layers_of(trained)
-    if len(layers) < NUM_STAGES:
-        raise CannotTrainError(f"it has {len(layers)} layer, which cannot be cut in {NUM_STAGES} stages")
-    cuts = choose_cuts([1.0] * len(layers), [0] * len(layers), NUM_STAGES)
+    if len(layers) < num_stages:
+        raise CannotTrainError(f"its {len(layers)} layers cannot be cut in {num_stages} stages")
+    cuts = choose_cuts([1.0] * len(layers), [0] * len(layers), num_stages)
     return trained, build_stages(trained, cut_between(layers, cuts))
 
 
@@ -72,10 +71,10 @@ def partition_stages(stages: Sequence[Stage]) -> dict[str, PartitionedFunction]:
     }
 
 
-def check_training(model: Model) -> Finding:
-    """Compare the loss and every gradient of a model in two stages with torch's."""
+def check_training(model: Model, num_stages: int) -> Finding:
+    """Compare the loss and every gradient of a model in stages with torch's."""
     try:
-        trained, stages = stages_of(model)
+        trained, stages = stages_of(model, num_stages)
     except CannotTrainError as error:
         return Finding(outcome="inapplicable", reason=str(error))
     except Exception as error:  # foreign code; whatever it raises is the result

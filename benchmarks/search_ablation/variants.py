@@ -73,6 +73,10 @@ VARIANTS = (
         Phase.OPTION_FLIPS, "makespan.option_flips", "–", makespan=_without(Phase.OPTION_FLIPS),
     ),
     Variant(
+        Phase.WINDOWS, "makespan.window_search", "Shaw 1998; Ruiz and Stützle 2007",
+        makespan=_without(Phase.WINDOWS),
+    ),
+    Variant(
         Phase.DECISION_DIAGRAMS, "makespan.bounds.decision_diagram",
         "Andersen et al., CP 2007; Bergman et al. 2016",
         makespan=_without(Phase.DECISION_DIAGRAMS),

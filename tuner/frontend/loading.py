@@ -66,10 +66,11 @@ def load_model(
 
 def for_training(model: Model) -> Model:
     """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
-    trained = with_loss(model)
     if model.reference is None:
-        return trained
-    reference, notes = model.reference.prepare_training()
+        return with_loss(model)
+    trained = with_loss(model.reference.with_own_backwards(model))
+    assert trained.reference is not None
+    reference, notes = trained.reference.prepare_training()
     return replace(trained, reference=reference, notes=(*trained.notes, *notes))
 
 

@@ -88,6 +88,14 @@ class Reference(Protocol):
         """Return the loss and every trained weight's gradient by name; labels stand among the inputs."""
         ...
 
+    def with_own_backwards(self, model: Model) -> Model:
+        """Return the model, without a loss, with functions of a backward of their own as calls of torch.
+
+        Raises:
+            UnsupportedOperatorError: such a function cannot be one.
+        """
+        ...
+
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
         """Return what training is compared with, and a sentence on each thing that is left out there.
 

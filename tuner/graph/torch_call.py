@@ -33,11 +33,50 @@ operand), `number` (one that JSON lacks), `complex` (its two parts), `dtype`, `l
 `device` (the operands')."""
 
 
-class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A call of an operator.
+class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A call of an operator of ATen within a recorded function; its results are numbered after all before.
 
     Attributes:
-        operator: its name and overload in ATen, such as `histc.default`.
+        operator: its name and overload.
+        arguments: by position; `tensor` counts what the function is given, then each step's results.
+        keywords: by name.
+    """
+
+    operator: str
+    arguments: tuple[Argument, ...]
+    keywords: dict[str, Argument] = msgspec.field(default_factory=dict)
+
+
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A sequence of operators.
+
+    Attributes:
+        steps: in order.
+        results: number of each tensor that it gives; None where it gives none.
+    """
+
+    steps: tuple[RecordedStep, ...]
+    results: tuple[int | None, ...]
+
+
+class RecordedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A function with a backward of its own (`torch.autograd.Function`), as operators of ATen.
+
+    Attributes:
+        forward: takes the arguments.
+        backward: takes the arguments, then the gradient of each result of floating point, and gives each
+            argument's.
+    """
+
+    forward: Recording
+    backward: Recording
+
+
+class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A call of an operator, or of a function that was recorded.
+
+    Attributes:
+        operator: its name and overload in ATen, such as `histc.default`; of a function, what it is called.
         arguments: by position.
         keywords: by name.
         results: which of what it gives are wanted, in order.
@@ -45,6 +84,7 @@ class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         complex_results: wanted results that are complex, and are given so, by position.
         gradient: whether autograd differentiates it (`autograd`), gives nothing (`none`), or lacks a formula
             for it (`missing`).
+        function: what is called in place of an operator.
     """
 
     operator: str
@@ -54,10 +94,13 @@ class OperatorCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     complex_operands: tuple[int, ...] = ()
     complex_results: tuple[int, ...] = ()
     gradient: Literal["autograd", "none", "missing"] = "autograd"
+    function: RecordedFunction | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def name(self) -> str:
         """The operator as tables show it, such as `aten.histc`."""
+        if self.function is not msgspec.UNSET:
+            return self.operator
         return f"aten.{self.operator.removesuffix('.default')}"
 
 

@@ -1,8 +1,8 @@
 """Find the shortest whole schedule of N micro-batches under memory limits, and say how short any could be.
 
     instance, bounds → initial schedules: one that always exists, hand-written rules, list scheduling
-        → repetends with warm-up and cool-down, tabu search, tighter bounds and, for small problems, an exact
-          search and CP-SAT in turn, until proven or the budget is used up → schedule
+        → repetends with warm-up and cool-down, tabu search, window search, tighter bounds and, for small
+          problems, an exact search and CP-SAT in turn, until proven or the budget is used up → schedule
 
 Every phase offers schedules to one incumbent, and what comes next depends on the work done so far, never on
 the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt
@@ -37,6 +37,7 @@ from tessel.search.makespan.iterated_local_search import IteratedLocalSearch
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.makespan.warmup_cooldown import RepetendSearch
+from tessel.search.makespan.window_search import WindowSearch
 from tessel.search.model.instance import Instance, IntArray, build_instance
 
 logger = logging.getLogger(__name__)
@@ -103,9 +104,11 @@ def find_schedule(
             best.offer(_starts_of(start_from, instance), start_from.found_by)
         offer_serial(best)
         offer_rules(best)
+        windows = WindowSearch(best, state=seed & 0x7FFFFFFF)
+        windows.rebuild_ends()
         offer_list_schedules(best)
         offer_held_back(best)
-        _improve(best, seed=seed)
+        _improve(best, windows, seed=seed)
     except KeyboardInterrupt:
         if not best.is_found:
             raise
@@ -141,7 +144,7 @@ def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
     return start
 
 
-def _improve(best: Incumbent, *, seed: int) -> None:
+def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
     """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
     repetends, prover = RepetendSearch.of(best), Prover.of(best)
     exact, model = ExactSearch.of(best), ConstraintSearch.of(best, seed=seed)
@@ -149,8 +152,9 @@ def _improve(best: Incumbent, *, seed: int) -> None:
     exact.run()
     prover.run()
     local_search = IteratedLocalSearch(best, state=seed & 0x7FFFFFFF)
-    while not best.is_over and Phase.TABU_SEARCH not in best.params.left_out:
+    while not best.is_over and not {Phase.TABU_SEARCH, Phase.WINDOWS} <= best.params.left_out:
         local_search.search_round()
+        windows.search_round()
         repetends.run()
         exact.run()
         prover.run()

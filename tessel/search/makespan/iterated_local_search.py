@@ -75,6 +75,8 @@ class IteratedLocalSearch:
     def search_round(self) -> None:
         """Go on with the visit under way, or begin the next one, and offer what is better."""
         best = self.best
+        if Phase.TABU_SEARCH in best.params.left_out:
+            return
         visit = self.visit or self._begin()
         num_moves = min(max(ROUND_TASKS // len(visit.orders.sequence), 10), visit.patience)
         makespan, self.state, num_looks = tabu_search(

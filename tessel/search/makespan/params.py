@@ -23,6 +23,7 @@ class Phase(StrEnum):
     TABU_SEARCH = "tabu search"
     KICKS = "random moves"
     OPTION_FLIPS = "option flips"
+    WINDOWS = "window search"
     DECISION_DIAGRAMS = "decision diagrams"
     EXACT = "exact search"
     CP_SAT = "CP-SAT"

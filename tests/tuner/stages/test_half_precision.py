@@ -31,7 +31,7 @@ def build(dtype: torch.dtype) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_stages_in_half_precision_give_the_gradients_of_torch(dtype: torch.dtype) -> None:
-    finding = check_training(import_module(*build(dtype), "half"))
+    finding = check_training(import_module(*build(dtype), "half"), 2)
     assert finding.outcome == "equal", finding.reason
     assert finding.error is not None
     assert finding.error < 2e-2

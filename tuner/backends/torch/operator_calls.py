@@ -1,7 +1,8 @@
 """Run torch calls: the two packed functions of `tuner.graph.torch_call`.
 
 A call names an operator of ATen; what it may name is `tuner.frontend.torch.callable_operators`. Its backward
-runs the forward again under autograd, so that nothing is kept between the two. Only
+runs the forward again under autograd, so that nothing is kept between the two. A function with a backward of
+its own comes as two sequences of such operators, its forward and its backward. Only
 `tuner.backends.torch.operators` imports this module, and only where torch is installed. Checked in
 tests/tuner/backends/torch/test_operator_calls.py.
 """
@@ -12,15 +13,18 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import torch
 import torch.utils.dlpack
 import tvm
 
+from tuner.frontend.torch.call_arguments import decode_argument, replay
 from tuner.frontend.torch.callable_operators import callable_operator
 from tuner.graph.torch_call import (
     GRADIENT_NAME,
     OPERATOR_NAME,
     Argument,
+    GradientCall,
     OperatorCall,
     decode_gradient_call,
     decode_operator_call,
@@ -28,8 +32,6 @@ from tuner.graph.torch_call import (
 
 _operator_call = functools.lru_cache(maxsize=4096)(decode_operator_call)
 _gradient_call = functools.lru_cache(maxsize=4096)(decode_gradient_call)
-
-_CONSTANT_KINDS = ("dtype", "layout", "memory_format")
 
 
 @tvm.register_global_func(OPERATOR_NAME, override=True)
@@ -51,7 +53,20 @@ def run_gradient(text: Any, *tensors: Any) -> None:
     *given, receiver = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
     num_operands = _num_operands(gradient.call)
     operands, result_gradients = given[:num_operands], given[num_operands:]
-    value = None
+    if gradient.call.function is not msgspec.UNSET:
+        value = _recorded_gradient(gradient.call, gradient.wanted, operands, result_gradients)
+    else:
+        value = _autograd_gradient(gradient, operands, result_gradients)
+    if value is None:
+        receiver.zero_()
+    else:
+        _write(gradient.call, value, receiver)
+
+
+def _autograd_gradient(
+    gradient: GradientCall, operands: list[torch.Tensor], result_gradients: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """Return the wanted operand's gradient, or None where nothing flows to it."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         operands[gradient.wanted] = leaf = operands[gradient.wanted].detach().requires_grad_()
         found = compute(gradient.call, operands)
@@ -60,10 +75,23 @@ def run_gradient(text: Any, *tensors: Any) -> None:
         if flowing:
             results, gradients = zip(*flowing, strict=True)
             (value,) = torch.autograd.grad(results, [leaf], gradients, allow_unused=True)
-    if value is None:
-        receiver.zero_()
-    else:
-        _write(gradient.call, value, receiver)
+            return value
+    return None
+
+
+def _recorded_gradient(
+    call: OperatorCall, wanted: int, operands: list[torch.Tensor], result_gradients: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """Return an operand's gradient by a function's own backward: the sum over the arguments that it is."""
+    assert call.function is not msgspec.UNSET
+    arguments = [decode_argument(each, operands) for each in call.arguments]
+    with torch.inference_mode():
+        found = replay(call.function.backward, [*arguments, *result_gradients])
+        own = {"tensor": wanted}
+        flowing = [
+            each for each, of in zip(found, call.arguments, strict=True) if each is not None and of == own
+        ]
+        return sum(flowing[1:], flowing[0]) if flowing else None
 
 
 def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -76,8 +104,11 @@ def compute(call: OperatorCall, operands: Sequence[torch.Tensor]) -> list[torch.
         torch.view_as_complex(operand) if index in call.complex_operands else operand
         for index, operand in enumerate(operands)
     ]
-    arguments = [_value(each, taken) for each in call.arguments]
-    keywords = {name: _value(each, taken) for name, each in call.keywords.items()}
+    arguments = [decode_argument(each, taken) for each in call.arguments]
+    if call.function is not msgspec.UNSET:
+        made = replay(call.function.forward, arguments)
+        return [value for value in made if value is not None]
+    keywords = {name: decode_argument(each, taken) for name, each in call.keywords.items()}
     found = callable_operator(call.operator)(*arguments, **keywords)
     every = found if isinstance(found, tuple) else (found,)
     return [
@@ -112,28 +143,3 @@ def _tensors_in(arguments: Sequence[Argument]) -> list[int]:
         elif isinstance(argument, dict) and isinstance(argument.get("tensor"), int):
             found.append(argument["tensor"])
     return found
-
-
-def _value(argument: Argument, operands: Sequence[torch.Tensor]) -> Any:
-    """Return what an argument stands for.
-
-    Raises:
-        ValueError: it is of no known kind.
-    """
-    if isinstance(argument, list):
-        return [_value(item, operands) for item in argument]
-    if not isinstance(argument, dict):
-        return argument
-    ((kind, value),) = argument.items() if len(argument) == 1 else (("", None),)
-    if kind == "tensor" and isinstance(value, int) and 0 <= value < len(operands):
-        return operands[value]
-    if kind == "number" and value in ("inf", "-inf", "nan"):
-        return float(value)
-    if kind == "complex" and isinstance(value, list) and len(value) == 2:
-        return complex(*(_value(part, operands) for part in value))
-    if kind == "device" and value == "operands":
-        return operands[0].device
-    constant = getattr(torch, str(value), None) if kind in _CONSTANT_KINDS else None
-    if constant is not None and isinstance(constant, getattr(torch, kind)):
-        return constant
-    raise ValueError(f"a torch call has the argument {str(argument)[:100]}, which stands for nothing")

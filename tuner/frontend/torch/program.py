@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
-import logging
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -30,14 +27,12 @@ from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch.decomposition import decompose, require_shapes
+from tuner.frontend.torch.export import export_module, quiet_export
 from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
 
 _UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
-
-_EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
-"""Loggers that repeat, over many lines, what an export that fails raises."""
 
 
 def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
@@ -184,8 +179,7 @@ def import_module(
     was_training = module.training
     try:
         with quiet_export():
-            examples = pytree.tree_map(_own_memory, tuple(inputs))
-            program = torch.export.export(module.eval(), examples, strict=False)
+            program = export_module(module.eval(), inputs)
     except Exception as error:  # foreign code: torch traces the module by running it
         raise UnsupportedOperatorError(
             f"torch.export cannot trace {name} ({_first_line(error)}); see that its control flow does not "
@@ -199,12 +193,6 @@ def import_module(
         TorchReference(module=module, examples=tuple(inputs), program=program),
     )
     return replace(model, cuts=marked_cuts(module))
-
-
-def _own_memory(example: Any) -> Any:
-    """Return a tensor that is no view: of one, and of what it views, an export would leave extents open."""
-    is_view = isinstance(example, torch.Tensor) and example._is_view()
-    return example.clone() if is_view else example
 
 
 def _with_reference(model: Model, reference: TorchReference) -> Model:
@@ -264,23 +252,6 @@ def _searched_first(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-
-
-@contextmanager
-def quiet_export() -> Iterator[None]:
-    """Keep back what torch itself says while it exports: what went wrong comes as an error."""
-    loggers = [logging.getLogger(name) for name in _EXPORT_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        # It also prints the graph so far.
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _first_line(error: Exception) -> str:

@@ -25,9 +25,12 @@ from torch.utils import _pytree as pytree
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch.arrays import as_array, as_tensor
+from tuner.frontend.torch.decomposition import decompose
+from tuner.frontend.torch.export import export_module, quiet_export
 from tuner.frontend.torch.importer import import_program, translate_nodes
+from tuner.frontend.torch.own_functions import functions_kept, own_functions_of
 from tuner.frontend.torch.source import place_of
-from tuner.frontend.torch.training import in_mode, observe_training
+from tuner.frontend.torch.training import in_mode, observe_training, own_functions
 from tuner.graph.structure import Structure
 from tuner.numerical_error import compare_tensor
 
@@ -43,6 +46,7 @@ class TorchReference:
         module: the user's own; it is left in the mode that it is in, with the buffers that it has.
         examples: its inputs, as the user gave them.
         program: the export that was imported.
+        keeps_functions: whether the export holds functions with a backward of their own whole.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
     """
 
@@ -50,6 +54,7 @@ class TorchReference:
     examples: tuple[Any, ...]
     program: torch.export.ExportedProgram
     mode: str = "eval"
+    keeps_functions: bool = False
 
     @property
     def label(self) -> str:
@@ -176,6 +181,52 @@ class TorchReference:
             for name, group in groups.items()
         }
 
+    def with_own_backwards(self, model: Model) -> Model:
+        """Return the model exported again, with functions that have a backward of their own kept whole.
+
+        Raises:
+            UnsupportedOperatorError: a function cannot be kept; says why.
+        """
+        functions = own_functions(self.module, self.examples) if self.mode == "eval" else ()
+        if not functions or self.keeps_functions:
+            return model
+        program = self._export_with(functions, model.name)
+        imported = import_program(program, model.name, called=frozenset(model.called))
+        reference = replace(self, program=program, keeps_functions=True)
+        return replace(
+            imported,
+            inputs=reference.with_ranges(imported.inputs),
+            cuts=model.cuts,
+            reference=reference,
+            called=model.called,
+        )
+
+    def _export_with(self, functions: Sequence[type], name: str) -> torch.export.ExportedProgram:
+        names = ", ".join(each.__qualname__ for each in functions)
+        modes = [(each, each.training) for each in self.module.modules()]
+
+        def run() -> None:
+            with in_mode(self.module, training=False) as call:
+                call(*self.examples)
+
+        try:
+            with quiet_export(), functions_kept(functions, run):
+                program = decompose(export_module(self.module.eval(), self.examples), name, shapes={})
+            missed = {each.__name__ for each in functions} - own_functions_of(program)
+            if missed:
+                raise ValueError(f"{sorted(missed)[0]} is not called alike twice")
+        except Exception as error:  # foreign code: torch traces the module and its functions by running them
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UnsupportedOperatorError(
+                f"the model has a backward of its own ({names}), which cannot be kept as a call of torch: "
+                f"{reason}; write its forward in operators that autograd differentiates, or tune it with "
+                "--infer"
+            ) from error
+        finally:
+            for each, training in modes:
+                each.training = training
+        return program
+
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
         """Return the reference in the mode that is compared, and a sentence on what training leaves out.
 
@@ -185,14 +236,20 @@ class TorchReference:
         if self.mode == "export":
             return self, ()
         behaviour = observe_training(self.module, self.examples)
-        if behaviour.own_backwards:
+        told = behaviour.only_trained if not behaviour.differences else ()
+        kept = self.keeps_functions and (not behaviour.only_trained or bool(told))
+        if behaviour.own_backwards and not (kept or behaviour.own_backwards == told):
             raise UnsupportedOperatorError(
                 f"the model has a backward of its own ({'; '.join(behaviour.own_backwards)}), which its "
                 "program does not hold, so that its gradients would be wrong; write its forward in operators "
                 "that autograd differentiates, or tune it with --infer"
             )
         if not behaviour.differences:
-            return replace(self, mode="train"), ()
+            note = (
+                f"while training the model also has a backward of its own ({'; '.join(told)}): it is tuned "
+                "with the derivative of what it computes in eval mode, and compared with its own gradients"
+            )
+            return replace(self, mode="train"), (note,) if told else ()
         return self, (
             f"while training the model also has {'; '.join(behaviour.differences)}: it is tuned, and its "
             "loss and gradients are compared, as in eval mode",

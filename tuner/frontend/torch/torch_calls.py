@@ -1,7 +1,8 @@
 """Keep an operator that has no converter as a call of torch (`tuner.graph.torch_call`).
 
-Only operators of ATen that compute tensors from tensors can be kept so; a custom operator, or one that draws
-random numbers, is refused by name. Checked in tests/tuner/frontend/torch/test_torch_calls.py.
+Only operators of ATen that compute tensors from tensors can be kept so, and functions with a backward of
+their own that were recorded as such (`own_functions`); a custom operator, or one that draws random numbers,
+is refused by name. Checked in tests/tuner/frontend/torch/test_torch_calls.py.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import operator
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch.utils import _pytree as pytree
 from tvm import relax
 
 from tuner.frontend.converters.call import ImporterView, dtype_name
+from tuner.frontend.torch.call_arguments import encode_argument
 from tuner.frontend.torch.callable_operators import callable_operator
-from tuner.graph.torch_call import Argument, OperatorCall, encode_number, write_torch_call
+from tuner.frontend.torch.own_functions import own_function
+from tuner.graph.torch_call import OperatorCall, write_torch_call
 
 _HELD = frozenset(
     getattr(torch, name)
@@ -34,17 +38,25 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
         ValueError: torch calls cannot express it; says why.
     """
     target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    own = own_function(target)
+    if own is None and (not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten"):
         raise ValueError("only operators of ATen can stay calls of torch")
-    name = target.__name__
-    callable_operator(name)
+    name = own.name if own is not None else target.__name__
+    if own is None:
+        callable_operator(name)
     noted: Any = node.meta.get("val")
     is_tuple = isinstance(noted, list | tuple)
-    wanted = _wanted(node) if is_tuple else (0,)
+    wanted = (0,) if not is_tuple else _wanted(node) if own is None else tuple(range(len(noted)))
     results = [_held(noted[index] if is_tuple else noted) for index in wanted]
     operands: list[torch.fx.Node] = []
-    arguments = tuple(_argument(each, operands) for each in node.args)
-    keywords = {str(key): _argument(each, operands) for key, each in node.kwargs.items()}
+
+    def number_of(operand: torch.fx.Node) -> int:
+        if operand not in operands:
+            operands.append(operand)
+        return operands.index(operand)
+
+    arguments = tuple(encode_argument(each, number_of) for each in node.args)
+    keywords = {str(key): encode_argument(each, number_of) for key, each in node.kwargs.items()}
     values = [_held(operand.meta.get("val")) for operand in operands]
     if not operands:
         raise ValueError("it takes no tensor")
@@ -55,7 +67,8 @@ def emit_torch_call(node: torch.fx.Node, importer: ImporterView) -> Any:
         results=wanted,
         complex_operands=tuple(index for index, value in enumerate(values) if value.is_complex()),
         complex_results=tuple(index for index, value in enumerate(results) if value.is_complex()),
-        gradient=_gradient(node),
+        gradient=_gradient(node) if own is None else "autograd",
+        function=msgspec.UNSET if own is None else own.recorded,
     )
     expressions = [importer.env[operand] for operand in operands]
     types = [_type(value) for value in results]
@@ -75,30 +88,6 @@ def _wanted(node: torch.fx.Node) -> tuple[int, ...]:
     """Return which of several results something reads; the first where nothing does."""
     read = {int(user.args[1]) for user in node.users if user.target is operator.getitem}  # type: ignore[arg-type]  # an index
     return tuple(sorted(read)) or (0,)
-
-
-def _argument(value: Any, operands: list[torch.fx.Node]) -> Argument:
-    """Return an argument as plain data; a tensor is noted among the operands, each once.
-
-    Raises:
-        ValueError: it is nothing that a torch call can hold.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool | int | float | complex):
-        return encode_number(value)
-    if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor):
-        if value not in operands:
-            operands.append(value)
-        return {"tensor": operands.index(value)}
-    if isinstance(value, list | tuple):
-        return [_argument(item, operands) for item in value]
-    if isinstance(value, torch.device):
-        return {"device": "operands"}
-    for kind in (torch.dtype, torch.layout, torch.memory_format):
-        if isinstance(value, kind):
-            return {kind.__name__: str(value).removeprefix("torch.")}
-    raise ValueError(f"an argument of it is a {type(value).__name__}, which a call of torch cannot hold")
 
 
 def _held(value: Any) -> torch.Tensor:

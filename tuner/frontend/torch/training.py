@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -38,6 +39,9 @@ _POSITIONAL = {
 _SAME_BACKWARD = frozenset({"torch.utils.checkpoint.CheckpointFunction"})
 """Functions with a backward of their own that is the derivative of their forward."""
 
+_HOOKS = frozenset({BackwardHookFunction})
+"""Functions that carry hooks of their own, which no recording holds."""
+
 _MAX_NAMED = 4
 
 
@@ -48,10 +52,12 @@ class TrainingBehaviour:
     Attributes:
         differences: what acts otherwise while training, and where, such as `dropout (p=0.1) in drop`.
         own_backwards: functions with a backward of their own, and where, such as `Scale in layers.0`.
+        only_trained: those of them that are called while training alone.
     """
 
     differences: tuple[str, ...]
     own_backwards: tuple[str, ...]
+    only_trained: tuple[str, ...] = ()
 
 
 def observe_training(module: torch.nn.Module, inputs: Sequence[Any]) -> TrainingBehaviour:
@@ -77,12 +83,21 @@ def observe_training(module: torch.nn.Module, inputs: Sequence[Any]) -> Training
     for found in (evaluated.own_backwards, trained.own_backwards):
         for name, paths in found.items():
             backwards.setdefault(name, set()).update(paths)
-    return TrainingBehaviour(differences=differences, own_backwards=_places(backwards))
+    only_trained = {name: paths for name, paths in backwards.items() if name not in evaluated.own_backwards}
+    return TrainingBehaviour(
+        differences=differences, own_backwards=_places(backwards), only_trained=_places(only_trained)
+    )
 
 
 def find_own_backwards(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[str, ...]:
     """Name what has a backward of its own in the module's mode, and where, such as `Scale in layers.0`."""
     return _places(_observe(module, inputs, training=None).own_backwards)
+
+
+def own_functions(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[type, ...]:
+    """Return the `torch.autograd.Function`s that a module calls in eval mode, but for hooks, by name."""
+    found = _observe(module, inputs, training=False).functions
+    return tuple(sorted(found - _HOOKS, key=lambda each: each.__qualname__))
 
 
 @contextmanager
@@ -114,6 +129,7 @@ class _Observed:
 
     acts: dict[str, set[str]] = field(default_factory=dict)
     own_backwards: dict[str, set[str]] = field(default_factory=dict)
+    functions: set[type] = field(default_factory=set)
     outputs: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -126,8 +142,9 @@ def _observe(module: torch.nn.Module, inputs: Sequence[Any], *, training: bool |
         return lambda *_: path.append(name)
 
     def leave(_: Any, __: Any, result: Any) -> None:
-        for name in _own_backwards(result, seen):
-            observed.own_backwards.setdefault(name, set()).add(path[-1])
+        for function in _own_backwards(result, seen):
+            observed.functions.add(function)
+            observed.own_backwards.setdefault(function.__qualname__, set()).add(path[-1])
         if len(path) > 1:
             path.pop()
 
@@ -189,10 +206,10 @@ def _arguments(function: Any, name: str, args: Sequence[Any], kwargs: Mapping[st
         return kwargs
 
 
-def _own_backwards(result: Any, seen: set[Any]) -> list[str]:
-    """Name the functions with a backward of their own behind a result, less those that were seen before."""
+def _own_backwards(result: Any, seen: set[Any]) -> list[type]:
+    """Return the functions with a backward of their own behind a result, less those that were seen before."""
     waiting = [leaf.grad_fn for leaf in pytree.tree_leaves(result) if _is_tensor(leaf) and leaf.requires_grad]
-    names = []
+    functions = []
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
@@ -200,9 +217,9 @@ def _own_backwards(result: Any, seen: set[Any]) -> list[str]:
         seen.add(node)
         function = getattr(type(node), "_forward_cls", None)
         if function is not None and f"{function.__module__}.{function.__qualname__}" not in _SAME_BACKWARD:
-            names.append(function.__qualname__)
+            functions.append(function)
         waiting.extend(following for following, _ in node.next_functions)
-    return names
+    return functions
 
 
 def _places(found: Mapping[str, set[str]]) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ much as its memory holds; behind the last one it can run only what has a short t
 At step h a micro-batch has started some set of the device's blocks whose heads are below h, with whatever
 must come before them; of all N micro-batches these sets hold no more than the limit together. The most work
 that they can have done is a point on the upper concave envelope of (memory, work) over such sets, at limit /
-N. What is missing to h is idle. At the other end the same holds with frees for adds and tails for heads.
+N. What is missing to h is idle. At the other end the same holds with frees for adds and tails for heads: what
+is still to start h steps before the end includes what comes after it, so that an input gradient keeps the
+memory of its weight gradient.
 
 It leaves out what happens in between (`tessel.search.makespan.bounds.lower_bounds` has that). Checked in
 tests/tessel/search/makespan/bounds/test_ramp_bound.py against exhaustive search.
@@ -64,12 +66,11 @@ def ramp_bound(blocks: DeviceBlocks) -> int:
     arrays = blocks.arrays
     if any(blocks.span(block) == 0 and blocks.memory(block) != 0 for block in blocks.here):
         return 0
-    comes_before = _order_of_adds(blocks)
     head = {block: int(arrays.head[block]) for block in blocks.here}
     after = {block: int(arrays.tail[block]) - blocks.span(block) for block in blocks.here}
     work = arrays.micro_batches * blocks.least_work
-    starts = list(_idle_steps(blocks, head, comes_before, is_end=False))
-    ends = list(_idle_steps(blocks, after, comes_before, is_end=True))
+    starts = list(_idle_steps(blocks, head, is_end=False))
+    ends = list(_idle_steps(blocks, after, is_end=True))
     best = max((lost for _, lost in (*starts, *ends)), default=0)
     for length, lost in starts:
         for other, lost_there in ends:
@@ -79,43 +80,49 @@ def ramp_bound(blocks: DeviceBlocks) -> int:
     return work + best
 
 
-def _order_of_adds(blocks: DeviceBlocks) -> frozenset[tuple[int, int]]:
-    """Pairs of an adding block outside choices and a block that comes after it if it is run."""
-    adds = (block for block in blocks.here if blocks.memory(block) > 0 and blocks.arrays.choice[block] < 0)
-    return frozenset(
-        (source, target)
-        for source in adds
-        for distance in (blocks.distances_from(source),)
-        for target in blocks.here
-        if target != source and distance[target] > UNREACHABLE
-    )
-
-
-def _idle_steps(
-    blocks: DeviceBlocks, length: dict[int, int], comes_before: frozenset[tuple[int, int]], *, is_end: bool
-) -> Iterable[tuple[int, int]]:
+def _idle_steps(blocks: DeviceBlocks, length: dict[int, int], *, is_end: bool) -> Iterable[tuple[int, int]]:
     """Yield lengths of a ramp and the steps in it for which the device must idle.
 
     Args:
         blocks: of the device.
         length: by block, steps of the ramp in which it cannot run.
-        comes_before: of `_order_of_adds`.
         is_end: whether it is the ramp at the end.
     """
     sign = -1 if is_end else 1
-    pairs = frozenset((target, source) for source, target in comes_before) if is_end else comes_before
+    pairs = _implied(blocks, is_end=is_end)
     room = blocks.limit
     if is_end:  # what is freed at the end was held before, beside what is never freed
         room -= blocks.arrays.micro_batches * _least_left(blocks)
     for ramp in sorted(set(length.values())):
         members = [block for block in blocks.here if length[block] < ramp]
-        sets = _started_sets(blocks, members, pairs, is_end=is_end)
+        sets = _started_sets(blocks, members, pairs)
         if sets is None:
             return
         points = {(sign * sum(map(blocks.memory, each)), sum(map(blocks.span, each))) for each in sets}
         most = _most_work(points, blocks.arrays.micro_batches, room)
         if most is not None and most < ramp:
             yield ramp, ramp - most
+
+
+def _implied(blocks: DeviceBlocks, *, is_end: bool) -> frozenset[tuple[int, int]]:
+    """Pairs of blocks of which the first belongs to every set of started ones that holds the second.
+
+    At the end it is the sets of those still to start. Of two blocks in order, it is the earlier one at the
+    start and the later one at the end, if that one is run whenever the other is.
+    """
+    choice, option = blocks.arrays.choice, blocks.arrays.option
+    ordered = (
+        (target, source) if is_end else (source, target)
+        for source in blocks.here
+        for distance in (blocks.distances_from(source),)
+        for target in blocks.here
+        if target != source and distance[target] > UNREACHABLE
+    )
+    return frozenset(
+        (implied, block)
+        for implied, block in ordered
+        if choice[implied] < 0 or (choice[implied], option[implied]) == (choice[block], option[block])
+    )
 
 
 def _least_left(blocks: DeviceBlocks) -> int:
@@ -140,12 +147,11 @@ def _options_of(arrays: InstanceArrays, block: int) -> list[int]:
 
 
 def _started_sets(
-    blocks: DeviceBlocks, members: Sequence[int], pairs: frozenset[tuple[int, int]], *, is_end: bool
+    blocks: DeviceBlocks, members: Sequence[int], pairs: frozenset[tuple[int, int]]
 ) -> list[frozenset[int]] | None:
     """Return all sets of these blocks that one micro-batch can have started; None if there are too many.
 
-    A set holds one option of each choice at most. At the start it holds, with a block, the adding blocks
-    before it; at the end, with an adding block, what comes after that and is always run.
+    A set holds one option of each choice at most, and with a block what is implied by it.
     """
     choice, option = blocks.arrays.choice, blocks.arrays.option
     sets = [frozenset[int]()]
@@ -158,13 +164,8 @@ def _started_sets(
         ]
         if len(sets) > MAX_SETS:
             return None
-    inside = set(members)
-    needed = [
-        (target, source)
-        for source, target in pairs
-        if target in inside and not (is_end and choice[source] >= 0)
-    ]
-    return [each for each in sets if all(source in each or target not in each for target, source in needed)]
+    # an implied block comes no later at this end, so that it is a member, too
+    return [each for each in sets if all(implied in each or block not in each for implied, block in pairs)]
 
 
 def _most_work(points: set[tuple[int, int]], micro_batches: int, room: int) -> int | None:

@@ -153,7 +153,15 @@ class Net(nn.Module):
 class Own(nn.Module):
     def forward(self, x): return Tripled.apply(x)
 
+class Trained(nn.Module):
+    def forward(self, x): return Tripled.apply(x) if self.training else x * 2
+
+def hooked():
+    layer = nn.Tanh()
+    layer.register_full_backward_hook(lambda layer, before, after: (before[0] * 2,))
+    return Net(layer), (torch.randn(4, 6),)
 def own(): return Net(Own()), (torch.randn(4, 6),)
+def only_trained(): return Net(Trained()), (torch.randn(4, 6),)
 def drops(): return Net(nn.Dropout(0.25)), (torch.randn(4, 6),)
 def plain(): return Net(nn.Tanh()), (torch.randn(4, 6),)
 """
@@ -162,9 +170,14 @@ def plain(): return Net(nn.Tanh()), (torch.randn(4, 6),)
 def test_a_model_is_loaded_for_training_with_a_note_or_refused(tmp_path) -> None:
     path = tmp_path / "net.py"
     path.write_text(FILE)
-    with pytest.raises(UnsupportedOperatorError, match=r"Tripled in layer.*--infer"):
-        load_model(f"{path}:own", training=True)
-    assert load_model(f"{path}:own").notes == ()
+    with pytest.raises(UnsupportedOperatorError, match=r"BackwardHookFunction in .*layer.*--infer"):
+        load_model(f"{path}:hooked", training=True)
+    assert load_model(f"{path}:hooked").notes == ()
+    own = load_model(f"{path}:own", training=True)
+    assert (own.notes, own.reference.mode) == ((), "train")
+    only_trained = load_model(f"{path}:only_trained", training=True)
+    assert "also has a backward of its own (Tripled in layer)" in only_trained.notes[0]
+    assert only_trained.reference.mode == "train"
     drops = load_model(f"{path}:drops", training=True)
     (note,) = drops.notes
     assert "dropout (p=0.25) in layer" in note

@@ -11,7 +11,7 @@ from tessel.placement import Placement
 from tessel.search.makespan.bounds.ramp_bound import DeviceBlocks, ramp_bound
 from tessel.search.model.instance import build_instance
 from tessel.search.model.precedence import least_distances_from
-from tessel.shapes import vshape
+from tessel.shapes import vshape, zbv
 from tests.samples.schedule_samples import Case, least_makespan, tiny_cases
 
 
@@ -63,3 +63,10 @@ def test_the_last_device_never_waits_for_its_own_memory() -> None:
 def test_memory_that_holds_all_is_no_limit_at_the_start() -> None:
     assert bounds_of(vshape(4), 8, (13, 4, 4, 4))[0] == 8 * 4 + 13 - 8
     assert bounds_of(vshape(2), 8, (8, 8))[0] == 8 * 4
+
+
+def test_input_gradients_at_the_end_keep_the_memory_of_their_weight_gradients() -> None:
+    # The last device of a V has 32 x 8 steps of work. At the start it runs eight forwards, and no backward
+    # before step 23: 15 steps are lost. Behind the start of its last forward of the second chunk 29 steps
+    # follow, for which it holds four micro-batches at most: 24 steps of work, and five are lost.
+    assert bounds_of(zbv(4, split_backward=True, lag=1), 32, (8, 8, 8, 8))[3] == 32 * 8 + 15 + 5

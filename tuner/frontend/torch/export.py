@@ -1,0 +1,48 @@
+"""Export a torch module for inference and for the shapes of its example inputs, without torch's own messages.
+
+Checked in tests/tuner/frontend/torch/test_program.py.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
+"""Loggers that repeat, over many lines, what an export that fails raises."""
+
+
+def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
+    """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
+    examples = pytree.tree_map(_own_memory, tuple(inputs))
+    return torch.export.export(module, examples, strict=False)
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Keep back what torch itself says while it exports: what went wrong comes as an error."""
+    loggers = [logging.getLogger(name) for name in _EXPORT_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        # It also prints the graph so far.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _own_memory(example: Any) -> Any:
+    """Return a tensor that is no view: of one, and of what it views, an export would leave extents open."""
+    is_view = isinstance(example, torch.Tensor) and example._is_view()
+    return example.clone() if is_view else example
