@@ -40,10 +40,12 @@ class StagePrograms:
     Attributes:
         provider: `module:function` that builds them in each rank.
         spec: what the provider is given, as JSON text.
+        copies: of the pipeline among the stages, each of which runs a share of a step's micro-batches.
     """
 
     provider: str
     spec: str = ""
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def run_schedule(
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
     """
-    check_chain(schedule.placement)
+    check_chain(schedule.placement, copies=programs.copies)
     schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
     for each in schedules.values():
         require_valid(each)
@@ -166,7 +168,7 @@ def run_schedule(
         check = check_results(
             {name: (results, gradients[name]) for name in schedules},
             expected,
-            micro_batches=schedule.micro_batches,
+            micro_batches=schedule.micro_batches * programs.copies,
             last_stage=len(job.ranks_by_stage) - 1,
             is_trained=read_pipeline(schedule.placement).has_backward,
         )
