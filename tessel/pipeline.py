@@ -134,7 +134,7 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
     return Placement(
         devices=1 + max(max(each) for each in devices),
         blocks=tuple(blocks),
-        edges=tuple(_edges(len(tuned.stages), {block.name for block in blocks}, lags)),
+        edges=tuple(_edges(tuned, {block.name for block in blocks}, lags)),
         choices=tuple(choices),
     )
 
@@ -222,15 +222,20 @@ def _backward_blocks(
     return blocks, choices
 
 
-def _edges(num_stages: int, names: set[str], lags: Sequence[int]) -> list[Edge]:
-    """Return forward edges down, backward edges up (from either form to either form), and B before W."""
-    edges = [Edge(f"f{i}", f"f{i + 1}", lags[i]) for i in range(num_stages - 1)]
+def _edges(tuned: ModelPlan, names: set[str], lags: Sequence[int]) -> list[Edge]:
+    """Return forward edges down, backward edges up (from either form to either form), and B before W.
+
+    Copies of the pipeline have nothing to do with one another.
+    """
+    num_stages, of_copy = len(tuned.stages), tuned.stages_of_copy
+    is_followed = [(stage + 1) % of_copy != 0 for stage in range(num_stages)]
+    edges = [Edge(f"f{i}", f"f{i + 1}", lags[i]) for i in range(num_stages) if is_followed[i]]
     for index in range(num_stages):
         starts = [name for name in (f"b{index}", f"b{index}_input") if name in names]
         edges += [Edge(f"f{index}", name) for name in starts]
         if f"b{index}_weight" in names:
             edges.append(Edge(f"b{index}_input", f"b{index}_weight"))
-        if index + 1 < num_stages:
+        if is_followed[index]:
             above = [name for name in (f"b{index + 1}", f"b{index + 1}_input") if name in names]
             edges += [Edge(source, target, lags[index]) for source in above for target in starts]
     return edges

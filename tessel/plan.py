@@ -116,6 +116,8 @@ def _check(plan: Plan) -> None:
         raise ScheduleError(
             f'"stage_devices" has {len(plan.stage_devices)} entries, and there are {len(plan.stages)} stages'
         )
+    if plan.replicas < 1 or len(plan.stages) % plan.replicas:
+        raise ScheduleError(f'"replicas" is {plan.replicas}, and there are {len(plan.stages)} stages')
     devices = plan.schedule.placement.devices
     if len(plan.static_bytes) != devices:
         raise ScheduleError(

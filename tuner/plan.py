@@ -283,6 +283,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             imported wrongly.
         stage_devices: devices that each stage was cut for, ascending; where empty, each stage has the next
             one by itself, and one with shards has all of them.
+        replicas: copies of the pipeline, whose stages stand one copy after the other; micro-batch m of copy c
+            is the step's micro-batch m · replicas + c.
         tied_bytes: bytes of each group in `tied` on a device that holds it, where stages with shards hold
             their largest share; empty in plans of earlier versions.
     """
@@ -316,12 +318,18 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     torch_calls: tuple[str, ...] = ()
     stage_devices: tuple[tuple[int, ...], ...] = ()
     tied_bytes: tuple[int, ...] = ()
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):
             found = getattr(self, field)
             renamed = {current_label(name): value for name, value in found.items()}
             msgspec.structs.force_setattr(self, field, renamed)
+
+    @property
+    def stages_of_copy(self) -> int:
+        """Stages of one copy of the pipeline."""
+        return len(self.stages) // self.replicas
 
     @property
     def device_kind(self) -> Literal["cpu", "cuda"]:

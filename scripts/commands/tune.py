@@ -244,7 +244,7 @@ def _choose_layout(
     layers = measure_layers(
         model,
         session,
-        shard_counts=[count for count in range(2, options.devices + 1) if not options.devices % count],
+        shard_counts=[options.devices],
         collectives=settings.link or MeasuredCollectives(session),
         batch=options.batch,
     )
@@ -264,7 +264,8 @@ def _choose_layout(
         memory_limit_bytes=memory_bytes,
         optimizer=options.optimizer,
         recompute=not options.no_recompute,
-        replicates=False,
+        # What an all-reduce of all gradients takes is known of a link alone.
+        replicates=settings.link is not None,
     )
     return choose_planned_layout(layers, request, work=options.work, seed=options.seed)
 
@@ -284,13 +285,10 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.tuned_model.model_placement import AUTO
+    from tessel.tuned_model.model_placement import AUTO, BASELINE
 
     if choice is not None:
-        # A layout of that name, planned: as it was cut, beside the plain chain with a cut of its own.
-        name = placement_name(choice.layout)
-        named = {PLANNED: name if name not in tuned else f"{name}, planned"}
-        tuned = {named.get(each, each): found for each, found in tuned.items()}
+        tuned = _with_planned_layout(tuned, choice)
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
@@ -305,7 +303,14 @@ def _plan(
     if chosen == AUTO:
         if not plans:
             raise next(iter(failures.values()))
-        chosen = min(plans, key=lambda name: plans[name][0].schedule.makespan * plans[name][0].step_us)
+        after_us = {} if choice is None else choice.after_us
+        chosen = min(
+            plans,
+            key=lambda name: (
+                plans[name][0].schedule.makespan * plans[name][0].step_us
+                + after_us.get("1f1b" if name == BASELINE else "plan", 0.0)
+            ),
+        )
     elif chosen in failures:
         raise failures[chosen]
     plan, stopped_by = plans[chosen]
@@ -314,6 +319,22 @@ def _plan(
     rows = placement_rows({name: each for name, (each, _) in plans.items()}, failures, chosen)
     planned = () if choice is None else choice.rows
     return msgspec.structs.replace(plan, placements=rows, planned=planned), stopped_by
+
+
+def _with_planned_layout(
+    tuned: dict[str, ModelPlan | TunerError], choice: ChosenLayout
+) -> dict[str, ModelPlan | TunerError]:
+    """Name the planned layout as its placement is, and give it its replicas."""
+    from tessel.tuned_model.replicas import replicated
+
+    copies = choice.layout.data_parallel
+    name = placement_name(choice.layout) if copies == 1 else f"{placement_name(choice.layout)} × {copies}"
+    if name in tuned:
+        name = f"{name}, planned"
+    planned = tuned[PLANNED]
+    if not isinstance(planned, Exception):
+        planned = replicated(planned, copies)
+    return {name: planned} | {each: found for each, found in tuned.items() if each != PLANNED}
 
 
 def _search(
@@ -330,7 +351,7 @@ def _search(
         budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
-            micro_batches=options.micro_batches,
+            micro_batches=options.micro_batches // tuned.replicas,
             memory_limit_bytes=memory_bytes,
             optimizer=options.optimizer,
             recompute=not options.no_recompute,

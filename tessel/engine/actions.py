@@ -243,22 +243,31 @@ def rank_by_stage(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     return tuple(stage.devices for stage in _pipeline(schedule.placement).stages)
 
 
-def check_chain(placement: Placement) -> int:
-    """Return the number of stages of a placement whose stages are one chain.
+def check_chain(placement: Placement, *, copies: int = 1) -> int:
+    """Return the number of stages of a placement whose stages are one chain, or equal copies of one.
+
+    Args:
+        placement: its stages stand in order, one copy after the other.
+        copies: how many there are.
 
     Raises:
         EngineError: a stage takes results of another than the one before it, or has no backward where an
             earlier one waits for gradients; names it.
     """
     stages = _pipeline(placement).stages
+    of_copy, rest = divmod(len(stages), copies)
+    if rest:
+        raise EngineError(
+            f"{len(stages)} stages are not {copies} equal copies of a pipeline; plan them with `tessel tune`"
+        )
     for number, stage in enumerate(stages):
-        if not stage.has_backward and number and stages[number - 1].has_backward:
+        if not stage.has_backward and number % of_copy and stages[number - 1].has_backward:
             name = placement.blocks[stage.forward].name
             raise EngineError(
                 f"stage {number} ({name}) has no backward, but stage {number - 1} has one and would wait for "
                 "gradients indefinitely; give every stage after the first trained one a backward"
             )
-        before = (number - 1,) if number else ()
+        before = (number - 1,) if number % of_copy else ()
         if stage.before != before:
             name = placement.blocks[stage.forward].name
             raise EngineError(

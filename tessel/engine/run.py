@@ -41,10 +41,12 @@ class StagePrograms:
     Attributes:
         provider: `module:function` that builds them in each rank.
         spec: what the provider is given, as JSON text.
+        copies: of the pipeline among the stages, each of which runs a share of a step's micro-batches.
     """
 
     provider: str
     spec: str = ""
+    copies: int = 1
 
 
 class Launch(Protocol):
@@ -166,7 +168,7 @@ def run_schedule(
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
     """
-    schedules = _schedules_of(schedule)
+    schedules = _schedules_of(schedule, copies=programs.copies)
     gradients: dict[str, RankGradients] = {}
 
     def read(folder: Path) -> None:
@@ -180,7 +182,7 @@ def run_schedule(
         check = check_results(
             {name: (results, gradients[name]) for name in schedules},
             expected,
-            micro_batches=schedule.micro_batches,
+            micro_batches=schedule.micro_batches * programs.copies,
             last_stage=len(job.ranks_by_stage) - 1,
             is_trained=read_pipeline(schedule.placement).has_backward,
         )
@@ -208,7 +210,7 @@ def take_part(
     Raises:
         EngineError: a schedule cannot run, or a rank failed.
     """
-    job = _job(_schedules_of(schedule), programs, settings, write_gradients=is_checked)
+    job = _job(_schedules_of(schedule, copies=programs.copies), programs, settings, write_gradients=is_checked)
     settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
@@ -230,8 +232,8 @@ def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:
     return {BASELINE: strongest}
 
 
-def _schedules_of(schedule: Schedule) -> dict[str, Schedule]:
-    check_chain(schedule.placement)
+def _schedules_of(schedule: Schedule, *, copies: int) -> dict[str, Schedule]:
+    check_chain(schedule.placement, copies=copies)
     schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
     for each in schedules.values():
         require_valid(each)

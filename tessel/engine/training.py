@@ -72,6 +72,7 @@ class TrainingPipeline:
         schedule: the order of a step, of a placement with a rank for each device.
         programs: the stages of this rank, by number.
         tied: groups of weights that are one and the same, as in the plan.
+        copies: of the pipeline, as the plan's `replicas`; each runs the schedule's micro-batches.
 
     Raises:
         EngineError: torch.distributed has another number of processes than the schedule has devices, the
@@ -85,8 +86,9 @@ class TrainingPipeline:
         programs: Mapping[int, TrainableProgram],
         *,
         tied: Sequence[Sequence[TiedParameter]] = (),
+        copies: int = 1,
     ) -> None:
-        check_chain(schedule.placement)
+        check_chain(schedule.placement, copies=copies)
         require_valid(schedule)
         self._rank, num_ranks = dist.get_rank(), dist.get_world_size()
         if num_ranks != schedule.placement.devices:

@@ -76,6 +76,11 @@ class ChosenLayout:
     rows: tuple[PlannedRow, ...]
     lower_bound_us: float
 
+    @property
+    def after_us(self) -> dict[str, float]:
+        """Microseconds after the last block, synchronisation and optimizer, by name of a row."""
+        return {row.name: 1e3 * row.after_ms for row in self.rows if row.after_ms is not None}
+
 
 def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     """Return the profile of measured layers, their ends also divided.
@@ -98,7 +103,11 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     us_a_byte = _update_us_a_byte(layers, optimizer)
 
     def updated(cost: LayerCost) -> LayerCost:
-        return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
+        cost = msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
+        if cost.backward_input_us is not None or cost.backward_us is None:
+            return cost
+        # Its inputs need no gradient, so that all of its backward is the weight half.
+        return msgspec.structs.replace(cost, backward_input_us=0.0, backward_weight_us=cost.backward_us)
 
     def divided(stage: StagePlan) -> LayerCost:
         return updated(cost_of_stage(stage))

@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from tuner.plan import TensorInfo
-from tuner.programs.step_results import StepResults, Tensors, total_gradient
+from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
 
 LOSS = "loss"
 
@@ -91,6 +91,7 @@ class AutogradStage:
         loss: Callable[[int, Tensors], torch.Tensor] | None,
         differentiable: frozenset[str],
         recomputes: bool = False,
+        copy: PipelineCopy = ONLY_COPY,
     ) -> None:
         self._stage = stage
         self._recomputes = recomputes
@@ -105,7 +106,8 @@ class AutogradStage:
         }
         self._kept: dict[int, _Kept] = {}
         self._to_recompute: dict[int, Tensors] = {}
-        self._results = StepResults()
+        self._copy = copy
+        self._results = StepResults(copy)
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
@@ -143,14 +145,14 @@ class AutogradStage:
 
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_kept: bool) -> Tensors:
         leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
-        known = {**self._inputs(micro_batch), **given, **leaves}
+        known = {**self._inputs(self._copy.of_step(micro_batch)), **given, **leaves}
         roots = [LOSS] if self._loss is not None else [info.name for info in self.received_gradients]
         with torch.set_grad_enabled(bool(roots) and is_kept):
             made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
             known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
             if self._loss is not None:
                 known[LOSS] = self._loss(micro_batch, known)
-                self._results.losses[micro_batch] = float(known[LOSS].detach())
+                self._results.add_loss(micro_batch, float(known[LOSS].detach()))
         if not roots:
             return {info.name: known[info.name] for info in self._stage.sent}
         if not is_kept:

@@ -16,7 +16,7 @@ from tvm import relax
 
 from tuner.plan import TensorInfo
 from tuner.programs.autograd_stage import StageAction
-from tuner.programs.step_results import StepResults, Tensors, total_gradient
+from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
 from tuner.stages import Stage, StageFunction
 from tuner.stages.interface import gradient_name
 from tuner.targets.target import Target
@@ -56,6 +56,7 @@ class CompiledStage:
         sent_gradients: names of the received tensors whose gradients go back.
         received_gradients: names of the sent tensors whose gradients come back.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
+        copy: of the pipeline that it belongs to.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class CompiledStage:
         sent_gradients: Sequence[str],
         received_gradients: Sequence[str],
         recomputes: bool = False,
+        copy: PipelineCopy = ONLY_COPY,
     ) -> None:
         self._stage = stage
         self._recomputes = recomputes
@@ -80,7 +82,8 @@ class CompiledStage:
         self.received_gradients = _chosen(stage.sent, received_gradients)
         self._kept: dict[int, Tensors] = {}
         self._to_recompute: dict[int, Tensors] = {}
-        self._results = StepResults()
+        self._copy = copy
+        self._results = StepResults(copy)
 
     def start_step(self, num_micro_batches: int) -> None:
         """Forget what the step before left."""
@@ -131,7 +134,7 @@ class CompiledStage:
         if not self._stage.sent:
             for info in self._stage.outputs:
                 if not info.shape:
-                    self._results.losses[micro_batch] = float(known[info.name])
+                    self._results.add_loss(micro_batch, float(known[info.name]))
         if "backward" in self._machines and self._recomputes:
             self._to_recompute[micro_batch] = dict(given)
         elif "backward" in self._machines:
@@ -140,7 +143,7 @@ class CompiledStage:
 
     def _run_forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Return by name all that the forward takes and makes, weights left out."""
-        known = {**self._inputs(micro_batch), **given}
+        known = {**self._inputs(self._copy.of_step(micro_batch)), **given}
         return known | self._machines["forward"]({**known, **self._weights})
 
     def _saved_of(self, known: Tensors) -> Tensors:

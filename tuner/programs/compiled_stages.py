@@ -37,7 +37,7 @@ from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan
 from tuner.programs.compiled_stage import CompiledStage, Machine
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
-from tuner.programs.step_results import Tensors
+from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.shards import ShardedStage, Split, shard_ends
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.interface import gradient_name
@@ -75,13 +75,14 @@ def load_programs(
             is missing.
     """
     model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
-    stages = build_stages(model, _cuts(model, spec.plan))
+    one_copy = build_stages(model, _cuts(model, spec.plan))
+    stages = one_copy * spec.plan.replicas
     target = _target_of(spec.plan)
     backends = available_backends(target)
     weights = draw_weights(model, spec.seed)
-    returned = _returned_gradients(stages)
+    returned = _returned_gradients(one_copy) * spec.plan.replicas
     inputs = inputs or _inputs_on_device(model, spec)
-    divided = _divided(stages, spec.plan)
+    divided = _divided(one_copy, spec.plan)
     programs: dict[int, CompiledStage] = {}
     parts: dict[
         str, torch.Tensor
@@ -93,7 +94,8 @@ def load_programs(
     for number in stage_numbers:
         stage = stages[number]
         recomputes = spec.plan.stages[number].recomputes
-        borders = (returned[number], returned[number + 1] if number + 1 < len(stages) else ())
+        copy, place = divmod(number, len(one_copy))
+        borders = (returned[number], returned[number + 1] if place + 1 < len(one_copy) else ())
         if stage.name in divided:
             shard = _own_shard(divided[stage.name], stage)
             own = {
@@ -117,6 +119,7 @@ def load_programs(
             sent_gradients=borders[0],
             received_gradients=borders[1],
             recomputes=recomputes,
+            copy=PipelineCopy(copy, spec.plan.replicas),
         )
     return programs
 
@@ -355,7 +358,7 @@ def _functions_of(stage: Stage) -> dict[str, StageFunction]:
 
 def _cuts(model: Model, plan: ModelPlan) -> tuple[int, ...]:
     """Find the plan's cuts again: each stage but the last ends after its last layer."""
-    return cut_after(model, [stage.layers[-1] for stage in plan.stages[:-1]])
+    return cut_after(model, [stage.layers[-1] for stage in plan.stages[: plan.stages_of_copy - 1]])
 
 
 def _returned_gradients(stages: Sequence[Stage]) -> list[tuple[str, ...]]:

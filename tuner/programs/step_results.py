@@ -7,30 +7,59 @@ share has a part from each. Checked in tests/tuner/programs/.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
 Tensors = dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineCopy:
+    """Which of several copies of the pipeline a stage belongs to: micro-batches go round them.
+
+    Attributes:
+        number: of the copy.
+        copies: how many there are.
+    """
+
+    number: int = 0
+    copies: int = 1
+
+    def of_step(self, micro_batch: int) -> int:
+        """Return the number in the step of the copy's micro-batch."""
+        return micro_batch * self.copies + self.number
+
+
+ONLY_COPY = PipelineCopy()
+
+
 class StepResults:
     """Losses and summed gradients of one step of one stage.
+
+    Args:
+        copy: of the pipeline that the stage belongs to.
 
     Attributes:
         losses: of each micro-batch; empty but for the last stage.
         gradients: of each weight, summed over the micro-batches so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copy: PipelineCopy = ONLY_COPY) -> None:
+        self._copy = copy
         self.losses: dict[int, float] = {}
         self.gradients: Tensors = {}
         self._num_micro_batches = 0
 
     def start(self, num_micro_batches: int) -> None:
-        """Forget what the step before left."""
+        """Forget what the step before left; each copy runs so many micro-batches."""
         self.losses = {}
         self.gradients = {}
-        self._num_micro_batches = num_micro_batches
+        self._num_micro_batches = num_micro_batches * self._copy.copies
+
+    def add_loss(self, micro_batch: int, loss: float) -> None:
+        """Keep the loss of one of the copy's micro-batches."""
+        self.losses[self._copy.of_step(micro_batch)] = loss
 
     def add(self, found: Iterable[tuple[str, torch.Tensor | None]]) -> None:
         """Add gradients of weights by name; None stands for none."""

@@ -24,7 +24,7 @@ from tuner.frontend import MODELS, require_trust
 from tuner.frontend.torch.program import build_torch_module
 from tuner.plan import ModelPlan
 from tuner.programs.autograd_stage import AutogradStage
-from tuner.programs.step_results import Tensors
+from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.stages.torch_stages import TorchPipeline, split_module
 
 
@@ -52,22 +52,29 @@ def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, 
     """
     spec = msgspec.json.decode(spec_json, type=TorchProgramSpec)
     module, examples = _load(spec)
-    pipeline = split_module(module, examples, [stage.layers[-1] for stage in spec.plan.stages[:-1]])
+    pipeline = split_module(module, examples, _ends(spec.plan))
     draws = _Draws(spec, examples, pipeline)
     training = spec.plan.training
     differentiable = frozenset[str]().union(*(stage.differentiable for stage in pipeline.stages if training))
     inputs = functools.cache(draws.inputs)  # Kept, so that a timed forward draws nothing.
     last = len(pipeline.stages) - 1
+    copies = {number: divmod(number, len(pipeline.stages)) for number in stage_numbers}
     return {
         number: AutogradStage(
-            pipeline.stages[number],
+            pipeline.stages[place],
             inputs=inputs,
-            loss=draws.loss if training and number == last else None,
+            loss=draws.loss if training and place == last else None,
             differentiable=differentiable,
             recomputes=spec.plan.stages[number].recomputes,
+            copy=PipelineCopy(copy, spec.plan.replicas),
         )
-        for number in stage_numbers
+        for number, (copy, place) in copies.items()
     }
+
+
+def _ends(plan: ModelPlan) -> list[str]:
+    """Return the last layer of each stage of one copy but the last."""
+    return [stage.layers[-1] for stage in plan.stages[: plan.stages_of_copy - 1]]
 
 
 def reference_step(

@@ -91,7 +91,10 @@ def _sleeping(subject: Subject, devices: Devices) -> Programs:
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
     return Programs(
-        StagePrograms(PROVIDER, msgspec.json.encode(spec).decode()), None, step_us, are_sleeping=True
+        StagePrograms(PROVIDER, msgspec.json.encode(spec).decode(), _copies(subject.plan)),
+        None,
+        step_us,
+        are_sleeping=True,
     )
 
 
@@ -115,7 +118,11 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     else:
         expected = _expected(functools.partial(whole, spec), name, subject.plan)
     step_us = subject.step_us if subject.plan is None else None
-    return Programs(StagePrograms(provider, spec), expected, step_us)
+    return Programs(StagePrograms(provider, spec, _copies(subject.plan)), expected, step_us)
+
+
+def _copies(plan: Plan | None) -> int:
+    return 1 if plan is None else plan.replicas
 
 
 def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> Programs:
@@ -134,7 +141,9 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
         torch_programs.check_spec(of_torch)
         return Programs(
             StagePrograms(
-                "tuner.programs.torch_programs:provide_programs", msgspec.json.encode(of_torch).decode()
+                "tuner.programs.torch_programs:provide_programs",
+                msgspec.json.encode(of_torch).decode(),
+                plan.replicas,
             ),
             _expected(
                 lambda count: torch_programs.reference_step(of_torch, count),
@@ -153,7 +162,11 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
     spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
     compiled_stages.check_spec(spec)
     return Programs(
-        StagePrograms("tuner.programs.compiled_stages:provide_programs", msgspec.json.encode(spec).decode()),
+        StagePrograms(
+            "tuner.programs.compiled_stages:provide_programs",
+            msgspec.json.encode(spec).decode(),
+            plan.replicas,
+        ),
         _expected(
             lambda count: compiled_stages.reference_step(spec, count),
             "the uncut, unpartitioned program that was imported from the model",

@@ -1,0 +1,78 @@
+"""Copies of a pipeline side by side: data parallelism as stages that hold the same weights.
+
+    device 0   f0 .  b0 .         copy 0: stages 0 and 1, micro-batches 0, 2, 4, …
+    device 1   .  f1 b1
+    device 2   f2 .  b2 .         copy 1: stages 2 and 3, micro-batches 1, 3, 5, …
+    device 3   .  f3 b3
+
+Stage s + S is stage s again, on devices of its own, and a weight that both hold is tied: its gradient is the
+sum over them. So whatever runs, trains or checks tied weights does the same for copies. Checked in
+tests/tessel/tuned_model/test_replicas.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tessel.errors import ScheduleError
+from tuner.plan import ModelPlan, TiedParameter
+
+
+def replicated(tuned: ModelPlan, replicas: int) -> ModelPlan:
+    """Return the plan with so many copies of its stages, each on as many devices as the one had.
+
+    Args:
+        tuned: one copy; it has the devices of its stages.
+        replicas: at least 1.
+
+    Raises:
+        ScheduleError: a stage is divided over devices, which only one copy can have.
+    """
+    if replicas == 1:
+        return tuned
+    divided = next((stage.name for stage in tuned.stages if stage.shards is not None), None)
+    if divided is not None:
+        raise ScheduleError(f"{divided} is divided over all devices, so that no other copy has any; tune one")
+    num_stages = len(tuned.stages)
+    devices = tuned.stage_devices or tuple((stage,) for stage in range(num_stages))
+    width = 1 + max(device for each in devices for device in each)
+    tied, tied_bytes = _tied(tuned, replicas)
+    return msgspec.structs.replace(
+        tuned,
+        stages=tuple(
+            msgspec.structs.replace(stage, name=f"stage{copy * num_stages + number}")
+            for copy in range(replicas)
+            for number, stage in enumerate(tuned.stages)
+        ),
+        replicas=replicas,
+        stage_devices=tuple(
+            tuple(device + copy * width for device in each) for copy in range(replicas) for each in devices
+        ),
+        # Nothing goes from one copy to the next.
+        hop_latency_us=((*tuned.hop_latency_us, 0.0) * replicas)[:-1],
+        tied=tied,
+        tied_bytes=tied_bytes,
+    )
+
+
+def _tied(tuned: ModelPlan, replicas: int) -> tuple[tuple[tuple[TiedParameter, ...], ...], tuple[int, ...]]:
+    """Return the groups of weights that are one, over all copies, and the bytes that a device counts once."""
+    num_stages = len(tuned.stages)
+
+    def copies(group: tuple[TiedParameter, ...]) -> tuple[TiedParameter, ...]:
+        return tuple(
+            TiedParameter(member.name, member.stage + copy * num_stages)
+            for copy in range(replicas)
+            for member in group
+        )
+
+    known = {(member.name, member.stage) for group in tuned.tied for member in group}
+    alone = [
+        (TiedParameter(name, number),)
+        for number, stage in enumerate(tuned.stages)
+        for name in stage.parameters
+        if (name, number) not in known
+    ]
+    # Copies are on devices of their own: none holds a weight twice for them.
+    num_bytes = tuned.tied_bytes or (0,) * len(tuned.tied)
+    return tuple(map(copies, (*tuned.tied, *alone))), (*num_bytes, *(0 for _ in alone))
