@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CODES = {"avx512": "cpu", "avx2": "llvm -mcpu=haswell"}
-"""Targets: this machine's own, and code of a processor without AVX-512 for the kernels that are compiled here.
+"""Targets: this machine's own, and for the kernels compiled here code of a processor without AVX-512.
 
 Libraries choose their instructions themselves, by the processor that is there.
 """
