@@ -47,10 +47,14 @@ def main() -> None:
     path = Path(arguments.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    started = time.perf_counter()
     if not arguments.report:
         for row in rows:
             if row.name in figures and not arguments.again:
                 print(f"{row.name}: known", file=sys.stderr)
+                continue
+            if time.perf_counter() - started > 60 * arguments.minutes:
+                print(f"{row.name}: left for the next run", file=sys.stderr)
                 continue
             found = _measure_apart(row, sys.argv[1:], arguments)
             if found is None:
@@ -101,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compile", action="store_true", help="let torch.compile run too")
     parser.add_argument("--seconds", type=float, default=12.0, help="of running in turn, a row")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds a row may take")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no row after so many")
     parser.add_argument("--again", action="store_true", help="measure rows that are known again")
     parser.add_argument("--report", action="store_true", help="print the tables and measure nothing")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
