@@ -1,9 +1,10 @@
 """The mix against every single backend, onnxruntime, torch eager and torch.compile, one row a setting.
 
-    python -m benchmarks.mixing --set settings     convolutions and attention, eight settings
+    python -m benchmarks.mixing --set avx512       convolutions and attention, in eight settings
+    python -m benchmarks.mixing --set avx2         the same, with code of a processor without AVX-512
     python -m benchmarks.mixing --set untuned      three networks that nobody tuned for
     python -m benchmarks.mixing resnet18/bfloat16/2/8/avx512        rows by name
-    python -m benchmarks.mixing --set settings --report             the tables of --out; measures nothing
+    python -m benchmarks.mixing --set avx512 --report               the tables of --out; measures nothing
 
 Each row runs in a process of its own, since libraries read their number of threads when they are loaded. Its
 network is partitioned through the records, so that an interrupted row goes on where it stopped; rows that
@@ -94,7 +95,7 @@ def _measure_apart(row: Row, given: Sequence[str], arguments: argparse.Namespace
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.mixing", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="NETWORK/DTYPE/THREADS/BATCH/CODE")
-    parser.add_argument("--set", choices=tuple(SETS), default="settings", help="rows, if none are given")
+    parser.add_argument("--set", choices=tuple(SETS), default="avx512", help="rows, if none are given")
     parser.add_argument("--records", default="sqlite:///out/mixing.db")
     parser.add_argument("--out", default="out/mixing.json", help="figures, one entry a row")
     parser.add_argument("--backends", default=None, help="by commas; all that are here if left out")
