@@ -32,6 +32,7 @@ from tuner.tuning.session import SessionSettings, TuningProgress, start_session
 
 NETWORKS = {
     "two_tower": hybrid.two_tower,
+    "tiny_tower": hybrid.tiny_tower,
     "resnet18": untuned.resnet18,
     "llama_block": untuned.llama_block,
     "swin_t": untuned.swin_t,
@@ -62,7 +63,7 @@ def measure_row(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
         CODES[row.code],
         SessionSettings(backend_names=backends, num_threads=row.threads),
         records_url=arguments.records,
-        pricing=Pricing(prune=arguments.prune),
+        pricing=Pricing(prune=arguments.prune or row.dtype == "bfloat16"),
         on_progress=_progress(row.name),
     ) as session:
         result = partition_model(model, session, coarser=arguments.coalesce)

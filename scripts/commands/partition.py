@@ -20,6 +20,7 @@ from scripts.options.tuning_options import (
     ModelArgument,
     ShapeOption,
     TuningOptions,
+    assignments_of,
 )
 from scripts.reports.pictures import PICTURES, load_look, parse_width, style_option, width_option
 from scripts.reports.tables import (
@@ -128,7 +129,12 @@ def _predict(model: Model, options: PartitionOptions) -> PartitionedModel:
     kernel_model = gpu_model(options)
     with console.progress_bar(f"predicting {model.name} on {device.name}"):
         result = predict_partition(
-            model, kernel_model, device, target, backend_names=parse_names(options.backends)
+            model,
+            kernel_model,
+            device,
+            target,
+            backend_names=parse_names(options.backends),
+            assignments=assignments_of(options),
         )
     note_prediction(device, kernel_model)
     return result

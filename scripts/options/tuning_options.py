@@ -20,6 +20,7 @@ from scripts.terminal import console
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
+    from tuner.partition.assignment import Assignment
     from tuner.pricing.protocol import PriceMode, Pricing
     from tuner.tuning.session import Session
 
@@ -51,6 +52,15 @@ BackendsOption = Annotated[
         help="Backends to choose among, separated by commas; default: all available.",
         rich_help_panel=_TUNING,
         autocompletion=completion.backends,
+    ),
+]
+AssignOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assign",
+        help="Let only these backends run some operators, by name or path of their layer: "
+        "nn.softmax=tvm,torch or '*.attn.*=torch'; may be repeated.",
+        rich_help_panel=_TUNING,
     ),
 ]
 TrialsOption = Annotated[
@@ -209,6 +219,7 @@ class TuningOptions(MeasuringOptions):
     budget: BudgetOption = None
     regret: RegretOption = 0.02
     cost_model: CostModelOption = None
+    assign: AssignOption = None
     prune: PruneOption = False
     match: MatchOption = "exact"
     database: DatabaseOption = None
@@ -248,6 +259,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
                 seed=tuning.seed,
                 match=Match(tuning.match),
                 fleet=tuning.fleet,
+                assignments=assignments_of(tuning),
             ),
             records_url=tuning.records,
             pricing=_pricing(tuning),
@@ -261,6 +273,16 @@ def _as_tuning(options: MeasuringOptions) -> TuningOptions:
     """Return the options of a session; those that the command lacks have their defaults."""
     names = [field.name for field in fields(TuningOptions)]
     return TuningOptions(**{name: getattr(options, name) for name in names if hasattr(options, name)})
+
+
+def assignments_of(options: TuningOptions) -> tuple[Assignment, ...]:
+    """Return what `--assign` says."""
+    from tuner.partition.assignment import Assignment
+
+    try:
+        return tuple(Assignment.parse(text) for text in options.assign or ())
+    except ValueError as error:
+        raise typer.BadParameter(f"--assign: {error}") from error
 
 
 def _backend_references(text: str | None) -> tuple[str, ...] | None:

@@ -80,6 +80,7 @@ TUNING = {
     "--regret": "0.5",
     "--cost-model": "{folder}/model",
     "--prune": "",
+    "--assign": "matmul=blas",
     "--match": "any",
     "--tvm-database": "{folder}/database",
     "--schedule-cost-model": "records",

@@ -11,15 +11,19 @@ from tuner.backends.protocol import Backend, refusal_of
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.outline import extract_function
+from tuner.partition.assignment import Assignment, constrained
 from tuner.partition.candidate import FREE
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.rules.single import HostRule
 from tuner.targets.target import Target
 
 
-def gather_specs(backends: Sequence[Backend], target: Target) -> tuple[PartitionSpec, ...]:
-    """Return one spec per backend, and the host's."""
-    return (*(_spec(backend, target) for backend in backends), PartitionSpec(FREE, HostRule()))
+def gather_specs(
+    backends: Sequence[Backend], target: Target, assignments: Sequence[Assignment] = ()
+) -> tuple[PartitionSpec, ...]:
+    """Return one spec per backend, which refuses what is assigned to others, and the host's."""
+    specs = (constrained(_spec(backend, target), assignments) for backend in backends)
+    return (*specs, PartitionSpec(FREE, HostRule()))
 
 
 def _spec(backend: Backend, target: Target) -> PartitionSpec:

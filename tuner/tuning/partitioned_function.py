@@ -127,7 +127,7 @@ def price_function(
     """
     graph = DataflowGraph.from_function(module, layers=layers)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
-    found = find_candidates(graph, gather_specs(session.backends, session.target))
+    found = find_candidates(graph, gather_specs(session.backends, session.target, session.assignments))
     if session.pricing.prune:
         found = prune_candidates(found)
     prices = price_candidates(

@@ -26,6 +26,7 @@ from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.workload_of import describe_graph, workload_of
+from tuner.partition.assignment import Assignment
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates
 from tuner.partition.price import Invalid, Price
@@ -41,6 +42,7 @@ from tuner.tuning.partitioned_function import (
     refusals,
     with_runner_ups,
 )
+from tuner.tuning.session import check_assignments
 
 LIBRARY = "torch"
 PREDICTABLE = ("tvm", LIBRARY)
@@ -56,6 +58,7 @@ def predict_partition(
     target: Target,
     *,
     backend_names: Sequence[str] | None = None,
+    assignments: Sequence[Assignment] = (),
 ) -> PartitionedModel:
     """Choose which backend would run which part of a model's function, by predicted latency.
 
@@ -65,14 +68,17 @@ def predict_partition(
         device: what it would run on.
         target: the same, for the backends' rules.
         backend_names: of `PREDICTABLE`; all of them if None.
+        assignments: which backends may run some operators.
 
     Raises:
+        UnknownNameError: an assignment names a backend that does not take part.
         TunerError: a backend's kernels are none that were measured.
         UnpriceableError: an operator of which no kernel was measured on a GPU; names it.
     """
     backends = _backends(backend_names)
+    check_assignments(assignments, backends)
     graph = DataflowGraph.from_function(prepared_module(model), layers=model.layers_by_variable())
-    found = find_candidates(graph, gather_specs(backends, target))
+    found = find_candidates(graph, gather_specs(backends, target, assignments))
     workloads = [
         None if candidate.backend == FREE else workload_of_candidate(graph, candidate)
         for candidate in found.candidates

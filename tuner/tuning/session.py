@@ -16,12 +16,13 @@ from records import Environment, Match, Measurement, RecordStore, Status, Worklo
 from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
-from tuner.errors import TunerError
+from tuner.errors import TunerError, UnknownNameError
 from tuner.measuring.measurer import MeasureProgress, Measurer
 from tuner.measuring.program_pool import ProgramPool
 from tuner.measuring.request import DEFAULT_LIMITS
 from tuner.measuring.worker_pool import WorkerPool
 from tuner.numerical_error import Deviation
+from tuner.partition.assignment import Assignment
 from tuner.pricing.protocol import Pricing
 from tuner.targets.device_probe import ensure_probed
 from tuner.targets.resolution import check_measurable, resolve_target
@@ -52,6 +53,7 @@ class Session:
         seed: seed of random inputs.
         pricing: how candidates get their prices.
         on_progress: told what is going on.
+        assignments: which backends may run some operators.
     """
 
     target: Target
@@ -61,6 +63,7 @@ class Session:
     seed: int
     pricing: Pricing
     on_progress: Callable[[TuningProgress], None]
+    assignments: tuple[Assignment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class SessionSettings:
         seed: seed of random inputs.
         match: which records of other environments are used again.
         fleet: address of the scheduler of a fleet whose machines measure; this machine does if None.
+        assignments: which backends may run some operators; any that can, if none are given.
     """
 
     backend_names: Sequence[str] | None = None
@@ -91,6 +95,7 @@ class SessionSettings:
     seed: int = 0
     match: Match = Match.EXACT
     fleet: str | None = None
+    assignments: tuple[Assignment, ...] = ()
 
 
 @contextmanager
@@ -119,6 +124,7 @@ def start_session(
     """
     place = _measuring_place(target_name, settings, records_url)  # before a file of records is made
     target, backends = place.target, place.backends
+    check_assignments(settings.assignments, backends)
 
     def report(progress: MeasureProgress) -> None:
         operators = progress.record.workload.operators
@@ -156,7 +162,24 @@ def start_session(
             seed=settings.seed,
             pricing=pricing or Pricing(),
             on_progress=on_progress,
+            assignments=settings.assignments,
         )
+
+
+def check_assignments(assignments: Sequence[Assignment], backends: Sequence[Backend]) -> None:
+    """Refuse assignments to backends that do not take part.
+
+    Raises:
+        UnknownNameError: one names such a backend; lists those that do.
+    """
+    names = [backend.name for backend in backends]
+    for assignment in assignments:
+        missing = [name for name in assignment.backends if name not in names]
+        if missing:
+            raise UnknownNameError(
+                f"{assignment} names backend {missing[0]!r}, which does not take part; choose among "
+                f"{', '.join(names)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ _TRIALS = Condition(
     lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
 )
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
-    **free("--price", "--prune", "--match"),
+    **free("--price", "--prune", "--match", "--assign"),
     **MEASURING,
     "--fleet": (MEASURED,),
     "--jobs": (JOBS, HERE),

@@ -296,11 +296,16 @@ def _strided_slice(writer: _Writer, call: Any) -> str:
     return writer.node("Slice", [writer.name(call.args[0]), *inputs])
 
 
-def _mean(writer: _Writer, call: Any) -> str:
-    rank = len(shape_of(call.args[0]))
-    axes = list(range(rank)) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
-    inputs = [writer.name(call.args[0]), writer.constant(np.asarray(axes, dtype="int64"))]
-    return writer.node("ReduceMean", inputs, keepdims=int(call.attrs.keepdims))
+def _reduction(name: str) -> _Converter:
+    """Return the converter of a reduction over axes, all of them where none are named."""
+
+    def convert(writer: _Writer, call: Any) -> str:
+        rank, axis = len(shape_of(call.args[0])), call.attrs.axis
+        axes = list(range(rank)) if axis is None else [int(each) % rank for each in axis]
+        inputs = [writer.name(call.args[0]), writer.constant(np.asarray(axes, dtype="int64"))]
+        return writer.node(name, inputs, keepdims=int(call.attrs.keepdims))
+
+    return convert
 
 
 def _reciprocal_root(writer: _Writer, call: Any) -> str:
@@ -359,7 +364,10 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "split": _split,
         "take": _take,
         "strided_slice": _strided_slice,
-        "mean": _mean,
+        "mean": _reduction("ReduceMean"),
+        "sum": _reduction("ReduceSum"),
+        "max": _reduction("ReduceMax"),
+        "min": _reduction("ReduceMin"),
         "astype": _cast,
     }.items()
 }

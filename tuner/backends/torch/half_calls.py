@@ -15,8 +15,8 @@ from tvm.relax.dpl import is_op, wildcard
 from tuner.backends.library_call import (
     CallReader,
     Convolution,
-    Linear,
     LibraryCall,
+    Linear,
     read_convolution,
     read_linear,
 )

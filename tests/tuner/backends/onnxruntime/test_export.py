@@ -61,6 +61,10 @@ PROGRAMS = {
             axes=[-1],
         ),
     ),
+    "reductions": (
+        ROWS,
+        lambda x: op.divide(op.sum(x, [-1], keepdims=True), op.subtract(op.max(x), op.min(x, [1, 2]))),
+    ),
     "activations": (
         ROWS,
         lambda x: op.nn.silu(op.nn.gelu_tanh(op.nn.gelu(op.add(op.tanh(x), op.sigmoid(x))))),
