@@ -1,7 +1,7 @@
 """Predict latencies, with intervals, from records alone; needs neither TVM nor torch.
 
-A name is imported when it is first asked for (PEP 562), as those of `tessel` are: the tuner's kernels take the
-register tile from this package, and measuring processes that only do that need not load XGBoost. Checked in
+A name is imported when it is first asked for (PEP 562), as those of `tessel` are: the tuner's kernels take
+the register tile from this package, and processes that only do that need not load XGBoost. Checked in
 tests/cost_model/test_public_names.py.
 """
 

@@ -44,7 +44,7 @@ from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 

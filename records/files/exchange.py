@@ -6,8 +6,8 @@ same records give the same bytes from any store, and exporting an imported file 
 Record ids belong to a store and are omitted. A file may come from an untrusted source: every line is bounded
 in size, decoded into typed values only, and checked against its digest, and `check_records` validates all of
 them before the first is imported. A file that begins as gzip does is read through it, so that a published
-data file needs no second step; the limit on lines bounds what a small file can unfold to at a time. Checked in tests/records/files/test_exchange.py and, with changed files,
-tests/records/test_untrusted.py.
+data file needs no second step; the limit on lines bounds what a small file can unfold to at a time. Checked
+in tests/records/files/test_exchange.py and, with changed files, tests/records/test_untrusted.py.
 """
 
 from __future__ import annotations
