@@ -12,6 +12,7 @@ import numpy as np
 
 from cost_model.dataset import Dataset, extent_groups, shape_groups, split_folds
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_quick_mean, train_scale
+from cost_model.forests.neighbours import MAX_NEIGHBOURS, Blend, best_share, blended, neighbours_of
 from cost_model.intervals import (
     LONG_US,
     MAX_WIDTH,
@@ -67,6 +68,16 @@ class Training:
             rounds=rounds,
         )
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether there are few enough samples for the nearest one to be looked for."""
+        return len(self.labels) <= MAX_NEIGHBOURS
+
+    def blend(self, chosen: np.ndarray, share: float) -> Blend:
+        """Return such a forest with the chosen samples as neighbours, whose share is given."""
+        neighbours = neighbours_of(self.features[chosen], self.labels[chosen], share=share) if share else None
+        return Blend(self.quick_mean(chosen), neighbours)
+
 
 class OutOfFold(NamedTuple):
     """What models that had not seen a sample made of it; rows for all samples, once for each novelty.
@@ -76,12 +87,14 @@ class OutOfFold(NamedTuple):
         corrections: what the trees said, shape (num_novelties × num_samples,).
         errors: |error| of the logarithm, same shape.
         novelty: which novelty a row is of, same shape.
+        share: what the nearest neighbour counted in the corrections, as they were best.
     """
 
     features: np.ndarray
     corrections: np.ndarray
     errors: np.ndarray
     novelty: np.ndarray
+    share: float
 
     @property
     def log_errors(self) -> np.ndarray:
@@ -94,23 +107,30 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
     """Return predictions of each sample by models that saw neither it nor its like, for each novelty."""
     features, labels = training.features, training.labels
     rng = np.random.default_rng(training.seed)
-    rows = []
+    forest = np.zeros((len(NOVELTIES), len(labels)))
+    nearest = np.zeros_like(forest)
     for novelty, groups_of in enumerate(NOVELTIES):
         folds = split_folds(groups_of(training.dataset), num_folds=_NUM_FOLDS, rng=rng)
-        corrections = np.zeros(len(labels))
         for fold in range(_NUM_FOLDS):
             held_out = folds == fold
             if not held_out.any():
                 continue
             # Where all samples are of one group, what saw them has to do.
             rest = ~held_out if not held_out.all() else held_out
-            model = training.quick_mean(rest, rounds=rounds)
-            corrections[held_out] = model.inplace_predict(features[held_out])
-        of_rows = np.full(len(labels), novelty)
-        rows.append((scale_features(features, corrections, of_rows), corrections, of_rows))
-    stacked, corrections, novelties = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+            asked = features[held_out]
+            forest[novelty, held_out] = training.quick_mean(rest, rounds=rounds).inplace_predict(asked)
+            neighbours = neighbours_of(features[rest], labels[rest]) if training.has_neighbours else None
+            if neighbours is not None:
+                nearest[novelty, held_out] = neighbours.predict(asked)
+    # A kernel of known shape is what neighbours know anyway; what is new is what they are asked for.
+    new = slice(1, None)
+    truth = np.tile(labels, len(NOVELTIES) - 1)
+    share = best_share(forest[new].ravel(), nearest[new].ravel(), truth) if training.has_neighbours else 0.0
+    corrections = blended(forest, nearest, share).ravel()
+    novelties = np.repeat(np.arange(len(NOVELTIES)), len(labels))
+    stacked = scale_features(np.tile(features, (len(NOVELTIES), 1)), corrections, novelties)
     errors = np.abs(corrections - np.tile(labels, len(NOVELTIES)))
-    return OutOfFold(stacked, corrections, errors, novelties)
+    return OutOfFold(stacked, corrections, errors, novelties, share)
 
 
 def conformal_quantiles(
@@ -152,6 +172,7 @@ def calibrated_widening(
     scale: Any,  # xgboost.Booster
     quantiles: tuple[tuple[float, float], ...],
     *,
+    share: float,
     coverage: float,
 ) -> float:
     """Return what half-widths must grow by with each doubling of distance, as held-out extremes say.
@@ -167,7 +188,7 @@ def calibrated_widening(
             continue
         rest = ~part
         distance = range_of(features[rest]).distance(features[part])
-        mean = training.quick_mean(rest)
+        mean = training.blend(rest, share)
         new_shape = np.ones(int(part.sum()), dtype=np.int64)
         centre, width = centres_and_widths((mean, scale), quantiles, features[part], base[part], new_shape)
         errors = np.abs(centre - (labels + base)[part])

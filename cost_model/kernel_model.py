@@ -6,7 +6,8 @@ calibrated on out-of-fold residuals (normalised conformal prediction), so that a
 contains the true latency. Each width has the same total weight, because a new network brings new widths
 rather than new kernels. The error grows with a program's distance from the training set, so residuals are
 computed, and intervals calibrated, separately for each *novelty*: a known combination of operators around a
-known shape, a known combination around a new shape, and a new combination. Checked in
+known shape, a known combination around a new shape, and a new combination. With few records the nearest
+measured kernel counts too (`forests.neighbours`). Checked in
 tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for
@@ -37,12 +38,13 @@ from cost_model.features import (
     shape_key,
 )
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
+from cost_model.forests.neighbours import Blend, Neighbours
 from cost_model.intervals import MAX_WIDTH, NOVELTIES, centres_and_widths
 from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
@@ -79,6 +81,7 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         known_combinations: names of the combinations of operators that it has seen, hashed.
         training_range: of quantities that a query may be far outside of.
         widening: what an interval's half-width grows by with each doubling of that distance, in logarithms.
+        neighbours: the kernels trained on, where they are few and the nearest one counts; None otherwise.
         num_samples: keys trained on.
         records_digest: names the set of record ids it rests on.
         last_record_id: newest record it rests on.
@@ -94,6 +97,7 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
     known_combinations: frozenset[str]
     training_range: TrainingRange
     widening: float
+    neighbours: Neighbours | None = None
     backends: tuple[str, ...]
     schema_version: int = SCHEMA_VERSION
 
@@ -181,7 +185,7 @@ class KernelModel:
             CostModelError: what the trees say is no latency, so that they are not of this project's training.
         """
         centre, width = centres_and_widths(
-            (self.mean, self.scale),
+            (Blend(self.mean, self.manifest.neighbours), self.scale),
             self.manifest.conformal_quantiles,
             features,
             base_of(bounds_us, self.manifest.target),

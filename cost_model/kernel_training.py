@@ -16,6 +16,7 @@ from cost_model.features import FEATURE_NAMES, FEATURES_VERSION, feature_matrix,
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_mean, train_scale
 from cost_model.forests.model_files import provenance_of
+from cost_model.forests.neighbours import neighbours_of
 from cost_model.intervals import NOVELTIES
 from cost_model.kernel_model import KernelModel, Manifest, TargetKind, base_of, short_hash
 from cost_model.training_range import range_of
@@ -67,11 +68,12 @@ def train_kernel_model(
     )
     settings = {"seed": seed, "num_threads": training.num_threads}
     held_out = out_of_fold(training, rounds=QUICK_ROUNDS if calibrated else 1)
+    share = held_out.share if calibrated else 0.0
     scale = train_scale(held_out.features, held_out.log_errors, **settings)
     quantiles, widening = ((0.0, 0.0),) * len(NOVELTIES), 0.0
     if calibrated:
         quantiles = conformal_quantiles(training, held_out, coverage=coverage)
-        widening = calibrated_widening(training, scale, quantiles, coverage=coverage)
+        widening = calibrated_widening(training, scale, quantiles, share=share, coverage=coverage)
     return KernelModel(
         mean=train_mean(features, training.labels, **settings),
         scale=scale,
@@ -83,6 +85,7 @@ def train_kernel_model(
             conformal_quantiles=quantiles,
             training_range=training_range,
             widening=widening,
+            neighbours=neighbours_of(features, training.labels, share=share) if share else None,
             known_shapes=frozenset(map(short_hash, shape_groups(dataset))),
             known_combinations=frozenset(map(short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),

@@ -38,6 +38,9 @@ _DEVICE = (
     "log_bandwidth_share",
     "clock_mhz",
 )
+NUM_DEVICE_FEATURES = len(_DEVICE)
+"""Columns at the end that say what the device is like, apart from the kernel."""
+
 _COMMON = ("log_bound_us", "log_compute_over_memory", "log_bytes_over_l2")
 _PRODUCT = (
     *(

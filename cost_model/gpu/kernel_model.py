@@ -1,7 +1,11 @@
 """Latencies of kernels on GPUs, with intervals that are wider on devices that were never measured.
 
-latency = overhead of a call + bound · exp(forest). The overhead is the host's, and measured for each family:
-on an unknown device it is the least of all known ones, since hosts get faster. Checked in
+latency = overhead of a call + bound · exp(correction). On a device that was trained on, a forest gives the
+correction. On one that was not, a blind forest has a share in it, which sees no feature of the device alone
+and stands for the mean of forests of single devices: what the own features of a few known devices say of an
+unknown one is a guess. The share is the best one when each known device is held out in turn. The overhead is
+the host's, and measured for each family: on an unknown device it is the least of all known ones, since hosts
+get faster. Checked in
 tests/cost_model/gpu/test_kernel_model.py.
 """
 
@@ -19,11 +23,17 @@ import numpy.typing as npt
 from cost_model.errors import CostModelError
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
 from cost_model.gpu.devices import GpuDevice
-from cost_model.gpu.features import FEATURES_VERSION, bound_us, feature_matrix, feature_names
+from cost_model.gpu.features import (
+    FEATURES_VERSION,
+    NUM_DEVICE_FEATURES,
+    bound_us,
+    feature_matrix,
+    feature_names,
+)
 from cost_model.gpu.kernels import Family, GpuKernel
 
 MANIFEST = "gpu_kernels.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 LEAST_BOUND_US = 1.0
 """Added to the bound, so that the smallest kernels' corrections stay within reason."""
@@ -64,6 +74,7 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         known_width: half the width of an interval on a known device, a logarithm.
         unknown_width: the same on a device that is not among them.
         widening: what half a width grows by with each doubling out of range.
+        blind_share: what the forest without the device's features counts on an unknown device.
         num_samples: kernels trained on.
     """
 
@@ -72,12 +83,15 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     known_width: float
     unknown_width: float
     widening: float
+    blind_share: float
     num_samples: int
 
     def __post_init__(self) -> None:
         low, high = self.bounds_us
         widths = (self.known_width, self.unknown_width, self.widening)
         if not self.overheads_us or not 0 < low <= high or not all(0 <= width < 100 for width in widths):
+            raise ValueError("a family's calibration is out of range")
+        if not 0 <= self.blind_share <= 1:
             raise ValueError("a family's calibration is out of range")
 
     def overhead_us(self, device: GpuDevice) -> float:
@@ -105,10 +119,12 @@ class GpuKernelModel:
 
     Attributes:
         forests: `xgboost.Booster` by family.
+        blind_forests: the same without the features of the device.
         manifest: what they rest on.
     """
 
     forests: Mapping[Family, Any]
+    blind_forests: Mapping[Family, Any]
     manifest: GpuManifest
 
     def predict(self, queries: Sequence[GpuQuery]) -> tuple[GpuPrediction, ...]:
@@ -134,10 +150,12 @@ class GpuKernelModel:
         bounds = bounds_of(queries)
         overheads = np.array([calibration.overhead_us(query.device) for query in queries])
         features = feature_matrix([query.kernel for query in queries], [query.device for query in queries])
+        known = np.array([query.device.name in calibration.overheads_us for query in queries])
         corrections = self.forests[family].inplace_predict(features).astype(np.float64)
+        blind = self.blind_forests[family].inplace_predict(without_device(features)).astype(np.float64)
+        corrections += np.where(known, 0.0, calibration.blind_share) * (blind - corrections)
         latencies = overheads + bounds * np.exp(corrections)
         outside = calibration.doublings(bounds)
-        known = np.array([query.device.name in calibration.overheads_us for query in queries])
         widths = np.where(known, calibration.known_width, calibration.unknown_width)
         factors = np.exp(widths + outside * calibration.widening)
         return [
@@ -150,6 +168,7 @@ class GpuKernelModel:
     def save(self, folder: Path) -> None:
         """Write the model; see `save_model`."""
         forests = {_file_name(family): forest for family, forest in self.forests.items()}
+        forests |= {_blind_file_name(family): forest for family, forest in self.blind_forests.items()}
         save_model(folder, MANIFEST, self.manifest, forests)
 
 
@@ -166,16 +185,16 @@ def load_gpu_model(folder: Path) -> GpuKernelModel:
         schema_version=SCHEMA_VERSION,
         features=(FEATURES_VERSION, all_feature_names()),
     )
-    forests = {
-        family: load_booster(
-            folder,
-            _file_name(family),
-            num_features=len(feature_names(family)),
-            digests=manifest.digests,
-        )
-        for family in manifest.families
-    }
-    return GpuKernelModel(forests, manifest)
+
+    def load(name: str, num_features: int) -> Any:  # xgboost.Booster
+        return load_booster(folder, name, num_features=num_features, digests=manifest.digests)
+
+    forests, blind_forests = {}, {}
+    for family in manifest.families:
+        width = len(feature_names(family))
+        forests[family] = load(_file_name(family), width)
+        blind_forests[family] = load(_blind_file_name(family), width - NUM_DEVICE_FEATURES)
+    return GpuKernelModel(forests, blind_forests, manifest)
 
 
 def bounds_of(queries: Sequence[GpuQuery]) -> Array:
@@ -186,6 +205,15 @@ def bounds_of(queries: Sequence[GpuQuery]) -> Array:
 def all_feature_names() -> tuple[str, ...]:
     """Return the names of all families' columns, by which a saved model is known to fit."""
     return tuple(f"{family}: {name}" for family in Family for name in feature_names(family))
+
+
+def without_device(features: np.ndarray) -> np.ndarray:
+    """Return the features that a blind forest sees, shape (kernels, names - `NUM_DEVICE_FEATURES`)."""
+    return np.ascontiguousarray(features[:, :-NUM_DEVICE_FEATURES])
+
+
+def _blind_file_name(family: Family) -> str:
+    return f"{_file_name(family)}_blind"
 
 
 def _file_name(family: Family) -> str:

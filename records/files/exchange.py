@@ -5,16 +5,19 @@ Each line is one record that stands alone: ``` {"digest": "…", "measurement": 
 same records give the same bytes from any store, and exporting an imported file reproduces it byte for byte.
 Record ids belong to a store and are omitted. A file may come from an untrusted source: every line is bounded
 in size, decoded into typed values only, and checked against its digest, and `check_records` validates all of
-them before the first is imported. Checked in tests/records/files/test_exchange.py and, with changed files,
-tests/records/test_untrusted.py.
+them before the first is imported. A file that begins as gzip does is read through it, so that a published
+data file needs no second step; the limit on lines bounds what a small file can unfold to at a time. Checked
+in tests/records/files/test_exchange.py and, with changed files, tests/records/test_untrusted.py.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -27,6 +30,8 @@ from records.record import Record, measurement_digest, storable
 from records.workload import Workload
 
 LINE_SCHEMA_VERSION = 1
+
+_GZIP = b"\x1f\x8b"
 
 _MAX_REASON = 300
 """Characters of the reason in a message; it may quote a key from the file, as long as a line."""
@@ -101,15 +106,24 @@ def check_records(path: str | os.PathLike[str]) -> int:
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[Workload, Measurement]]:
-    """Yield the records of a JSON Lines file, each checked; memory is bounded by the longest line.
+    """Yield the records of a JSON Lines file, perhaps gzipped, each checked.
+
+    Memory is bounded by the longest line.
 
     Raises:
         RecordFileError: the file cannot be read, or a line is no record.
     """
     try:
         with open(path, "rb") as file:
-            for number, (_, line) in enumerate(read_lines(file, str(path)), start=1):
+            is_packed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            lines = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
+            for number, (_, line) in enumerate(read_lines(lines, str(path)), start=1):
                 yield decode_line(line, f"{path}, line {number}")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise RecordFileError(
+            f"{path} is gzipped and damaged ({error}); copy it again, or name a file of records"
+        ) from error
     except OSError as error:
         raise RecordFileError(f"{path} cannot be read ({error.strerror}); name a file of records") from error
 

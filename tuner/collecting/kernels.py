@@ -170,9 +170,21 @@ def _measure(
 
 
 def _lengths_of(name: str, lengths: Sequence[int]) -> tuple[int | None, ...]:
-    """Return the lengths at which a network is loaded; None stands for its own."""
-    reads_text = bool(_token_inputs(load_model(name, training=False)))
-    return tuple(lengths) if lengths and reads_text else (None,)
+    """Return the lengths at which a network is loaded; None stands for its own.
+
+    A length beyond a network's table of positions is left out, since one list serves all networks.
+    """
+    names = _token_inputs(load_model(name, training=False)) if lengths else ()
+    fitting = tuple(length for length in lengths if names and _takes(name, names, length))
+    return fitting or (None,)
+
+
+def _takes(name: str, inputs: Sequence[str], length: int) -> bool:
+    try:
+        load_model(name, shapes=dict.fromkeys(inputs, (1, length)), training=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _token_inputs(model: Model) -> tuple[str, ...]:

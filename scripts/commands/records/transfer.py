@@ -62,7 +62,9 @@ def export(
 def import_(
     path: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="JSON Lines file, MetaSchedule's work directory, or a folder."),
+        typer.Argument(
+            metavar="FILE", help="JSON Lines file (.gz too), MetaSchedule's work directory, or a folder."
+        ),
     ],
     records: UrlOption = DEFAULT_RECORDS,
     neusight: Annotated[
@@ -95,7 +97,8 @@ def import_(
 
 def merge(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE…", help="Records to add: URLs, paths, or .jsonl files.")
+        list[str],
+        typer.Argument(metavar="SOURCE…", help="Records to add: URLs, paths, .jsonl or .jsonl.gz files."),
     ],
     records: UrlOption = DEFAULT_RECORDS,
     tolerance: Annotated[
@@ -157,7 +160,7 @@ def _merge_one(source: str, records: str, tolerance: float) -> MergeSummary:
     from records.files.exchange import check_records, read_records
 
     with open_store(records) as store:
-        if source.endswith(".jsonl"):
+        if source.endswith((".jsonl", ".jsonl.gz")):
             check_records(source)
             items = console.track(read_records(source), f"adding {source}")
             return merge_items(store, items, tolerance=tolerance)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import sqlite3
 from pathlib import Path
@@ -196,3 +197,14 @@ def _change(path: Path, statement: str) -> None:
     connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+def test_a_gzipped_file_is_read_and_a_damaged_one_refused(filled: RecordStore, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl.gz"
+    packed = gzip.compress(exported(filled))
+    path.write_bytes(packed)
+    assert check_records(path) == filled.stats().measurements
+    for damaged in (packed[:-20], packed[:60] + bytes(8) + packed[68:], packed[:2] + b"\xff" + packed[3:]):
+        path.write_bytes(damaged)
+        with pytest.raises(RecordFileError, match=r"gzipped and damaged|not a record|ends within a line"):
+            check_records(path)
