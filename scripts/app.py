@@ -15,6 +15,7 @@ from scripts.commands.check import command as check
 from scripts.commands.cost_model import evaluate as cost_model_evaluate
 from scripts.commands.cost_model import predict as cost_model_predict
 from scripts.commands.cost_model import train as cost_model_train
+from scripts.commands.fleet import server as fleet_server
 from scripts.commands.fleet import status as fleet_status
 from scripts.commands.fleet import worker as fleet_worker
 from scripts.commands.language import collect as language_collect
@@ -89,6 +90,7 @@ _fleet = CommandApp(
     "Example: `tessel fleet worker tcp://localhost:8786`",
 )
 _fleet.command("worker")(fleet_worker.worker)
+_fleet.command("server")(fleet_server.server)
 _fleet.command("status")(fleet_status.status)
 app.add_typer(_fleet, name="fleet")
 

@@ -95,15 +95,16 @@ def _networks(found: Found) -> list[str]:
             continue
         result = outcome["result"]
         for label, latency in result["latency_us"].items():
-            share = result["share_of_ceiling"].get(label)
-            shown = "–" if share is None else f"{share:.1%}"
+            shares = [result[of].get(label) for of in ("share_of_ceiling", "share_of_copy")]
+            shown = ["–" if share is None else f"{share:.1%}" for share in shares]
             error = f"{result['errors'][label]:.1e}"
-            rows.append([name.removeprefix("network-"), label, _latency(latency), shown, error])
+            rows.append([name.removeprefix("network-"), label, _latency(latency), *shown, error])
         notes += [
             f"- {name.removeprefix('network-')}, {label}: {reason}"
             for label, reason in result["notes"].items()
         ]
-    columns = ["network", "program", "latency, us", "of the product's ceiling", "error against eager"]
+    columns = ["network", "program", "latency, us"]
+    columns += ["of the product's ceiling", "of the copy's, by its least traffic", "error against eager"]
     return [*_table(columns, rows), "", *notes]
 
 

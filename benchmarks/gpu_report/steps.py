@@ -139,13 +139,21 @@ def network(context: Context, name: str, dtype: str) -> dict[str, Any]:
     expected = programs["torch eager"]()
     errors = {label: _error(run(), expected) for label, run in programs.items()}
     timed = context.time(programs)
-    flops = counter.get_total_flops()
-    ceiling = context.result("ceilings").get("tflops", {}).get(dtype)
+    median_us = {label: each["median"] for label, each in timed["latency_us"].items()}
+    ceilings_found = context.result("ceilings")
+    flops, ceiling = counter.get_total_flops(), ceilings_found.get("tflops", {}).get(dtype)
+    # What any program has to move at least: weights and inputs in, results out.
+    traffic = sum(each.nbytes for each in (*module.parameters(), *module.buffers(), *moved, expected))
+    copy_gb_s = ceilings_found.get("copy_gb_s")
     return timed | {
         "tflop": flops / 1e12,
+        "least_bytes": traffic,
         "share_of_ceiling": {}
         if not ceiling
-        else {label: flops / each["median"] / 1e6 / ceiling for label, each in timed["latency_us"].items()},
+        else {label: flops / median / 1e6 / ceiling for label, median in median_us.items()},
+        "share_of_copy": {}
+        if not copy_gb_s
+        else {label: traffic / median / 1e3 / copy_gb_s for label, median in median_us.items()},
         "errors": errors,
         "notes": notes,
         **extra,

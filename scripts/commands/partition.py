@@ -18,6 +18,7 @@ from scripts.options.tuning_options import (
     GraphLevelSearchOption,
     JsonOption,
     ModelArgument,
+    RemoteTargetOption,
     ShapeOption,
     TuningOptions,
     assignments_of,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 class PartitionOptions(TuningOptions):
     """How a model is priced, how far its partition is searched, and what is shown."""
 
+    target: RemoteTargetOption = "cpu"
     train: Annotated[
         bool, typer.Option("--train/--infer", help="The forward that computes the loss, or the outputs.")
     ] = False
@@ -79,6 +81,8 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     `tessel partition bert:tiny`
 
     `tessel partition net.onnx --backends tvm,blas --explain`
+
+    `tessel partition gpt2:tiny --target "rpc://127.0.0.1:9190/board?target=cpu"`
 
     `tessel partition gpt2 --target nvidia/nvidia-a100 --price model --records sqlite:///gpus.db`
     """

@@ -62,10 +62,22 @@ def check_target(text: str) -> str:
     """
     if text.startswith("rpc://"):
         raise typer.BadParameter(
-            f"--target {text} is behind an RPC tracker, and such devices are not measured yet; start "
-            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu "
-            "or cuda"
+            f"--target {text} is behind an RPC tracker, and only `tessel partition` measures there; for "
+            "this command start `tessel fleet worker` on a machine that drives the device, and give --fleet "
+            "with --target cpu or cuda, where it has that option"
         )
+    return text
+
+
+def check_remote_target(text: str) -> str:
+    """Return the target's name, or refuse an address that names no device behind an RPC tracker."""
+    if text.startswith("rpc://"):
+        from tuner.targets.remote import parse_remote
+
+        try:
+            parse_remote(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
     return text
 
 

@@ -38,6 +38,11 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
         for name, rules in {**free("--target", "--host", "--backends"), "--threads": (THREADS,)}.items()
         if name != "--json"
     },
+    "fleet server": {
+        name: rules
+        for name, rules in {**free("--key", "--target", "--host"), "--threads": (THREADS,)}.items()
+        if name != "--json"
+    },
     "fleet status": free(),
     "targets": free("--compile"),
     "backends": free("--target", "--own"),

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from scripts.options import completion
-from scripts.options.arguments import check_choice, check_target, parse_names, parse_shapes
+from scripts.options.arguments import (
+    check_choice,
+    check_remote_target,
+    check_target,
+    parse_names,
+    parse_shapes,
+)
 from scripts.terminal import console
 
 if TYPE_CHECKING:
@@ -43,6 +49,15 @@ TargetOption = Annotated[
         help="`cpu`, `cuda`, or a TVM tag that names this machine's own device; others cannot be measured.",
         autocompletion=completion.targets,
         callback=check_target,
+    ),
+]
+RemoteTargetOption = Annotated[
+    str,
+    typer.Option(
+        help="`cpu`, `cuda`, a TVM tag that names this machine's own device, or "
+        "`rpc://HOST:PORT/KEY?target=TAG` for a device behind TVM's RPC tracker.",
+        autocompletion=completion.targets,
+        callback=check_remote_target,
     ),
 ]
 RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQLAlchemy URL or a path.")]

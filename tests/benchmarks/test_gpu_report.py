@@ -90,6 +90,10 @@ def test_every_program_of_a_network_gives_torchs_numbers(
     assert {"torch eager", "torch.compile"} <= set(found["latency_us"])
     assert all(error < (1e-5 if dtype == "float32" else 1e-2) for error in found["errors"].values())
     assert found["tflop"] > 0
+    ceilings_found = context.result("ceilings")
+    for label, each in found["latency_us"].items():
+        share = found["least_bytes"] / each["median"] / 1e3 / ceilings_found["copy_gb_s"]
+        assert found["share_of_copy"][label] == pytest.approx(share)
     if dtype == "float32":
         assert "tuner: mix" in found["latency_us"]
         assert found["new_measurements"] > 0

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
+from records import Environment
 from records.database.merging import MergeSummary
 from records.database.pruning import PruneSummary
 from scripts.app import app
@@ -20,6 +21,7 @@ from tessel.checking.opinion import form_opinion
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.search import Frontier
 from tessel.shapes import vshape
+from tuner.fleet.rpc_server import ServedDevice
 from tuner.fleet.status import FleetStatus
 from tuner.lowering.gpu_code import GpuCode
 
@@ -461,6 +463,24 @@ OF_TVM: dict[str, Case] = {
                 environments={"": SimpleNamespace(device_model="a device", num_threads=1)}, backends=("blas",)
             ),
             "tuner.fleet.device_worker.serve": None,
+        },
+    ),
+    "fleet server": Case(
+        bases=("127.0.0.1:9190",),
+        samples={"--key": "board", "--target": "llvm", "--threads": "2", "--host": "127.0.0.2"},
+        spies={
+            "tuner.fleet.rpc_server.served_device": ServedDevice(
+                target="{}",
+                environment=Environment(
+                    device_kind="cpu",
+                    device_model="a device",
+                    num_cores=1,
+                    num_threads=1,
+                    driver="",
+                    versions=(),
+                ),
+            ),
+            "tuner.fleet.rpc_server.serve": None,
         },
     ),
     "fleet status": Case(

@@ -77,8 +77,9 @@ SLOW = {
     "records collect": "--networks mlp:tiny --batches 1 --max-samples 1 --threads 1 --backends tvm "
     "--records {folder}/measured.db --save-networks {folder}/networks.json",
 }
-OF_FLEET = {"fleet worker", "fleet status"}
-"""Commands that need a scheduler: tests/scripts/commands/test_fleet.py."""
+OF_FLEET = {"fleet worker", "fleet server", "fleet status"}
+"""Commands that need a scheduler or a tracker: tests/scripts/commands/test_fleet.py and
+tests/tuner/fleet/test_rpc_pool.py."""
 
 WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run"}
 

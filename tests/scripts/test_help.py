@@ -69,7 +69,7 @@ def test_examples_are_taken_by_the_parser(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_command_that_has_a_result_prints_json_on_request(path: tuple[str, ...]) -> None:
-    serves = path == ("fleet", "worker")
+    serves = path in (("fleet", "worker"), ("fleet", "server"))
     assert serves != any("--json" in parameter.opts for parameter in COMMANDS[path].params)
 
 

@@ -8,18 +8,22 @@ tests/tuner/fleet/test_fleet.py.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-import numpy as np
+from distributed import get_worker
 
 from records import Environment
 from tuner.backends.environment import environment_of
+from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.metaschedule.kernel_exchange import TunedKernel, add_kernels, read_kernels
+from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.errors import TunerError
 from tuner.fleet.documents import (
@@ -38,9 +42,8 @@ from tuner.fleet.documents import (
     Result,
     Task,
 )
-from tuner.measuring.messages import ArrayInfo, Done, Failed, Ran, Run, Time, Timed, why_failed
-from tuner.measuring.race import race
-from tuner.measuring.raced_programs import RunningPrograms
+from tuner.fleet.process_tasks import arrays_of, bytes_of, measure_candidate, race_programs
+from tuner.measuring.messages import ArrayInfo, Failed, Ran, Run, Timed
 from tuner.measuring.worker_process import WorkerProcess
 from tuner.targets.device_probe import measure_probes
 from tuner.targets.resolution import measuring_obstacle, resolve_target
@@ -63,9 +66,6 @@ _BUSY = threading.Lock()
 """Held while a task runs. Dask's resources see to it already; this holds where somebody starts a worker
 without them."""
 
-_KEYS = itertools.count()
-"""What the measuring process knows programs by: two tuners' own keys could be equal."""
-
 _COUNTS: Counter[str] = Counter()
 
 _STARTED = time.time()
@@ -84,6 +84,7 @@ def identity(query: Query, *, resource: str = "") -> Identity:
         return Identity(obstacle=obstacle)
     if query.backends is None:
         backends = [each for each in available_backends(target) if each.name != "metaschedule"]
+        backends += backends_for([query.tuned] if query.tuned else [], target)
     else:
         backends = list(backends_for(query.backends, target))
     environments: dict[str, Environment] = {each.name: environment_of(target, each) for each in backends}
@@ -135,13 +136,17 @@ def _count(result: Result) -> None:
 def _carried_out(task: Task, arrays: tuple[bytes, ...]) -> tuple[Result, tuple[bytes, ...]]:
     try:
         process = _process_of(task.machine)
+        if not isinstance(task, Probe):
+            _learn(task)
         if process is None:
             return Refused(message="its device, threads or software are no longer what they were"), ()
         match task:
             case Candidate():
-                return _measure(process, task), ()
+                found = measure_candidate(process, task.build, task.build_timeout_s, task.limits)
+                return msgspec.structs.replace(found, kernels=_tuned_here(task)), ()
             case RaceOf():
-                return _race(process, task), ()
+                builds = tuple(zip(task.builds, task.build_timeouts_s, strict=True))
+                return RaceEnded(result=race_programs(process, builds, task.limits, task.seed)), ()
             case Ask(request=Run()):
                 return _run(process, task, arrays)
             case Ask():
@@ -154,45 +159,46 @@ def _carried_out(task: Task, arrays: tuple[bytes, ...]) -> tuple[Result, tuple[b
         return Refused(message=str(error)), ()
 
 
-def _measure(process: WorkerProcess, task: Candidate) -> Measured:
-    key = next(_KEYS)
-    built = process.ask(msgspec.structs.replace(task.build, key=key), task.build_timeout_s)
-    timed = None
-    if isinstance(built, Done):
-        request = Time(key=key, seed=task.build.seed, timing=task.limits.timing)
-        timed = process.ask(request, task.limits.run_timeout_s)
-    return Measured(built=built, timed=timed, measured_at=time.time())
-
-
-def _race(process: WorkerProcess, task: RaceOf) -> RaceEnded:
-    builds = [msgspec.structs.replace(build, key=next(_KEYS)) for build in task.builds]
-    for build, timeout_s in zip(builds, task.build_timeouts_s, strict=True):
-        reply = process.ask(build, timeout_s)
-        if not isinstance(reply, Done):
-            raise TunerError(
-                f"a program could not be built for a race: {why_failed(reply).message}; see the operators "
-                "that it names"
-            )
-    running = RunningPrograms(process, [build.key for build in builds], task.limits, task.seed)
-    return RaceEnded(result=race(running, num_programs=len(task.builds)))
-
-
 def _run(process: WorkerProcess, task: Ask, arrays: tuple[bytes, ...]) -> tuple[Answered, tuple[bytes, ...]]:
     assert isinstance(task.request, Run)
-    inputs = [
-        np.frombuffer(data, dtype=info.dtype).reshape(info.shape)
-        for data, info in zip(arrays, task.request.arrays, strict=True)
-    ]
-    results = process.run(task.request, inputs, task.timeout_s)
+    results = process.run(task.request, arrays_of(task.request.arrays, arrays), task.timeout_s)
     if isinstance(results, Failed):
         return Answered(reply=results), ()
     infos = tuple(ArrayInfo(array.shape, str(array.dtype)) for array in results)
-    return Answered(reply=Ran(infos)), tuple(np.ascontiguousarray(array).tobytes() for array in results)
+    return Answered(reply=Ran(infos)), bytes_of(results)
+
+
+def _learn(task: Candidate | RaceOf | Ask) -> None:
+    """Add kernels that others have tuned to this machine's own database."""
+    for folder in _kernel_folders(task.machine) if task.kernels else ():
+        add_kernels(folder, task.kernels)
+
+
+def _tuned_here(task: Candidate) -> tuple[TunedKernel, ...]:
+    """Return the kernels of this machine's database that whoever sent the task does not know."""
+    known = {kernel.name for kernel in task.kernels}
+    found = [each for folder in _kernel_folders(task.machine) for each in read_kernels(folder).values()]
+    return tuple(each for each in found if each.name not in known)
+
+
+def _kernel_folders(machine: Machine) -> list[Path]:
+    """Return where this machine keeps the kernels that it tunes for a target; none where it tunes none."""
+    return [each.folder(machine.target) for each in _Held.backends if isinstance(each, MetaSchedule)]
+
+
+def _own_reference(reference: str) -> str:
+    """Return the reference of a backend whose database, if it has one, is in this worker's own folder."""
+    name, _, settings = reference.partition("?")
+    if name != MetaSchedule.name:
+        return reference
+    named = dict(parse_qsl(settings))
+    return f"{name}?{urlencode({**named, 'database': str(Path(get_worker().local_directory) / 'kernels')})}"
 
 
 class _Held:
-    """The measuring process of this machine, and what it was started for."""
+    """The measuring process of this machine, what it was started for, and who lowers programs in it."""
 
+    backends: tuple[Backend, ...] = ()
     process: WorkerProcess | None = None
     purpose: tuple[Target, tuple[str, ...]] | None = None
 
@@ -205,8 +211,8 @@ def _process_of(machine: Machine) -> WorkerProcess | None:
     if _Held.process is None or _Held.purpose != purpose:
         if _Held.process is not None:
             _Held.process.close()
-        backends = backends_for(machine.backends, machine.target)
-        _Held.process = WorkerProcess(machine.target, backends, forked_from=os.environ.get(FORK_SERVER))
+        _Held.backends = backends_for(map(_own_reference, machine.backends), machine.target)
+        _Held.process = WorkerProcess(machine.target, _Held.backends, forked_from=os.environ.get(FORK_SERVER))
         _Held.purpose = purpose
     return _Held.process
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from records import Environment, Measurement, Workload
+from tuner.backends.metaschedule.kernel_exchange import TunedKernel
 from tuner.measuring.messages import Build, Compare, Reply, Run
 from tuner.measuring.race import RaceResult
 from tuner.measuring.request import Limits
@@ -25,11 +26,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         target: as the user wrote it: `cpu` and `cuda` are whatever device the machine has.
         num_threads: threads of a measurement; the machine's own number if None.
         backends: references of the backends that are to lower programs; every available one if None.
+        tuned: reference of one that tunes kernels, beside every available one.
     """
 
     target: str
     num_threads: int | None
     backends: tuple[str, ...] | None
+    tuned: str | None = None
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +77,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Build one program, and time it if it can be built."""
+    """Build one program, and time it if it can be built.
+
+    Attributes:
+        kernels: those that are tuned already; here and in what follows, none where nothing is tuned.
+    """
 
     machine: Machine
+    kernels: tuple[TunedKernel, ...] = ()
     build: Build
     build_timeout_s: float
     limits: Limits
@@ -90,6 +98,7 @@ class RaceOf(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     build_timeouts_s: tuple[float, ...]
     limits: Limits
     seed: int
+    kernels: tuple[TunedKernel, ...] = ()
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -98,6 +107,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     machine: Machine
     request: Run | Compare
     timeout_s: float
+    kernels: tuple[TunedKernel, ...] = ()
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -107,11 +117,16 @@ class Probe(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """How a candidate ended; `measured_at` is by the clock of the machine that measured it."""
+    """How a candidate ended; `measured_at` is by the clock of the machine that measured it.
+
+    Attributes:
+        kernels: those that were tuned for it.
+    """
 
     built: Reply
     timed: Reply | None
     measured_at: float
+    kernels: tuple[TunedKernel, ...] = ()
 
 
 class RaceEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -17,8 +17,11 @@ import msgspec
 import numpy as np
 
 from records import Environment, Measurement, Workload
+from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.metaschedule.kernel_exchange import TunedKernel, add_kernels, read_kernels
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
+from tuner.fleet.check_order import CheckOrder
 from tuner.fleet.device_tasks import ALIKE, DEVICE, carry_out, describe
 from tuner.fleet.documents import (
     Answered,
@@ -36,12 +39,13 @@ from tuner.fleet.documents import (
     Result,
     Task,
 )
+from tuner.fleet.process_tasks import arrays_of, bytes_of
 from tuner.fleet.task_queue import Sent, TaskQueue
-from tuner.measuring.messages import Build, Compare, Ran, Reply, Run
+from tuner.measuring.messages import Compare, Ran, Reply, Run
 from tuner.measuring.program_pool import Job, Outcome
 from tuner.measuring.race import RaceResult
 from tuner.measuring.request import Limits, MeasureRequest
-from tuner.measuring.worker_pool import build_timeout_s, json_of
+from tuner.measuring.worker_pool import job_of
 from tuner.targets.target import Target
 
 AnyResult = TypeVar("AnyResult", Measured, RaceEnded, Answered, Probed)
@@ -68,15 +72,27 @@ class FleetTarget:
 
 
 def find_machines(
-    tasks: TaskQueue, target_name: str, *, num_threads: int | None, backends: Sequence[str] | None
+    tasks: TaskQueue,
+    target_name: str,
+    *,
+    num_threads: int | None,
+    backends: Sequence[str] | None,
+    tuned: str | None = None,
 ) -> FleetTarget:
     """Return the machines of a fleet that measure for a target.
+
+    Args:
+        tasks: the connection to the fleet.
+        target_name: as the user wrote it.
+        num_threads: threads of a measurement; the machines' own number if None.
+        backends: references of what lowers programs; every available one if None.
+        tuned: reference of what tunes kernels, beside every available one.
 
     Raises:
         TunerError: there are none, or machines that are not alike; says what there is.
     """
     named = None if backends is None else tuple(backends)
-    query = Query(target=target_name, num_threads=num_threads, backends=named)
+    query = Query(target=target_name, num_threads=num_threads, backends=named, tuned=tuned)
     answers = tasks.ask_all(describe, msgspec.msgpack.encode(query))
     if not answers:
         raise TunerError(
@@ -151,6 +167,11 @@ class FleetPool:
         )
         self._resources = (DEVICE, machines.identity.resource)
         self._numbers = itertools.count()
+        tuners = [each for each in self._backends if isinstance(each, MetaSchedule)]
+        self._kernel_folders = [each.folder(machines.target) for each in tuners]
+        self._kernels = {
+            name: kernel for folder in self._kernel_folders for name, kernel in read_kernels(folder).items()
+        }
 
     def close(self) -> None:
         """Close the connection to the fleet, whose machines go on."""
@@ -164,29 +185,21 @@ class FleetPool:
 
     def job(self, request: MeasureRequest, *, check: bool) -> Job:
         """Return the job of a request; its results are checked where asked."""
-        build = Build(
-            key=0,
-            module_json=json_of(request.module),
-            check=check,
-            reference_json=None if request.reference is None else json_of(request.reference),
-            seed=self._seed,
-        )
-        return Job(request, build, build_timeout_s(self._limits, self._backends, request.module))
+        return job_of(request, check=check, seed=self._seed, limits=self._limits, backends=self._backends)
 
     def measure(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Send jobs to the machines as these become free; yield each outcome when it is known.
 
         An outcome that another program's check may overturn waits for that check.
         """
-        checking: set[str] = set()
-        waiting: defaultdict[str, list[Outcome]] = defaultdict(list)
+        order = CheckOrder()
 
         def tasks() -> Iterator[Sent[Job]]:
             for job in jobs:
-                if job.build.check:
-                    checking.add(job.request.kind)
+                order.begin(job)
                 candidate = Candidate(
                     machine=self._machine,
+                    kernels=self._known_kernels() if job.request.backend == MetaSchedule.name else (),
                     build=job.build,
                     build_timeout_s=job.timeout_s,
                     limits=self._limits,
@@ -197,18 +210,11 @@ class FleetPool:
             carry_out, tasks(), resources=self._resources, in_flight=self._num_in_flight
         ):
             measured = _decoded(document, Measured)
+            self._keep(measured.kernels)
             outcome = Outcome(
                 job=job, built=measured.built, timed=measured.timed, measured_at=measured.measured_at
             )
-            kind = job.request.kind
-            if job.build.check:
-                checking.discard(kind)
-                yield outcome
-                yield from waiting.pop(kind, ())
-            elif kind in checking:
-                waiting[kind].append(outcome)
-            else:
-                yield outcome
+            yield from order.end(outcome)
 
     def race(self, requests: Sequence[MeasureRequest]) -> RaceResult:
         """Run programs in turn on one machine until it is known which is the fastest."""
@@ -219,6 +225,7 @@ class FleetPool:
             build_timeouts_s=tuple(job.timeout_s for job in jobs),
             limits=self._limits,
             seed=self._seed,
+            kernels=self._known_kernels(),
         )
         return _decoded(self._do(task)[0], RaceEnded).result
 
@@ -226,24 +233,33 @@ class FleetPool:
         self, request: Run, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Reply | tuple[np.ndarray, ...]:
         """Return the results of running a module once, on one machine, or how that failed."""
-        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s)
-        document, *results = self._do(task, [np.ascontiguousarray(array).tobytes() for array in arrays])
+        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s, kernels=self._known_kernels())
+        document, *results = self._do(task, bytes_of(arrays))
         reply = _decoded(document, Answered).reply
         if not isinstance(reply, Ran):
             return reply
-        return tuple(
-            np.frombuffer(data, dtype=info.dtype).reshape(info.shape)
-            for data, info in zip(results, reply.arrays, strict=True)
-        )
+        return arrays_of(reply.arrays, results)
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by one machine, or how that failed."""
-        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s)
+        task = Ask(machine=self._machine, request=request, timeout_s=timeout_s, kernels=self._known_kernels())
         return _decoded(self._do(task)[0], Answered).reply
 
     def probe(self) -> list[tuple[Workload, Measurement]]:
         """Measure the peak rates of one machine's device, which is like all others'."""
         return list(_decoded(self._do(Probe(machine=self._machine))[0], Probed).probes)
+
+    def _known_kernels(self) -> tuple[TunedKernel, ...]:
+        """Return the kernels that are tuned, by this tuner's database and by what the fleet found since."""
+        return tuple(self._kernels.values())
+
+    def _keep(self, kernels: Iterable[TunedKernel]) -> None:
+        """Add kernels that a machine has tuned to this tuner's database."""
+        new = [kernel for kernel in kernels if kernel.name not in self._kernels]
+        if new:
+            self._kernels.update((kernel.name, kernel) for kernel in new)
+            for folder in self._kernel_folders:
+                add_kernels(folder, new)
 
     def _do(self, task: Task, arrays: Sequence[bytes] = ()) -> tuple[bytes, ...]:
         """Have one machine do one task, and return its result and the bytes that belong to it."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from records import Status
 from tuner.numerical_error import Deviation
+from tuner.targets.remote import RemoteDevice
 from tuner.targets.target import Target
 
 
@@ -54,6 +55,17 @@ class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     target: Target
     backends: tuple[str, ...]
     memory_limit_bytes: int | None
+    remote: RemoteDevice | None = None
+
+
+class Acquire(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Wait for a device behind a tracker, and hold it for the next request alone.
+
+    Attributes:
+        session_s: seconds after which the device's server ends whatever still runs there.
+    """
+
+    session_s: float
 
 
 class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -180,7 +192,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Request: TypeAlias = Start | Build | Time | Race | Run | Compare
+Request: TypeAlias = Start | Acquire | Build | Time | Race | Run | Compare
 Reply: TypeAlias = Done | Timed | Raced | Compared | Ran | Failed
 
 

@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import tvm
 
@@ -75,14 +77,8 @@ class WorkerPool:
 
     def job(self, request: MeasureRequest, *, check: bool) -> Job:
         """Return the job of a request, under a key of its own."""
-        build = Build(
-            key=next(self._keys),
-            module_json=json_of(request.module),
-            check=check,
-            reference_json=None if request.reference is None else json_of(request.reference),
-            seed=self._seed,
-        )
-        return Job(request, build, build_timeout_s(self._limits, self._backends, request.module))
+        job = job_of(request, check=check, seed=self._seed, limits=self._limits, backends=self._backends)
+        return replace(job, build=msgspec.structs.replace(job.build, key=next(self._keys)))
 
     def measure(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Build jobs in parallel, a share at a time, then time one after the other."""
@@ -185,6 +181,20 @@ def build_timeout_s(limits: Limits, backends: Sequence[Backend], module: IRModul
         for backend in backends
         if isinstance(backend, TuningBackend)
     )
+
+
+def job_of(
+    request: MeasureRequest, *, check: bool, seed: int, limits: Limits, backends: Sequence[Backend]
+) -> Job:
+    """Return the job of a request, under the key 0."""
+    build = Build(
+        key=0,
+        module_json=json_of(request.module),
+        check=check,
+        reference_json=None if request.reference is None else json_of(request.reference),
+        seed=seed,
+    )
+    return Job(request, build, build_timeout_s(limits, backends, request.module))
 
 
 def json_of(module: IRModule) -> str:

@@ -39,6 +39,7 @@ from tuner.measuring.messages import (
     send,
     send_arrays,
 )
+from tuner.targets.remote import RemoteDevice
 from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
@@ -75,14 +76,21 @@ class WorkerProcess:
         backends: who lowers partitions.
         forked_from: path of the socket of a server that forks workers with this target's threads
             (`tuner.measuring.forked_process`); a worker is started from nothing where there is none.
+        remote: the device behind a tracker that programs run on; this machine's if None.
     """
 
     def __init__(
-        self, target: Target, backends: Sequence[Backend], *, forked_from: str | None = None
+        self,
+        target: Target,
+        backends: Sequence[Backend],
+        *,
+        forked_from: str | None = None,
+        remote: RemoteDevice | None = None,
     ) -> None:
         self._target = target
         self._backends = tuple(backend.reference for backend in backends)
         self._forked_from = forked_from
+        self._remote = remote
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._connection: Connection | None = None
         self.num_starts = 0
@@ -168,6 +176,7 @@ class WorkerProcess:
             target=self._target,
             backends=self._backends,
             memory_limit_bytes=int(_MEMORY_SHARE * psutil.virtual_memory().total),
+            remote=self._remote,
         )
         reply, _ = self._guarded(start, START_TIMEOUT_S, ())
         if not isinstance(reply, Done):

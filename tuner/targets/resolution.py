@@ -31,12 +31,11 @@ from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
 from tuner.targets.gpu_driver import driver_gpus
 from tuner.targets.gpu_targets import architecture, gpu_attributes, own_tags, sheet_of
+from tuner.targets.remote import is_remote
 from tuner.targets.target import Target
 
 TvmTarget: TypeAlias = Any
 """A `tvm.target.Target`; TVM ships no types."""
-
-_REMOTE = "rpc://"
 
 _CODE = "llvm"
 """First word of a target that says what code this machine runs."""
@@ -85,11 +84,11 @@ def refuse_remote(text: str) -> None:
     Raises:
         ValueError: the text is the address of one.
     """
-    if text.startswith(_REMOTE):
+    if is_remote(text):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and such devices are not measured yet; start "
-            "`tessel fleet worker` on a machine that drives the device, and give --fleet with --target cpu "
-            "or cuda"
+            f"target {text!r} is behind an RPC tracker, and only `tessel partition` measures there; for "
+            "anything else start `tessel fleet worker` on a machine that drives the device, and give --fleet "
+            "with --target cpu or cuda"
         )
 
 

@@ -25,6 +25,7 @@ from tuner.numerical_error import Deviation
 from tuner.partition.assignment import Assignment
 from tuner.pricing.protocol import Pricing
 from tuner.targets.device_probe import ensure_probed
+from tuner.targets.remote import is_remote
 from tuner.targets.resolution import check_measurable, resolve_target
 from tuner.targets.target import Target
 
@@ -149,11 +150,12 @@ def start_session(
             on_progress=report,
         ) as measurer,
     ):
-        on_progress(TuningProgress(text="probing the device"))
-        # No backend takes part in a probe, so that none's versions decide whether it is known.
-        measurer.new_measurements += ensure_probed(
-            store, target=target, environment=place.environment, measure=place.probe
-        )
+        if place.is_probed:
+            on_progress(TuningProgress(text="probing the device"))
+            # No backend takes part in a probe, so that none's versions decide whether it is known.
+            measurer.new_measurements += ensure_probed(
+                store, target=target, environment=place.environment, measure=place.probe
+            )
         yield Session(
             target=target,
             backends=backends,
@@ -190,6 +192,7 @@ class _MeasuringPlace:
         target: as it is resolved there.
         environment: without any backend's versions.
         probe: measures the device's peak rates; None where that is this machine's.
+        is_probed: whether the peak rates, from which predictions start, are measured.
     """
 
     target: Target
@@ -197,12 +200,15 @@ class _MeasuringPlace:
     pool: ProgramPool
     environment: Environment
     probe: Callable[[], list[tuple[Workload, Measurement]]] | None
+    is_probed: bool = True
 
 
 def _measuring_place(target_name: str, settings: SessionSettings, records_url: str) -> _MeasuringPlace:
     limits, seed = DEFAULT_LIMITS, settings.seed
     if settings.fleet is not None:
-        return _place_in_fleet(settings.fleet, target_name, settings)
+        return _place_in_fleet(settings.fleet, target_name, settings, records_url)
+    if is_remote(target_name):
+        return _place_behind_tracker(target_name, settings)
     target = resolve_target(target_name, num_threads=settings.num_threads)
     check_measurable(target)
     backends = _backends(settings.backend_names, target, _tuned(settings, records_url))
@@ -211,12 +217,35 @@ def _measuring_place(target_name: str, settings: SessionSettings, records_url: s
     return _MeasuringPlace(target=target, backends=backends, pool=pool, environment=environment, probe=None)
 
 
-def _place_in_fleet(address: str, target_name: str, settings: SessionSettings) -> _MeasuringPlace:
-    if settings.trials or settings.database is not None:
+def _tuned_in_fleet(settings: SessionSettings, records_url: str) -> str | None:
+    """Return the reference of the tuned backend that was asked for, as machines of a fleet can use it.
+
+    Raises:
+        ValueError: it needs files of the tuner's machine.
+    """
+    if settings.database is not None:
         raise ValueError(
-            "a fleet measures programs, but does not tune their kernels yet; leave out --trials and "
-            "--tvm-database, or tune without --fleet"
+            "--tvm-database names a folder of this machine, which those of a fleet do not have; leave it "
+            "out, or tune without --fleet"
         )
+    if records_url.startswith("postgresql"):
+        return _tuned(settings, records_url)
+    if settings.schedule_cost_model != "tvm" or settings.proposer in ("draft", "neighbour"):
+        raise ValueError(
+            "the machines of a fleet learn from records only where they reach them, and these are a file of "
+            "this machine; give --records with a PostgreSQL server, or leave out --schedule-cost-model and "
+            "--proposer"
+        )
+    return _tuned(settings, "")
+
+
+def _place_in_fleet(
+    address: str, target_name: str, settings: SessionSettings, records_url: str
+) -> _MeasuringPlace:
+    tuned = _tuned_in_fleet(settings, records_url)
+    names = settings.backend_names
+    if names is not None:
+        names = [tuned if name == "metaschedule" and tuned else name for name in names]
     try:
         from tuner.fleet.fleet_pool import FleetPool, find_machines  # noqa: PLC0415 - Dask, where it is asked for
         from tuner.fleet.task_queue import TaskQueue  # noqa: PLC0415 - the same
@@ -227,7 +256,7 @@ def _place_in_fleet(address: str, target_name: str, settings: SessionSettings) -
     queue = TaskQueue(address)
     try:
         machines = find_machines(
-            queue, target_name, num_threads=settings.num_threads, backends=settings.backend_names
+            queue, target_name, num_threads=settings.num_threads, backends=names, tuned=tuned
         )
         backends = backends_for(machines.identity.backends, machines.target)
     except BaseException:
@@ -240,6 +269,39 @@ def _place_in_fleet(address: str, target_name: str, settings: SessionSettings) -
         pool=pool,
         environment=machines.device,
         probe=pool.probe,
+    )
+
+
+def _place_behind_tracker(target_name: str, settings: SessionSettings) -> _MeasuringPlace:
+    from tuner.fleet.rpc_pool import CAN_TRAVEL, RpcPool, find_device  # noqa: PLC0415 - only where it is asked for
+
+    if settings.trials or settings.database is not None:
+        raise ValueError(
+            "kernels are not tuned on devices behind an RPC tracker yet; leave out --trials and "
+            "--tvm-database"
+        )
+    names = CAN_TRAVEL if settings.backend_names is None else tuple(settings.backend_names)
+    bound = sorted(name for name in names if name.partition("?")[0] not in CAN_TRAVEL)
+    if bound:
+        raise ValueError(
+            f"backend {bound[0]!r} calls what is loaded in the process that runs it, which a device behind "
+            f"an RPC tracker lacks; choose among {', '.join(CAN_TRAVEL)}"
+        )
+    if settings.num_threads is not None:
+        raise ValueError(
+            "--threads says nothing to a device behind an RPC tracker; give it to the `tessel fleet server` "
+            "that offers the device"
+        )
+    found = find_device(target_name)
+    backends = backends_for(names, found.target)
+    pool = RpcPool(found, backends, limits=DEFAULT_LIMITS, seed=settings.seed, size=settings.jobs)
+    return _MeasuringPlace(
+        target=found.target,
+        backends=backends,
+        pool=pool,
+        environment=found.environment,
+        probe=None,
+        is_probed=False,
     )
 
 
@@ -295,7 +357,7 @@ def _tuned(settings: SessionSettings, records_url: str) -> str | None:
         "trials": settings.trials,
         **where,
         "cost_model": settings.schedule_cost_model,
-        "records": records_url,
+        **({"records": records_url} if records_url else {}),
         **({} if settings.proposer is None else {"proposer": settings.proposer}),
     }
     return f"metaschedule?{urlencode(named)}"

@@ -25,7 +25,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **MEASURING,
     "--fleet": (MEASURED,),
     "--jobs": (JOBS, HERE),
-    "--trials": (NO_TUNER, HERE),
+    "--trials": (NO_TUNER,),
     "--budget": (ACTIVE,),
     "--regret": (ACTIVE,),
     "--cost-model": (PREDICTED,),

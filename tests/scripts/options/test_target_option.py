@@ -14,7 +14,6 @@ REMOTE = "rpc://127.0.0.1:9190/board?target=arm/rasp4b64"
 
 COMMANDS = {
     "tune": ("tune", "mlp", "--devices", "2", "--micro-batches", "2"),
-    "partition": ("partition", "mlp"),
     "stages": ("stages", "mlp", "--cut", "layer:1"),
     "collect": ("records", "collect", "--networks", "mlp"),
     "best": ("records", "best", "mlp"),
@@ -37,7 +36,7 @@ def arguments_of(name: str, folder: Path) -> tuple[str, ...]:
 def test_a_remote_target_is_wrong_usage(name: str, tessel: Callable[..., Any], tmp_path: Path) -> None:
     outcome = tessel(*arguments_of(name, tmp_path), "--target", REMOTE)
     assert outcome.status == 2, outcome.stderr
-    assert "such devices are not measured yet" in outcome.stderr
+    assert "only `tessel partition` measures there" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

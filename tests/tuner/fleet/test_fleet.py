@@ -16,6 +16,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.environment import environment_of
+from tuner.backends.metaschedule.kernel_exchange import read_kernels
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet.device_worker import check_reachable
@@ -186,13 +187,38 @@ def test_a_session_measures_through_it(fleet: LocalFleet, tmp_path: Path) -> Non
         record = session.measurer.measure_function(request("tvm").workload, request("tvm").module, "tvm")
         assert record.measurement.environment == environment_of(session.target, session.backends[0])
         assert session.store.stats().measurements == 4  # three probes of the device too
-    with (
-        pytest.raises(ValueError, match="does not tune their kernels yet"),
-        start_session(
-            "cpu", SessionSettings(trials=4, fleet=fleet.address), records_url=str(tmp_path / "records.db")
-        ),
+    for refused, message in (
+        (SessionSettings(trials=4, proposer="draft", fleet=fleet.address), "learn from records only where"),
+        (SessionSettings(trials=4, database="folder", fleet=fleet.address), "names a folder of this machine"),
     ):
-        pass
+        with (
+            pytest.raises(ValueError, match=message),
+            start_session("cpu", refused, records_url=str(tmp_path / "records.db")),
+        ):
+            pass
+
+
+@pytest.mark.slow
+def test_kernels_are_tuned_on_its_machines_once(
+    fleet: LocalFleet, store: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one machine tunes, the tuner keeps and sends along: neither machine tunes it again."""
+    monkeypatch.chdir(tmp_path)  # where this tuner's own database is
+    settings = SessionSettings(trials=2, backend_names=("tvm", "metaschedule"), fleet=fleet.address)
+    module = partition_module("metaschedule", [(32, 32), (32, 64)], lambda x, w: op.matmul(x, w))
+    workload = workload_of(part_of(module))
+    with start_session("cpu", settings, records_url=str(tmp_path / "shared.db")) as session:
+        first = session.measurer.measure_function(workload, module, "metaschedule", settings="trials=2")
+        assert first.measurement.status is Status.OK, first.measurement.message
+        (kernels,) = tmp_path.rglob("database_workload.json")
+        (kernel,) = read_kernels(kernels.parent).values()
+        for number in range(4):  # on either machine
+            again = session.measurer.measure_function(
+                workload, module, "metaschedule", settings=f"trials=2,{number}"
+            )
+            assert again.measurement.status is Status.OK
+        assert list(read_kernels(kernels.parent).values()) == [kernel]
+        assert len((kernels.parent / "database_tuning_record.json").read_text().splitlines()) == 1
 
 
 def test_its_status_counts_what_was_measured(fleet: LocalFleet, store: RecordStore) -> None:

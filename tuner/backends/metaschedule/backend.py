@@ -29,6 +29,7 @@ from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
+from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
     EVOLUTIONARY,
@@ -55,9 +56,6 @@ logger = logging.getLogger(__name__)
 _TVM_LOGGER = "tvm.s_tir.meta_schedule"
 
 DEFAULT_FOLDER = "out/metaschedule"
-
-_WORKLOAD_FILE = "database_workload.json"
-_RECORD_FILE = "database_tuning_record.json"
 
 _TRIAL_TIMEOUT_S = 10.0
 """Longest run of one trial; kernels of a model take milliseconds."""
@@ -128,7 +126,7 @@ class MetaSchedule:
         """The number of trials, of which the database is a cache; without any, what the database holds."""
         if self.trials:
             return f"trials={self.trials}" + self._suffix(",")
-        records = Path(self.database) / _RECORD_FILE
+        records = Path(self.database) / RECORD_FILE
         content = records.read_bytes() if records.exists() else b""
         return f"database={hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
@@ -157,8 +155,8 @@ class MetaSchedule:
         given = Path(self.database)
         if self.trials < 1 and self.database == DEFAULT_FOLDER:
             return "tuning is off; give --trials with the number of trials for each kernel"
-        if self.trials < 1 and not (given / _WORKLOAD_FILE).exists():
-            return f"there is no database {given / _WORKLOAD_FILE}; give --trials to make one"
+        if self.trials < 1 and not (given / WORKLOAD_FILE).exists():
+            return f"there is no database {given / WORKLOAD_FILE}; give --trials to make one"
         if target.kind == "cuda" and not tvm.cuda(0).exist:
             return "tuning needs the GPU on this machine"
         return None
@@ -176,10 +174,10 @@ class MetaSchedule:
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function turned into calls of tuned kernels."""
-        folder = self._folder(target)
+        folder = self.folder(target)
         folder.mkdir(parents=True, exist_ok=True)
         database = meta_schedule.database.JSONDatabase(
-            str(folder / _WORKLOAD_FILE), str(folder / _RECORD_FILE), module_equality="structural"
+            str(folder / WORKLOAD_FILE), str(folder / RECORD_FILE), module_equality="structural"
         )
         for name in functions:
             kernels = fuse_function(module[name])
@@ -188,10 +186,10 @@ class MetaSchedule:
             module = replace_function(module, name, _scheduled(kernels, database, target))
         return module
 
-    def _folder(self, target: Target) -> Path:
+    def folder(self, target: Target) -> Path:
         """Return the database's folder: the given one where TVM wrote it, else one for the target."""
         given = Path(self.database)
-        if (given / _WORKLOAD_FILE).exists():
+        if (given / WORKLOAD_FILE).exists():
             return given
         key = f"{target.text} threads={target.num_threads}" + self._suffix(" ")
         return given / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()

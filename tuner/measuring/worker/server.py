@@ -29,7 +29,6 @@ if __name__ == "__main__":
     # memory again. Backends that call torch import it themselves.
     sys.modules["torch"] = None  # type: ignore[assignment]
 import tvm
-from tvm import relax
 
 if __name__ == "__main__":
     del sys.modules["torch"]
@@ -46,12 +45,11 @@ from tuner.lowering.lower import (
     build_planned,
     build_reference,
     build_unscheduled,
-    flat_arrays,
     lower_module,
 )
-from tuner.lowering.weight_binding import bound_arguments
 from tuner.measuring.messages import (
     WRONG_NUMBERS,
+    Acquire,
     ArrayInfo,
     Build,
     Compare,
@@ -74,9 +72,10 @@ from tuner.measuring.messages import (
 )
 from tuner.measuring.worker.comparison import compare_results
 from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
+from tuner.measuring.worker.places import BehindTracker, Here, Place
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
-from tuner.targets.resolution import tvm_device
+from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
 _MESSAGE_CHARACTERS = 400
@@ -134,9 +133,29 @@ class Worker:
         self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
         self.racing: dict[int, _Racer] = {}
-        self.device = tvm_device(start.target)
-        self.inputs = DrawnInputs(lambda array: tvm.runtime.tensor(array, self.device))
-        self.compiled: dict[tuple[str, bool], tuple[Executable, int]] = {}
+        self.remote = None if start.remote is None else BehindTracker(start.remote, start.target)
+        self.place: Place = self.remote or Here(start.target)
+        self.inputs = DrawnInputs(self.place.tensor)
+        # What results are compared with is computed on this machine.
+        self.reference_target = start.target if self.remote is None else resolve_target("cpu")
+        self.reference_place = self.place if self.remote is None else Here(self.reference_target)
+        self.reference_inputs = (
+            self.inputs if self.remote is None else DrawnInputs(self.reference_place.tensor)
+        )
+        self.compiled: dict[tuple[str, bool, bool], tuple[Executable, int]] = {}
+
+    def acquire(self, request: Acquire) -> Reply:
+        """Wait for the device, and hold it until `release`."""
+        assert self.remote is not None, "nobody else holds a device that is here"
+        self.remote.acquire(request.session_s)
+        return Done()
+
+    def release(self) -> None:
+        """Forget what lies on a device behind a tracker, and give it back."""
+        if self.remote is not None:
+            self.inputs = DrawnInputs(self.place.tensor)
+            self.racing.clear()
+            self.remote.release()
 
     def build(self, request: Build) -> Reply:
         """Lower, build, and check the results against TVM's default lowering where asked."""
@@ -188,22 +207,20 @@ class Worker:
             seed: of its inputs.
             long_us: latency from which an execution needs no warm-up before it.
         """
-        machine = relax.VirtualMachine(built.executable, self.device)
-        arguments = bound_arguments(machine, self.inputs.get(built.inputs, seed, own=built.intervals))
-        last_us = self._execute_us(machine, arguments)
+        program = self.place.load(built.executable)
+        arguments = program.bound(self.inputs.get(built.inputs, seed, own=built.intervals))
+        last_us = program.once_us(arguments)
 
         def run(number: int) -> Sample:
             nonlocal last_us
             num_warmups = 0 if number == 1 and last_us >= long_us else 1
             before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
             began_s = time.process_time()
-            if num_warmups:  # TVM executes once before it times
-                timer = machine.time_evaluator("main", self.device, number=number, repeat=1)
-                latency_us = float(timer(*arguments).results[0]) * 1e6
-            else:
-                latency_us = self._execute_us(machine, arguments)
+            latency_us = program.mean_us(arguments, number) if num_warmups else program.once_us(arguments)
             spent_us = (time.process_time() - began_s) * 1e6
             lost = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+            if self.remote is not None:  # this process only waited
+                lost = 0
             if lost and self.target.kind == "cpu" and self.target.num_threads == 1:
                 latency_us = min(latency_us, spent_us / (number + num_warmups))
             last_us = max(latency_us, _LEAST_US)
@@ -211,54 +228,55 @@ class Worker:
 
         return run
 
-    def _execute_us(self, machine: relax.VirtualMachine, arguments: Sequence[Any]) -> float:
-        """Return the latency of one execution in microseconds, without a warm-up."""
-        main = machine["main"]
-        self.device.sync()
-        began_s = time.perf_counter()
-        main(*arguments)
-        self.device.sync()
-        return (time.perf_counter() - began_s) * 1e6
-
     def compare(self, request: Compare) -> Reply:
         """Return the largest error between two modules' results."""
         module = tvm.ir.load_json(request.module_json)
-        build = self._compile_unscheduled if request.unscheduled else self._compile
-        executable, reference = build(request.module_json), build(request.reference_json)
+        if not request.unscheduled:
+            executable = self._compile(request.module_json)
+            reference = self._compile(request.reference_json, is_reference=True)
+        else:
+            reference = self._compile_unscheduled(request.reference_json)
+            build = self._compile_unscheduled if self.remote is None else self._compile
+            executable = build(request.module_json)
         return Compared(compare_results(*self._both_results(executable, reference, module, request.seed)))
 
     def run(self, request: Run, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run a module once on given arrays."""
-        executable, _ = self._compiled(request.module_json, calls_blas=request.calls_blas)
-        return self._results(executable, self._on_device(arrays), request.function)
+        calls_blas = request.calls_blas and self.remote is None
+        executable, _ = self._compiled(request.module_json, calls_blas=calls_blas)
+        return self._results(executable, [self.place.tensor(array) for array in arrays], request.function)
 
     def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
         if reference_json is None:
-            return build_reference(module, self.target)
-        return self._compile(reference_json)
+            return build_reference(module, self.reference_target)
+        return self._compile(reference_json, is_reference=True)
 
-    def _compile(self, module_json: str) -> Executable:
-        return self._compiled(module_json)[0]
+    def _compile(self, module_json: str, *, is_reference: bool = False) -> Executable:
+        return self._compiled(module_json, is_reference=is_reference)[0]
 
-    def _compiled(self, module_json: str, *, calls_blas: bool = False) -> tuple[Executable, int]:
+    def _compiled(
+        self, module_json: str, *, calls_blas: bool = False, is_reference: bool = False
+    ) -> tuple[Executable, int]:
         """Return what runs a module, and the bytes planned for it; the newest programs are kept.
 
         A stage's function that was measured is run again in a check, on other arrays.
         """
-        key = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest(), calls_blas
+        target = self.reference_target if is_reference else self.target
+        digest = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest()
+        key = digest, calls_blas, target is self.target
         found = self.compiled.pop(key, None)
         if found is None:
-            lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
-            with_blas = calls_blas and self.target.kind == "cpu"
-            found = build_planned(call_blas(lowered) if with_blas else lowered, self.target)
+            lowered = lower_module(tvm.ir.load_json(module_json), self.backends, target)
+            with_blas = calls_blas and target.kind == "cpu"
+            found = build_planned(call_blas(lowered) if with_blas else lowered, target)
         self.compiled[key] = found  # the newest stand last
         if len(self.compiled) > _MAX_COMPILED:
             del self.compiled[next(iter(self.compiled))]
         return found
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
-        lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.target)
-        return build_unscheduled(lowered, self.target)
+        lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.reference_target)
+        return build_unscheduled(lowered, self.reference_target)
 
     def _both_results(
         self, executable: Executable, reference: Executable, module: IRModule, seed: int
@@ -266,22 +284,24 @@ class Worker:
         """Return the results of a module and its reference on the same inputs, finite ones where possible."""
         specs = input_specs(module)
         for interval in INTERVALS:
-            inputs = self.inputs.get(specs, seed, interval, own=own_intervals(module))
-            expected = self._results(reference, inputs)
+            inputs = self.reference_inputs.get(specs, seed, interval, own=own_intervals(module))
+            expected = self._results(reference, inputs, place=self.reference_place)
             if all(np.isfinite(array).all() for array in expected):
                 break
+        if self.remote is not None:
+            inputs = self.inputs.get(specs, seed, interval, own=own_intervals(module))
         return self._results(executable, inputs), expected
 
     def _results(
-        self, executable: Executable, arguments: Sequence[Any], function: str = "main"
+        self,
+        executable: Executable,
+        arguments: Sequence[Any],
+        function: str = "main",
+        *,
+        place: Place | None = None,
     ) -> tuple[np.ndarray, ...]:
-        machine = relax.VirtualMachine(executable, self.device)
-        if function == "main":
-            arguments = bound_arguments(machine, arguments)
-        return flat_arrays(machine[function](*arguments))
-
-    def _on_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+        program = (place or self.place).load(executable)
+        return program.results(program.bound(arguments) if function == "main" else arguments, function)
 
 
 def serve(connection: Connection) -> None:
@@ -305,6 +325,7 @@ def serve(connection: Connection) -> None:
 
 def _answer(worker: Worker, request: Request, connection: Connection) -> None:
     arrays = receive_arrays(connection, request.arrays) if isinstance(request, Run) else ()
+    failure = None
     try:
         if isinstance(request, Run):
             _send_results(connection, worker.run(request, arrays))
@@ -312,10 +333,16 @@ def _answer(worker: Worker, request: Request, connection: Connection) -> None:
             send(connection, _handle(worker, request))
     except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
         logging.getLogger(__name__).debug("request failed", exc_info=True)
-        send(connection, _failure(error))
+        failure = _failure(error)
+    if not isinstance(request, Acquire):
+        worker.release()
+    if failure is not None:
+        send(connection, failure)
 
 
 def _handle(worker: Worker, request: Request) -> Reply:
+    if isinstance(request, Acquire):
+        return worker.acquire(request)
     if isinstance(request, Build):
         return worker.build(request)
     if isinstance(request, Time):

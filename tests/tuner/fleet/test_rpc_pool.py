@@ -1,0 +1,212 @@
+"""Devices behind TVM's own tracker and servers: each candidate has one record, whatever it does there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+from tvm import relax
+from tvm.script import tirx as T
+
+from records import RecordStore, Status, open_store
+from tests.harness.local_fleet import wait_until
+from tests.harness.rpc_devices import KEY, RpcDevices
+from tests.samples.partition_samples import function_module, part_of, partition_module
+from tuner.backends.environment import environment_of
+from tuner.backends.registry import backends_for
+from tuner.errors import TunerError
+from tuner.fleet.rpc_pool import RpcPool, find_device
+from tuner.lowering.workload_of import workload_of
+from tuner.measuring.measurer import Measurer
+from tuner.measuring.messages import Timing
+from tuner.measuring.request import Limits, MeasureRequest
+from tuner.targets.resolution import resolve_target
+
+pytestmark = pytest.mark.tvm
+
+op = relax.op
+
+LIMITS = Limits(build_timeout_s=60, run_timeout_s=4, timing=Timing(budget_s=0.01, max_samples=5), race_s=2)
+
+
+def request(*, width: int = 8, check: bool = True) -> MeasureRequest:
+    module = partition_module("tvm", [(4, width), (width,)], lambda x, y: op.nn.relu(op.add(x, y)))
+    return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm", check=check)
+
+
+def calling(function: str, *arguments: int, label: str) -> MeasureRequest:
+    """Return a program whose kernel calls a function of C's library: what crashes or hangs on any device."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")) -> None:
+        T.func_attr({"op_pattern": 8})
+        for i in range(4):
+            with T.sblock("copy"):
+                row = T.axis.spatial(4, i)
+                T.evaluate(T.call_extern("int32", function, *arguments))
+                y[row] = x[row]
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            variable = builder.add_func(kernel, "kernel")
+            made = relax.call_tir(variable, [x], out_ty=relax.TensorType((4,), "float32"))
+            result = builder.emit_output(made)
+        builder.emit_func_output(result)
+    workload = workload_of(part_of(request().module))
+    return MeasureRequest(workload=workload, module=builder.get(), backend="tvm", settings=label)
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[RpcDevices]:
+    with RpcDevices() as started:
+        started.serve()
+        started.wait_for(1)
+        yield started
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    with open_store(str(tmp_path / "records.db")) as opened:
+        yield opened
+
+
+def measurer(devices: RpcDevices, store: RecordStore, *, options: str = "", size: int = 1) -> Measurer:
+    found = find_device(devices.address(options))
+    backends = backends_for(("tvm",), found.target)
+    pool = RpcPool(found, backends, limits=LIMITS, seed=0, size=size)
+    return Measurer(store, found.target, backends, limits=LIMITS, pool=pool)
+
+
+def test_records_have_the_servers_environment(devices: RpcDevices, store: RecordStore) -> None:
+    """The server is this machine, with one thread: its records are those that this machine would make."""
+    here = resolve_target("cpu", num_threads=1)
+    with measurer(devices, store, options="?target=cpu") as measuring:
+        assert measuring.target.text == here.text
+        records = measuring.measure_many([request(width=width) for width in (8, 16)])
+        assert [record.measurement.status for record in records] == [Status.OK] * 2
+        assert {record.measurement.relative_error for record in records} == {0.0, None}
+        for record in records:
+            assert record.measurement.environment == environment_of(here, *measuring.backends)
+            assert record.measurement.latency_us < 1000, "the network is no part of it"
+        assert measuring.measure_many([request(width=8)]) == records[:1]
+
+
+def test_crashing_hanging_and_slow_candidates_have_their_records_and_the_device_goes_on(
+    devices: RpcDevices, store: RecordStore
+) -> None:
+    with measurer(devices, store) as measuring:
+        slow, crashed, hung, good = measuring.measure_many(
+            [
+                calling("usleep", 5000, label="slow"),
+                calling("abort", label="crashing"),
+                calling("sleep", 600, label="hanging"),
+                request(width=24, check=False),
+            ]
+        )
+        assert slow.measurement.status is Status.OK
+        assert slow.measurement.latency_us == pytest.approx(5000, rel=0.5)
+        assert crashed.measurement.status is Status.ERROR
+        assert hung.measurement.status is Status.TIMEOUT
+        assert good.measurement.status is Status.OK
+        assert store.stats().measurements == 4
+
+
+def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, store: RecordStore) -> None:
+    shapes = [(8, 16), (16, 8)]
+    mix = partition_module("tvm", shapes, lambda x, w: op.matmul(x, w))
+    arrays = [np.random.default_rng(0).standard_normal(shape, np.float32) for shape in shapes]
+    with measurer(devices, store) as measuring:
+        (product,) = measuring.run(mix, arrays)
+        np.testing.assert_allclose(product, arrays[0] @ arrays[1], rtol=1e-5, atol=1e-5)
+        right = function_module(shapes, lambda x, w: op.matmul(x, w))
+        wrong = function_module(shapes, lambda x, w: op.negative(op.matmul(x, w)))
+        assert measuring.compare(mix, right, unscheduled=True).relative_error < 1e-5
+        assert measuring.compare(mix, wrong).relative_error > 1
+        workload = workload_of(part_of(mix), "model")
+        rivals = [
+            MeasureRequest(
+                workload=workload, module=request(width=width).module, backend="mix", settings=str(width)
+            )
+            for width in (64, 1 << 18)
+        ]
+        result, _ = measuring.race(rivals)
+        assert result.survivors == (0,)
+
+
+def test_a_killed_server_is_started_again_and_costs_no_record(
+    devices: RpcDevices, store: RecordStore
+) -> None:
+    def servers() -> list[psutil.Process]:
+        return [
+            child
+            for process in devices._processes
+            for child in psutil.Process(process.pid).children()
+            if "tuner.fleet.rpc_server" in child.cmdline()
+        ]
+
+    with measurer(devices, store) as measuring:
+        measuring.measure_many([request(width=32, check=False)])
+        (server,) = servers()
+        server.kill()
+        (record,) = measuring.measure_many([request(width=40, check=False)])
+        assert record.measurement.status is Status.OK
+    wait_until(lambda: servers() and servers() != [server])
+
+
+def test_another_device_than_the_servers_is_refused(devices: RpcDevices) -> None:
+    with pytest.raises(TunerError, match=r"its mcpu is cortex-a72, that of .* leave \?target= out"):
+        find_device(devices.address("?target=raspberry-pi/4b-aarch64"))
+    with pytest.raises(TunerError, match=r"its kind is cuda, that of .* is cpu"):
+        find_device(devices.address("?target=cuda"))
+
+
+def test_a_partition_through_the_tracker_is_the_local_one(
+    tessel: Callable[..., Any], devices: RpcDevices, tmp_path: Path
+) -> None:
+    """A second run, on this machine, finds every record: the device is this machine."""
+    arguments = ["partition", "mlp:tiny", "--infer", "--backends", "tvm", "--json"]
+    arguments += ["--records", str(tmp_path / "records.db")]
+    there = tessel(*arguments, "--target", devices.address())
+    here = tessel(*arguments, "--threads", "1")
+    assert (there.status, here.status) == (0, 0), there.stderr + here.stderr
+    one, other = json.loads(there.stdout), json.loads(here.stdout)
+    assert one["new_measurements"] > 0
+    for document in (one, other):
+        del document["new_measurements"], document["reused_measurements"]
+    assert one["partitions"] == other["partitions"]
+    for option in (("--trials", "4"), ("--threads", "2"), ("--backends", "blas")):
+        refused = tessel("partition", "mlp:tiny", "--target", devices.address(), *option)
+        assert refused.status == 2
+        assert "RPC tracker" in refused.stderr
+
+
+def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
+    here = resolve_target("cpu")
+    mcpu = json.loads(here.tvm_json)["mcpu"]
+    with RpcDevices() as started:
+        started.serve_stock()
+        started.wait_for(1)
+        with pytest.raises(TunerError, match="does not say what device it has; give its target"):
+            find_device(started.address())
+        with measurer(started, store, options=f"?target=llvm -mcpu={mcpu}") as measuring:
+            (record,) = measuring.measure_many([request()])
+        environment = record.measurement.environment
+        assert record.measurement.status is Status.OK
+        assert environment.device_model == f"{KEY} behind an RPC tracker, which does not describe itself"
+        assert "apache-tvm (compiler)" in dict(environment.versions)
+        assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
+
+
+def test_nobody_behind_the_address_is_one_line() -> None:
+    with pytest.raises(
+        TunerError, match=r"no device 'board' answers behind the RPC tracker at 127\.0\.0\.1:9"
+    ):
+        find_device("rpc://127.0.0.1:9/board")

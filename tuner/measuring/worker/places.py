@@ -1,0 +1,183 @@
+"""Where a measuring worker's programs run: on this machine, or on a device behind TVM's RPC tracker.
+
+A program for such a device is built here, linked, sent, and loaded there; inputs are made here, and it is
+timed there, by the device's own clock, so that no latency contains the network. The device is others' while
+no session is open: one is opened for a request (`Acquire`), and closed with it. Results that they are
+compared with are computed on this machine. Checked in tests/tuner/fleet/test_rpc_pool.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+from tvm import relax, rpc
+from tvm.support import cc
+
+from tuner.errors import TunerError
+from tuner.lowering.lower import Executable, flat_arrays
+from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
+from tuner.targets.remote import RemoteDevice
+from tuner.targets.resolution import tvm_device
+from tuner.targets.target import Target
+
+_MICROSECONDS = 1e6
+
+
+class LoadedProgram(Protocol):
+    """A program that can be executed where it was loaded."""
+
+    def bound(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return what `main` takes, given the arguments as the model has them; see `bound_arguments`."""
+
+    def results(self, arguments: Sequence[Any], function: str = "main") -> tuple[np.ndarray, ...]:
+        """Execute a function once, and return its results."""
+
+    def mean_us(self, arguments: Sequence[Any], number: int) -> float:
+        """Return the mean latency of so many executions of `main`, after one that does not count."""
+
+    def once_us(self, arguments: Sequence[Any]) -> float:
+        """Return the latency of one execution of `main`, as the caches are."""
+
+
+class Place(Protocol):
+    """A device, and how programs get there."""
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Return a copy of an array on the device."""
+
+    def load(self, executable: Executable) -> LoadedProgram:
+        """Return the program, loaded on the device."""
+
+
+class Here:
+    """The device of a target that is this machine's."""
+
+    def __init__(self, target: Target) -> None:
+        self.device = tvm_device(target)
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Return a copy of an array on the device."""
+        return tvm.runtime.tensor(array, self.device)
+
+    def load(self, executable: Executable) -> LoadedProgram:
+        """Return the program, loaded on the device."""
+        return _ProgramHere(executable, self.device)
+
+
+class _ProgramHere:
+    def __init__(self, executable: Executable, device: Any) -> None:
+        self._machine = relax.VirtualMachine(executable, device)
+        self._device = device
+
+    def bound(self, arguments: Sequence[Any]) -> list[Any]:
+        return bound_arguments(self._machine, arguments)
+
+    def results(self, arguments: Sequence[Any], function: str = "main") -> tuple[np.ndarray, ...]:
+        return flat_arrays(self._machine[function](*arguments))
+
+    def mean_us(self, arguments: Sequence[Any], number: int) -> float:
+        timer = self._machine.time_evaluator("main", self._device, number=number, repeat=1)
+        return float(timer(*arguments).results[0]) * _MICROSECONDS
+
+    def once_us(self, arguments: Sequence[Any]) -> float:
+        main = self._machine["main"]
+        self._device.sync()
+        began_s = time.perf_counter()
+        main(*arguments)
+        self._device.sync()
+        return (time.perf_counter() - began_s) * _MICROSECONDS
+
+
+class BehindTracker:
+    """A device behind a tracker, held from `acquire` to `release`."""
+
+    def __init__(self, remote: RemoteDevice, target: Target) -> None:
+        self._remote = remote
+        self._kind = target.kind
+        self._numbers = itertools.count()
+        self._session: Any = None
+        self.device: Any = None
+
+    def acquire(self, session_s: float) -> None:
+        """Wait for a device, and hold it; its server ends the session after so many seconds."""
+        self.release()
+        tracker = rpc.connect_tracker(self._remote.host, self._remote.port)
+        self._session = tracker.request(self._remote.key, session_timeout=session_s)
+        self.device = self._session.cuda(0) if self._kind == "cuda" else self._session.cpu(0)
+
+    def release(self) -> None:
+        """Give the device back; it is free when the last tensor and program on it is forgotten."""
+        self._session = self.device = None
+        gc.collect()  # one that is kept by a cycle keeps the device
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """Return a copy of an array on the device."""
+        return tvm.runtime.tensor(array, self.device)
+
+    def load(self, executable: Executable) -> LoadedProgram:
+        """Return the program, linked here and loaded there.
+
+        Raises:
+            TunerError: no device is held, or there is no compiler to link with.
+        """
+        if self._session is None:
+            raise TunerError("no device behind the tracker is held; it is acquired before each request")
+        name = f"program{next(self._numbers)}.so"
+        with tempfile.TemporaryDirectory(prefix="tessel-rpc-") as folder:
+            path = Path(folder) / name
+            compiler = self._remote.compiler
+            link = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
+            try:
+                executable.export_library(str(path), **link)
+            except (OSError, RuntimeError) as error:
+                raise TunerError(
+                    f"a program for {self._remote.key} could not be linked ({str(error).splitlines()[0]}); "
+                    "install a C++ compiler, or name one for the device by &cc=… in --target"
+                ) from error
+            self._session.upload(str(path))
+        machine = relax.VirtualMachine(self._session.load_module(name), self.device)
+        return _ProgramThere(machine, self.device)
+
+
+class _ProgramThere:
+    """Calls what keeps its results on the device: tuples do not travel."""
+
+    def __init__(self, machine: Any, device: Any) -> None:
+        self._machine = machine
+        self._device = device
+
+    def bound(self, arguments: Sequence[Any]) -> list[Any]:
+        try:
+            self._machine[BIND_NAME]
+        except AttributeError:
+            return list(arguments)
+        return list(_flat(self._call(BIND_NAME, arguments)))
+
+    def results(self, arguments: Sequence[Any], function: str = "main") -> tuple[np.ndarray, ...]:
+        return tuple(tensor.numpy() for tensor in _flat(self._call(function, arguments)))
+
+    def mean_us(self, arguments: Sequence[Any], number: int) -> float:
+        timer = self._machine.time_evaluator("main", self._device, number=number, repeat=1)
+        return float(timer(*arguments).results[0]) * _MICROSECONDS
+
+    def once_us(self, arguments: Sequence[Any]) -> float:
+        return self.mean_us(arguments, 1)  # by this machine's clock it would contain the network
+
+    def _call(self, function: str, arguments: Sequence[Any]) -> Any:
+        self._machine.set_input(function, *arguments)
+        self._machine.invoke_stateful(function)
+        return self._machine.get_outputs(function)
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    if hasattr(result, "numpy"):
+        return (result,)
+    return tuple(tensor for item in result for tensor in _flat(item))
