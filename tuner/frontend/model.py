@@ -231,7 +231,7 @@ class Model:
 
 
 def _own_names(variables: Sequence[str]) -> tuple[str, ...]:
-    """Return for each variable its name, or the next one's where the builder made it up; the last's is lost."""
+    """Return for each variable its name, or the next one's where the builder made it up."""
     found: list[str] = []
     name = "output"
     for variable in reversed(variables):
