@@ -24,6 +24,10 @@ TOLERANCES: Mapping[str, float] = {
 LOSS_SHARE = 0.1
 """Share of the tolerance that a loss may use: it is a mean over rows, whose rounding errors cancel."""
 
+LOSS_TOLERANCES: Mapping[str, float] = {"bfloat16": 8e-3}
+"""Tolerance of a loss by data type where the share is less than the type can tell: a loss that is stored in
+bfloat16 has eight bits, and two that round apart differ by 2⁻⁷."""
+
 NEGLIGIBLE = 1e-3
 """A gradient this much smaller than the largest one is compared with that share of it: what should be zero,
 such as the gradient of a bias that softmax cancels, is nothing but rounding errors of large terms. With
@@ -76,6 +80,13 @@ def tolerance_of(dtypes: Iterable[str]) -> float:
     Data types without a tolerance (integers, truth values) have none to add; float32's is the default.
     """
     return max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=TOLERANCES["float32"])
+
+
+def loss_tolerance_of(dtypes: Iterable[str]) -> float:
+    """Return the largest relative error that a loss computed in these data types may have."""
+    given = tuple(dtypes)
+    coarse = max((LOSS_TOLERANCES[dtype] for dtype in given if dtype in LOSS_TOLERANCES), default=0.0)
+    return max(LOSS_SHARE * tolerance_of(given), coarse)
 
 
 def compare_tensor(

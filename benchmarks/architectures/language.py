@@ -68,14 +68,16 @@ def padding_mask(batch: int = BATCH, length: int = LENGTH) -> Tensor:
     return mask
 
 
-def decoder(config: str, attention: str = "sdpa", **changes: Any) -> Callable[[], Built]:
+def decoder(
+    config: str, attention: str = "sdpa", *, dtype: torch.dtype = torch.float32, **changes: Any
+) -> Callable[[], Built]:
     """Return a builder of a causal language model; without a kind of attention where it has but one."""
 
     def build() -> Built:
         settings = {**_SMALL, **changes}
         chosen = {"attn_implementation": attention} if attention else {}
         model = transformers.AutoModelForCausalLM.from_config(
-            getattr(transformers, config)(**settings), dtype=torch.float32, **chosen
+            getattr(transformers, config)(**settings), dtype=dtype, **chosen
         )
         return Returns(model, ("input_ids",), use_cache=False), (tokens(),)
 
@@ -136,6 +138,9 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 LANGUAGE: dict[str, Callable[[], Built]] = {
     "gpt2": decoder("GPT2Config", n_embd=32, n_layer=2, n_head=4, n_positions=32),
     "gpt2-eager": decoder("GPT2Config", "eager", n_embd=32, n_layer=2, n_head=4, n_positions=32),
+    "gpt2-bfloat16": decoder(
+        "GPT2Config", dtype=torch.bfloat16, n_embd=32, n_layer=2, n_head=4, n_positions=32
+    ),
     "llama-2": decoder("LlamaConfig"),
     "llama-2-eager": decoder("LlamaConfig", "eager"),
     "llama-3": decoder(
@@ -150,6 +155,7 @@ LANGUAGE: dict[str, Callable[[], Built]] = {
             "original_max_position_embeddings": 16,
         },
     ),
+    "qwen2-float16": decoder("Qwen2Config", **_KEY_VALUE, dtype=torch.float16),
     "mistral": decoder("MistralConfig", **_KEY_VALUE, sliding_window=8),
     "qwen2": decoder("Qwen2Config", **_KEY_VALUE),
     "qwen3": decoder("Qwen3Config", **_KEY_VALUE, head_dim=8),

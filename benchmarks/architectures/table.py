@@ -19,7 +19,7 @@ END = "<!-- architectures: end -->\n"
 _INTRODUCTION = """{counts} of {all} architectures.
 torch {torch}, transformers {transformers}, TVM {tvm}.
 
-| architecture | weights | operators | calls of torch | import | partition | 2 stages | 4 stages | run | date |
+| architecture | weights | operators | torch calls | import | partition | 2 stages | 4 stages | run | date |
 |---|--:|--:|---|---|---|---|---|---|---|
 """
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from tessel.engine.job import RankResult
 from tuner.numerical_error import (
-    LOSS_SHARE,
     Deviation,
     compare_gradients,
     compare_tensor,
+    loss_tolerance_of,
     tolerance_of,
     worst,
 )
@@ -232,7 +232,7 @@ def _check_losses(
     last_stage: int,
     types: Iterable[str],
 ) -> Iterable[TensorCheck]:
-    tolerance = LOSS_SHARE * tolerance_of(types)
+    tolerance = loss_tolerance_of(types)
     found: dict[int, list[float]] = {}
     for result in results:
         for micro_batch, loss in result.losses[schedule].items():

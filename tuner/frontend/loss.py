@@ -20,15 +20,19 @@ _LABELS = "labels"
 def with_loss(model: Model) -> Model:
     """Return the model for training: as it is if it returns a scalar, else with a loss on top.
 
-    The loss is the mean cross-entropy between the only output, logits whose last axis are classes, and a new
-    last input `labels` of whole numbers below the number of classes.
+    Of a model that returns several tensors, scalars among them, the loss is the sum of the scalars, and the
+    other tensors are left out. Otherwise it is the mean cross-entropy between the only output, logits whose
+    last axis are classes, and a new last input `labels` of whole numbers below the number of classes.
 
     Raises:
-        ValueError: the model returns several tensors, whole numbers, or no axis of classes.
+        ValueError: the model returns several tensors without a scalar, whole numbers, or no axis of classes.
     """
     result = model.module["main"].ret_ty
     if isinstance(result, relax.TensorType) and result.shape is not None and len(result.shape) == 0:
         return replace(model, training=True)
+    losses = _scalars(result) if model.source is None else ()
+    if losses:
+        return _with_sum(model, losses)
     if not _are_logits(result):
         raise ValueError(
             f"{model.name} returns {result}, which is neither a loss nor one tensor of logits; to train it, "
@@ -66,6 +70,74 @@ def with_logits(model: Model) -> IRModule:
         return model.module
     module, _ = _append_loss(model.before_loss, model.inputs[-1], keeps_logits=True)
     return module
+
+
+def _scalars(result: Any) -> tuple[int, ...]:
+    """Return which of several results are scalars of one type of floating point."""
+    if not isinstance(result, relax.TupleType):
+        return ()
+    found = [
+        (index, str(field.dtype.dtype))
+        for index, field in enumerate(result.fields)
+        if isinstance(field, relax.TensorType)
+        and field.shape is not None
+        and len(field.shape) == 0
+        and "float" in str(field.dtype.dtype)
+    ]
+    return tuple(index for index, dtype in found if dtype == found[0][1])
+
+
+def _with_sum(model: Model, losses: tuple[int, ...]) -> Model:
+    """Return the model that gives the sum of some of its results, and nothing else."""
+    function = model.module["main"]
+    (block,) = function.body.blocks
+    result = function.body.body
+    builder = PathBuilder()
+    for binding in block.bindings:
+        builder.get_unique_name(binding.var.name)  # taken: paths are kept by name
+    with builder.function("main", list(function.params)):
+        with builder.dataflow():
+            for binding, path in zip(block.bindings, model.module_paths, strict=True):
+                if binding.var.same_as(result):  # no longer what the block returns
+                    result = binding.value
+                else:
+                    builder.emit_normalized(binding)
+                    builder.paths[binding.var.name] = path
+            fields = [
+                result.fields[index]
+                if isinstance(result, relax.Tuple)
+                else builder.emit(relax.TupleGetItem(result, index))
+                for index in losses
+            ]
+            total = fields[0]
+            with builder.layer("loss" if any(model.module_paths) else ""):
+                for field in fields[1:]:
+                    total = builder.emit(relax.op.add(total, field))
+                output = builder.emit_output(total)
+        builder.emit_func_output(output)
+    module = builder.get()
+    for variable, other in model.module.functions_items():
+        if variable.name_hint != "main":
+            module.update_func(variable, other)
+    finished = finish_model(
+        model.name,
+        relax.transform.DeadCodeElimination(["main"])(module),
+        model.inputs,
+        paths=builder.paths,
+        tied=model.tied,
+        parameters=model.parameters,
+        training=True,
+    )
+    what = f"the sum of its {len(losses)} scalars" if len(losses) > 1 else "its only scalar"
+    note = f"the model returns {len(function.ret_ty.fields)} tensors: it is trained on {what}"
+    return replace(
+        finished,
+        cuts=model.cuts,
+        untrained=model.untrained,
+        reference=model.reference,
+        notes=(*model.notes, note),
+        called=model.called,
+    )
 
 
 def _are_logits(result: Any) -> bool:

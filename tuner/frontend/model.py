@@ -7,6 +7,7 @@ change bindings run after a model has been cut, so `module_paths` stays true.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +16,9 @@ import numpy as np
 
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
+
+_MADE_UP = re.compile(r"(lv|gv)\d*")
+"""Names that Relax's builder gives to variables that were bound without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +217,24 @@ class Model:
     called: tuple[str, ...] = ()
 
     def layers_by_variable(self) -> dict[str, str]:
-        """Return the path of its layer by the name of each variable that `main` binds."""
+        """Return the path of its layer by the name of each variable that `main` binds.
+
+        Where no binding has one, as in a file whose nodes tell of no modules, the name of the node that a
+        binding was made of stands for it: the bindings in front of a named one are the same node's.
+        """
         bindings = [binding for block in self.module["main"].body.blocks for binding in block.bindings]
-        return {
-            str(binding.var.name): path
-            for binding, path in zip(bindings, self.module_paths, strict=True)
-            if path
-        }
+        names = [str(binding.var.name) for binding in bindings]
+        paths = self.module_paths
+        if not any(paths):
+            paths = _own_names(names)
+        return {name: path for name, path in zip(names, paths, strict=True) if path}
+
+
+def _own_names(variables: Sequence[str]) -> tuple[str, ...]:
+    """Return for each variable its name, or the next one's where the builder made it up."""
+    found: list[str] = []
+    name = "output"
+    for variable in reversed(variables):
+        name = name if _MADE_UP.fullmatch(variable) else variable
+        found.append(name)
+    return tuple(reversed(found))

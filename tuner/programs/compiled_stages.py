@@ -25,6 +25,7 @@ from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.loading import with_torch_calls
 from tuner.frontend.model import Model, Reference
+from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
@@ -241,7 +242,7 @@ def draw_inputs(model: Model, seed: int, micro_batch: int) -> Tensors:
 
 def _aligned(values: np.ndarray) -> torch.Tensor:
     """Return a copy in torch's memory, which is aligned to 64 bytes as TVM asks; NumPy's is not."""
-    return torch.from_numpy(np.ascontiguousarray(values)).clone()
+    return as_tensor(values).clone()
 
 
 def reference_step(
@@ -275,7 +276,7 @@ def reference_step(
         whole.run(_Step("F", micro_batch), {})
         if "backward" in machines:
             whole.run(_Step("B", micro_batch), {})
-    return whole.losses(), {name: gradient.cpu().numpy() for name, gradient in whole.gradients().items()}
+    return whole.losses(), {name: as_array(gradient) for name, gradient in whole.gradients().items()}
 
 
 def _steps_of_reference(
@@ -289,7 +290,7 @@ def _steps_of_reference(
     for micro_batch in range(num_micro_batches):
         drawn = draw_inputs(model, seed, micro_batch)
         try:
-            loss, found = reference.gradients(model, {name: value.numpy() for name, value in drawn.items()})
+            loss, found = reference.gradients(model, {name: as_array(value) for name, value in drawn.items()})
         except Exception as error:  # foreign code: the user's own module
             reason = str(error).strip().partition("\n")[0]
             raise TunerError(
@@ -298,7 +299,7 @@ def _steps_of_reference(
             ) from error
         losses[micro_batch] = float(loss)
         for name, gradient in found.items():
-            share = gradient / num_micro_batches
+            share = gradient.astype(np.promote_types(gradient.dtype, np.float32)) / num_micro_batches
             total[name] = total[name] + share if name in total else share
     (stage,) = build_stages(model, ())
     made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()

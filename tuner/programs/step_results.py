@@ -42,13 +42,14 @@ class StepResults:
 
     Attributes:
         losses: of each micro-batch; empty but for the last stage.
-        gradients: of each weight, summed over the micro-batches so far.
+        gradients: of each weight, summed over the micro-batches so far; sums of half precision are float32.
     """
 
     def __init__(self, copy: PipelineCopy = ONLY_COPY) -> None:
         self._copy = copy
         self.losses: dict[int, float] = {}
         self.gradients: Tensors = {}
+        self._types: dict[str, torch.dtype] = {}
         self._num_micro_batches = 0
 
     def start(self, num_micro_batches: int) -> None:
@@ -69,11 +70,19 @@ class StepResults:
             if name in self.gradients:
                 self.gradients[name] += gradient
             else:
-                self.gradients[name] = gradient.clone()
+                self._types[name] = gradient.dtype
+                self.gradients[name] = gradient.to(_summed_in(gradient.dtype), copy=True)
 
     def mean_gradients(self) -> Tensors:
-        """Return the mean over the step's micro-batches of each weight's gradient that there is."""
-        return {name: total / self._num_micro_batches for name, total in self.gradients.items()}
+        """Return the mean over the step's micro-batches of each weight's gradient, in the gradient's type."""
+        return {
+            name: (total / self._num_micro_batches).to(self._types[name])
+            for name, total in self.gradients.items()
+        }
+
+
+def _summed_in(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def total_gradient(*parts: torch.Tensor | None) -> torch.Tensor | None:

@@ -7,9 +7,11 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from benchmarks.architectures.ranks import check_run
 from benchmarks.architectures.training import check_training
 from tuner.frontend.loading import for_training
 from tuner.frontend.torch.program import import_module
+from tuner.programs.step_results import StepResults
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -45,3 +47,32 @@ def test_a_loss_of_logits_in_half_precision_is_computed_in_float32(dtype: torch.
     line = next(line for line in text.splitlines() if "R.nn.log_softmax(" in line)
     assert 'dtype="float32"' in line
     assert str(trained.module["main"].ret_ty.dtype.dtype) == str(dtype).removeprefix("torch.")
+
+
+def bfloat16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return build(torch.bfloat16)
+
+
+def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return build(torch.float16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("built", [bfloat16, float16])
+def test_ranks_in_half_precision_give_the_losses_and_gradients_of_torch(built) -> None:
+    finding = check_run(import_module(*built(), f"{__file__}:{built.__name__}"))
+    assert finding.outcome == "equal", finding.reason
+    assert finding.error is not None
+    assert finding.error < 2e-2
+
+
+def test_gradients_of_micro_batches_are_added_up_in_float32() -> None:
+    """In bfloat16, 256 + 1 is 256: of many small gradients nothing would be left."""
+    results = StepResults()
+    results.start(257)
+    results.add([("w", torch.tensor([256.0], dtype=torch.bfloat16))])
+    for _ in range(256):
+        results.add([("w", torch.ones(1, dtype=torch.bfloat16))])
+    (mean,) = results.mean_gradients().values()
+    assert mean.dtype is torch.bfloat16
+    assert float(mean) == pytest.approx(512 / 257, rel=2**-8)

@@ -46,6 +46,7 @@ class TorchReference:
         module: the user's own; it is left in the mode that it is in, with the buffers that it has.
         examples: its inputs, as the user gave them.
         program: the export that was imported.
+        trains: whether a loss is compared: of several results the sum of the scalars, as `with_loss` has it.
         keeps_functions: whether the export holds functions with a backward of their own whole.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
     """
@@ -55,6 +56,7 @@ class TorchReference:
     program: torch.export.ExportedProgram
     mode: str = "eval"
     keeps_functions: bool = False
+    trains: bool = False
 
     @property
     def label(self) -> str:
@@ -153,6 +155,8 @@ class TorchReference:
         """Return what the module gives in the reference's mode, flattened; a loss comes before its logits."""
         with self._call() as call, torch.no_grad():
             found = _tensors(call(*self._arguments(inputs)))
+            if self.trains and len(found) > 1:
+                return (_array(_loss(found, inputs)),)
             loss = [_loss(found, inputs)] if len(inputs) > len(self._input_names()) else []
             return tuple(_array(tensor) for tensor in (*loss, *found))
 
@@ -234,7 +238,7 @@ class TorchReference:
             UnsupportedOperatorError: a function has a backward of its own, which the export loses.
         """
         if self.mode == "export":
-            return self, ()
+            return replace(self, trains=True), ()
         behaviour = observe_training(self.module, self.examples)
         told = behaviour.only_trained if not behaviour.differences else ()
         kept = self.keeps_functions and (not behaviour.only_trained or bool(told))
@@ -249,8 +253,8 @@ class TorchReference:
                 f"while training the model also has a backward of its own ({'; '.join(told)}): it is tuned "
                 "with the derivative of what it computes in eval mode, and compared with its own gradients"
             )
-            return replace(self, mode="train"), (note,) if told else ()
-        return self, (
+            return replace(self, mode="train", trains=True), (note,) if told else ()
+        return replace(self, trains=True), (
             f"while training the model also has {'; '.join(behaviour.differences)}: it is tuned, and its "
             "loss and gradients are compared, as in eval mode",
         )
@@ -382,7 +386,9 @@ def _drawn(spec: InputSpec, example: np.ndarray | None, rng: np.random.Generator
 
 
 def _loss(outputs: Sequence[torch.Tensor], inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
-    """Return the module's own loss, or the mean cross-entropy that the tuner puts on its logits."""
+    """Return the module's own loss or losses' sum, or the mean cross-entropy that is put on its logits."""
+    if len(outputs) > 1:
+        return torch.stack([each for each in outputs if each.is_floating_point() and not each.shape]).sum()
     (output,) = outputs
     if not output.shape:
         return output

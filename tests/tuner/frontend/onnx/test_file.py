@@ -169,6 +169,18 @@ def test_layers_are_read_from_names_of_nodes(tmp_path: Path) -> None:
     assert np.array_equal(model.parameters["h.0.attn.weight"], np.ones((4, 4)))
 
 
+def test_nodes_stand_for_layers_where_names_tell_of_none(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((4, 4), "float32"), "w")
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"], name="fc6_1", transB=1, alpha=0.5),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [floats("x", [2, 4])], [floats("y", [2, 4])], [weight])
+    model = load_model(path)
+    assert not any(model.module_paths)  # what the file can be cut at is as before
+    assert list(dict.fromkeys(model.layers_by_variable().values())) == ["fc6_1", "output"]
+
+
 def test_container_repeated_in_its_items_is_named_once(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="/blocks.0/head/head.1/Relu")]
     path = save(tmp_path / "m.onnx", nodes, [floats("x", [2, 4])], [floats("y", [2, 4])])

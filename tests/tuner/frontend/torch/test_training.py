@@ -160,6 +160,20 @@ def hooked():
     layer = nn.Tanh()
     layer.register_full_backward_hook(lambda layer, before, after: (before[0] * 2,))
     return Net(layer), (torch.randn(4, 6),)
+class Losses(nn.Module):
+    def __init__(self, *names):
+        super().__init__()
+        self.layer, self.names = nn.Linear(6, 5), names
+    def forward(self, x):
+        y = self.layer(x)
+        made = {"loss": y.square().mean(), "logits": y, "count": y.argmax()}
+        made["penalty"] = self.layer.weight.abs().sum()
+        made = {name: made[name] for name in self.names}
+        return tuple(made.values()) if "count" in made else made
+
+def several(): return Losses("loss", "logits", "penalty"), (torch.randn(4, 6),)
+def one(): return Losses("logits", "loss", "count"), (torch.randn(4, 6),)
+def none(): return Losses("logits", "count"), (torch.randn(4, 6),)
 def own(): return Net(Own()), (torch.randn(4, 6),)
 def only_trained(): return Net(Trained()), (torch.randn(4, 6),)
 def drops(): return Net(nn.Dropout(0.25)), (torch.randn(4, 6),)
@@ -187,3 +201,18 @@ def test_a_model_is_loaded_for_training_with_a_note_or_refused(tmp_path) -> None
     assert (plain.notes, plain.reference.mode) == ((), "train")
     again = load_model(f"{path}:plain", training=True)
     assert all((plain.parameters[name] == again.parameters[name]).all() for name in plain.parameter_names)
+
+
+def test_several_losses_in_a_dict_or_a_tuple_are_trained_on_as_their_sum(tmp_path, run_model) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(FILE)
+    for name, what in (("several", "the sum of its 2 scalars"), ("one", "its only scalar")):
+        model = load_model(f"{path}:{name}", training=True)
+        assert f"the model returns 3 tensors: it is trained on {what}" in model.notes
+        assert [spec.name for spec in model.inputs] == ["x"]
+        inputs, (expected,) = model.reference.draw(model.inputs, 0)
+        assert expected == model.reference.gradients(model, inputs)[0]
+        (found,) = run_model(model, list(inputs.values()), model.parameters)
+        assert found == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="neither a loss nor one tensor of logits"):
+        load_model(f"{path}:none", training=True)
