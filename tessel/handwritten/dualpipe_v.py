@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections import deque
 
 from tessel.handwritten.construction.chains import why_no_split_v
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.construction.stream_writer import StreamWriter
-from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
+from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -46,37 +47,31 @@ class _Device:
         self._after = num_devices - 1 - index
         self._rounds = micro_batches - 2 * num_devices + index + 1
         self._chunks = (index, 2 * num_devices - 1 - index)
-        self._writer = StreamWriter(micro_batches)
-        self._backwards = [0, 0]
-        self._waiting: deque[BackwardWeight] = deque()
+        self._writer = StreamWriter(micro_batches, counted_as={BackwardInput: Backward})
+        self._waiting: deque[tuple[int, int]] = deque()
 
-    def stream(self) -> list[Instruction]:
+    def stream(self) -> Columns:
         """Return the device's instructions."""
         self._warm_up()
-        for _ in range(self._rounds):
-            self._forward(0)
-            self._backward(1)
-            self._forward(1)
-            self._backward(0)
+        first, second = self._chunks
+        self._writer.write(
+            (Forward, first), (Backward, second), (Forward, second), (Backward, first), rounds=self._rounds
+        )
         self._cool_down()
-        return self._writer.stream
+        return self._writer.columns()
 
     def _warm_up(self) -> None:
-        for _ in range(2 * self._after):
-            self._forward(0)
-        for _ in range(self._index + 1):
-            self._forward(0)
-            self._forward(1)
+        first, second = self._chunks
+        self._writer.write((Forward, first), rounds=2 * self._after)
+        self._writer.write((Forward, first), (Forward, second), rounds=self._index + 1)
         for _ in range(self._after):
             self._backward(1, is_split=True)
             self._weight()
-            self._forward(1)
+            self._writer.write((Forward, second))
 
     def _cool_down(self) -> None:
-        for _ in range(self._after):
-            self._backward(1)
-            self._forward(1)
-            self._backward(0)
+        first, second = self._chunks
+        self._writer.write((Backward, second), (Forward, second), (Backward, first), rounds=self._after)
         # From the middle on backwards are split; odd devices begin half a round earlier.
         middle = (self._index + 1) // 2
         for round_index in range(self._index + 1):
@@ -89,18 +84,15 @@ class _Device:
         for _ in range(self._index + 1):
             self._weight()
 
-    def _forward(self, chunk: int) -> None:
-        self._writer.write(Forward, self._chunks[chunk])
-
     def _backward(self, chunk: int, *, is_split: bool = False) -> None:
-        stage, micro_batch = self._chunks[chunk], self._backwards[chunk]
-        self._backwards[chunk] += 1
-        self._writer.stream.append((BackwardInput if is_split else Backward)(stage, micro_batch))
+        stage = self._chunks[chunk]
         if is_split:
-            self._waiting.append(BackwardWeight(stage, micro_batch))
+            self._waiting.append((stage, self._writer.count((BackwardInput, stage))))
+        self._writer.write((BackwardInput if is_split else Backward, stage))
 
     def _weight(self) -> None:
-        self._writer.stream.append(self._waiting.popleft())
+        stage, micro_batch = self._waiting.popleft()
+        self._writer.write_of((BackwardWeight, stage), [micro_batch])
 
 
 DUALPIPE_V = StreamRule(name="dualpipe-v", applies=_applies, streams=_streams)

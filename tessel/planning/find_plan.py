@@ -52,6 +52,7 @@ def find_plan(
     options: PlanOptions | None = None,
     budget: SearchBudget | None = None,
     seed: int = 0,
+    jobs: int = 1,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> PlanResult:
     """Return the fastest training step found on all devices of a cluster.
@@ -66,6 +67,9 @@ def find_plan(
         options: what may be chosen from; everything if left out.
         budget: what may be spent; `DEFAULT_PLAN_WORK` units of work if left out.
         seed: seed of what is random.
+        jobs: 1 to search in this process alone; more have the order of the best layout searched in several
+            ways in the end, so many at a time, each in a process of its own with all the work that is left.
+            The plan is the same for any number above 1.
         on_progress: told of each better step.
 
     Raises:
@@ -78,7 +82,9 @@ def find_plan(
     options = options or PlanOptions()
     budget = budget or SearchBudget(work_limit=DEFAULT_PLAN_WORK, time_limit_s=LONGEST_S)
     problem = Problem(profile, cluster, global_batch, options)
-    search = PlanSearch.of(problem, budget, seed=seed, on_progress=on_progress)
+    if jobs < 1:
+        raise ScheduleError(f"jobs is {jobs}, and at least one process has to search; give 1 or more")
+    search = PlanSearch.of(problem, budget, seed=seed, jobs=jobs, on_progress=on_progress)
     budget.answer = lambda: None if search.pool.best is None else _result(search, with_changes=False)
     try:
         search.run()

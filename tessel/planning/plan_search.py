@@ -80,6 +80,7 @@ class PlanSearch:
         families: those that the plan chooses from.
         compared: those that only baselines choose from beside.
         seed: seed of what is random.
+        jobs: processes in which the order of the best layout is searched in the end; 1 for none but this.
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
@@ -92,6 +93,7 @@ class PlanSearch:
     families: tuple[Family, ...]
     compared: tuple[Family, ...]
     seed: int
+    jobs: int = 1
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class PlanSearch:
         budget: SearchBudget,
         *,
         seed: int,
+        jobs: int = 1,
         on_progress: Callable[[PlanProgress], None] | None = None,
     ) -> PlanSearch:
         """Return the search of a problem, not yet begun.
@@ -141,7 +144,7 @@ class PlanSearch:
         pool = Pool(problem, budget.part(share), on_progress)
         is_chosen = set(chosen)
         compared = tuple(family for family in every if family not in is_chosen)
-        return cls(pool, budget, chosen, compared, seed)
+        return cls(pool, budget, chosen, compared, seed, jobs)
 
     def run(self) -> None:
         """Search until the best step is proven, or the budget is used up."""
@@ -320,7 +323,8 @@ class PlanSearch:
             if candidate.lower_bound_us >= self.pool.best_us:
                 continue
             own = part.part(1 / (len(affordable) - done))
-            self.pool.search(candidate, own, seed=self.seed, proves=count == 1)
+            is_last = count == 1
+            self.pool.search(candidate, own, seed=self.seed, proves=is_last, jobs=self.jobs if is_last else 1)
 
     def _affordable(self, finalists: Sequence[Candidate], share: float) -> list[Candidate]:
         """Return as many of the candidates as a share of the budget lets search well, at least one."""

@@ -15,11 +15,12 @@ documentation of its ZBV schedule.
 from __future__ import annotations
 
 from tessel.handwritten.construction.chains import why_no_split_v
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.construction.stream_writer import StreamWriter
 from tessel.handwritten.zero_bubble.v_half import V_HALF
-from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
+from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -31,46 +32,35 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return pipeline.on_devices([_stream(device, num_devices, micro_batches) for device in range(num_devices)])
 
 
-def _stream(device: int, num_devices: int, micro_batches: int) -> list[Instruction]:
+def _stream(device: int, num_devices: int, micro_batches: int) -> Columns:
     writer = StreamWriter(micro_batches)
     first, second = device, 2 * num_devices - 1 - device
     _warm_up(writer, first, second, num_devices - device)
-    while writer.count(Forward, first) < micro_batches or writer.count(Forward, second) < writer.count(
-        Forward, first
-    ):
-        if writer.count(Forward, first) < micro_batches:
-            writer.write(Forward, first)
-        writer.write(BackwardInput, first)
-        writer.write(BackwardWeight, first)
-        writer.write(Forward, second)
-        writer.write(BackwardInput, second)
-        writer.write(BackwardWeight, second)
+    backwards = (
+        (BackwardInput, first),
+        (BackwardWeight, first),
+        (Forward, second),
+        (BackwardInput, second),
+        (BackwardWeight, second),
+    )
+    writer.write((Forward, first), *backwards, rounds=micro_batches - writer.count((Forward, first)))
+    writer.write(*backwards, rounds=writer.count((Forward, first)) - writer.count((Forward, second)))
     _cool_down(writer, first, second, num_devices - device)
-    return writer.stream
+    return writer.columns()
 
 
 def _warm_up(writer: StreamWriter, first: int, second: int, devices_below: int) -> None:
-    for _ in range(2 * devices_below - 1):
-        writer.write(Forward, first)
-    for _ in range(first):
-        writer.write(Forward, second)
-        writer.write(Forward, first)
-    for _ in range(devices_below):
-        writer.write(Forward, second)
-        writer.write(BackwardInput, second)
-        writer.write(BackwardWeight, second)
+    writer.write((Forward, first), rounds=2 * devices_below - 1)
+    writer.write((Forward, second), (Forward, first), rounds=first)
+    writer.write((Forward, second), (BackwardInput, second), (BackwardWeight, second), rounds=devices_below)
 
 
 def _cool_down(writer: StreamWriter, first: int, second: int, devices_below: int) -> None:
-    for _ in range(first):
-        writer.write(BackwardInput, first)
-        writer.write(BackwardInput, second)
-    for _ in range(devices_below):
-        writer.write(BackwardInput, first)
-        writer.write(BackwardWeight, first)
+    writer.write((BackwardInput, first), (BackwardInput, second), rounds=first)
+    writer.write((BackwardInput, first), (BackwardWeight, first), rounds=devices_below)
     for stage in (second, first):
-        while writer.count(BackwardWeight, stage) < writer.micro_batches:
-            writer.write(BackwardWeight, stage)
+        left = writer.micro_batches - writer.count((BackwardWeight, stage))
+        writer.write((BackwardWeight, stage), rounds=left)
 
 
 ZB_V = StreamRule(name="zb-v", applies=_applies, streams=_streams, includes=(V_HALF,))

@@ -27,7 +27,7 @@ from tessel.handwritten.limited_1f1b import LimitedRule, fit_limits
 from tessel.handwritten.strongest import MAX_TASKS
 from tessel.orders import Task
 from tessel.search.makespan.device_orders import earliest_starts, keeps_limits, orders_of_devices
-from tessel.search.makespan.list_scheduling import by_preference, list_schedule
+from tessel.search.makespan.list_scheduling import NEVER, Listing, by_preference, list_schedule
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
 
@@ -46,13 +46,16 @@ class Simulation:
     peaks: Sequence[int]
 
 
-def rule_schedules(rule: Rule, instance: Instance, *, variants: bool) -> Iterator[IntArray]:
+def rule_schedules(
+    rule: Rule, instance: Instance, *, variants: bool, known: int = NEVER
+) -> Iterator[IntArray]:
     """Yield the starts by task of every way to follow a rule that fits; none where it does not apply.
 
     Args:
         rule: the rule.
         instance: what is scheduled.
         variants: whether other ways than the published one are tried.
+        known: a makespan; what is seen to be no shorter before it is complete may be left out.
     """
     arrays = instance.arrays
     # A rule of one's own, or peaks that do not follow from orders. Where blocks take no time, what is taken
@@ -73,19 +76,29 @@ def rule_schedules(rule: Rule, instance: Instance, *, variants: bool) -> Iterato
         for preference in _ways(rule.generalised, instance, variants=variants):
             flow = preference.flow(instance.placement)
             limits = preference.in_flight(flow)
-            yield from _fitting(simulate(arrays, flow, limits, preference.groups(flow)), instance)
+            found = simulate(arrays, flow, limits, preference.groups(flow), known=known)
+            if found is not None:
+                yield from _fitting(found, instance)
         return
     for streams in itertools.islice(
         rule.every_streams(pipeline, instance.micro_batches), None if variants else 1
     ):
-        orders = orders_of_devices(arrays, task_numbers(pipeline, streams))
-        if orders is not None and keeps_limits(arrays, orders):
+        tasks_by_device = task_numbers(pipeline, streams)
+        if not _keep_limits(arrays, tasks_by_device):
+            continue
+        orders = orders_of_devices(arrays, tasks_by_device)
+        if orders is not None:
             yield earliest_starts(arrays, orders)
 
 
 def simulate(
-    arrays: InstanceArrays, flow: Flow, in_flight: Mapping[int, int], groups: Mapping[int, int]
-) -> Simulation:
+    arrays: InstanceArrays,
+    flow: Flow,
+    in_flight: Mapping[int, int],
+    groups: Mapping[int, int],
+    *,
+    known: int | None = None,
+) -> Simulation | None:
     """List what the rules of any placement simulate; the same starts where every block takes time.
 
     Args:
@@ -93,6 +106,7 @@ def simulate(
         flow: how its blocks enter and leave.
         in_flight: most micro-batches between an opening block and its closing ones.
         groups: of `Preference.groups`.
+        known: None is returned where it is seen not to fit or to be no shorter than that; left out, never.
     """
     group = np.zeros(arrays.num_blocks, dtype=np.int64)
     group[list(groups)] = list(groups.values())
@@ -104,9 +118,39 @@ def simulate(
         if arrays.choice[block] >= 0:
             options[arrays.choice[block]] = arrays.option[block]
     start = np.empty(arrays.num_blocks * arrays.micro_batches, dtype=np.int64)
-    listing = list_schedule(arrays, dispatch, options, start, keeps_limits=False)
-    assert listing is not None  # a limit makes a micro-batch wait only for earlier ones
+    goes_on = None if known is None else lambda listing: _may_pay(arrays, listing, known)
+    listing = list_schedule(arrays, dispatch, options, start, keeps_limits=False, goes_on=goes_on)
+    if listing is None:
+        assert known is not None  # a limit makes a micro-batch wait only for earlier ones
+        return None
     return Simulation(start, int(listing.makespan[0]), listing.peak.tolist())
+
+
+def _simulate_all(
+    arrays: InstanceArrays, flow: Flow, in_flight: Mapping[int, int], groups: Mapping[int, int]
+) -> Simulation:
+    found = simulate(arrays, flow, in_flight, groups)
+    assert found is not None  # no makespan is known that would end it
+    return found
+
+
+def _may_pay(arrays: InstanceArrays, listing: Listing, known: int) -> bool:
+    """Return whether a simulation under way still fits, and may end before a known makespan."""
+    if (listing.peak > arrays.limit).any():
+        return False
+    is_fixed = arrays.choice < 0  # what the others have yet to do depends on their options
+    left = (arrays.micro_batches - listing.following) * arrays.span * is_fixed
+    work = np.zeros(arrays.num_devices, dtype=np.int64)
+    np.add.at(work, arrays.device, np.repeat(left, np.diff(arrays.device_start)))
+    return bool((listing.free + work).max() < known)
+
+
+def _keep_limits(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray]) -> bool:
+    """Return whether these orders keep the limits, whatever their times."""
+    return all(
+        arrays.memory[tasks % arrays.num_blocks].cumsum().max(initial=0) <= arrays.limit[device]
+        for device, tasks in enumerate(tasks_by_device)
+    )
 
 
 def _ways(preference: Preference | None, instance: Instance, *, variants: bool) -> Iterator[Preference]:
@@ -124,7 +168,7 @@ def _limited(preference: Preference, instance: Instance) -> Iterator[IntArray]:
         flow,
         instance.micro_batches,
         instance.memory,
-        lambda limits: simulate(instance.arrays, flow, limits, groups),
+        lambda limits: _simulate_all(instance.arrays, flow, limits, groups),
     )
     yield from _fitting(found, instance)
 

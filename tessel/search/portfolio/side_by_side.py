@@ -45,6 +45,7 @@ def find_schedule_side_by_side(
     budget: SearchBudget | None = None,
     seed: int = 0,
     jobs: int = 1,
+    start_from: Schedule | None = None,
 ) -> Schedule:
     """Return the best schedule of several strategies, never worse than `find_schedule`'s with this budget.
 
@@ -55,6 +56,7 @@ def find_schedule_side_by_side(
         budget: what each strategy may spend; its limit on time is one for all of them.
         seed: seed of what is random; each strategy has its own after it.
         jobs: processes at a time, >= 1; the answer does not depend on it where work is limited.
+        start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
@@ -66,7 +68,7 @@ def find_schedule_side_by_side(
     budget = SearchBudget.of(budget, time_limit_s=None)
     # What is wrong with the problem is said here, once.
     instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
-    run = _Run(placement, micro_batches, instance.memory, seed, budget, jobs)
+    run = _Run(placement, micro_batches, instance.memory, seed, budget, jobs, start_from)
     try:
         run.to_the_end()
     except KeyboardInterrupt:
@@ -98,6 +100,7 @@ class _Run:
         seed: of the first strategy.
         budget: of each strategy.
         jobs: processes at a time.
+        start_from: where every strategy begins, if anywhere.
         waiting: strategies that have not begun, the next one first.
         running: processes by strategy.
         messages: strategy and what its process said; None when that has ended.
@@ -113,6 +116,7 @@ class _Run:
     seed: int
     budget: SearchBudget
     jobs: int
+    start_from: Schedule | None = None
     waiting: list[int] = field(default_factory=lambda: list(range(len(STRATEGIES))))
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     messages: queue.Queue[tuple[int, Message | None]] = field(default_factory=queue.Queue)
@@ -169,6 +173,7 @@ class _Run:
             left_out=tuple(sorted(strategy.left_out)),
             work=self.budget.operations_left / OPERATIONS_A_UNIT if self.budget.is_by_work else None,
             seconds=None if math.isinf(left_s) else max(0.0, left_s / rounds),
+            start_from=self.start_from,
         )
         process = subprocess.Popen(
             [sys.executable, "-m", "tessel.search.portfolio.worker"],

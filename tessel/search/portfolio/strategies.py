@@ -49,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         left_out: phases that are not run.
         work: units of work, None for no limit.
         seconds: limit on time, None for none.
+        start_from: a schedule that is to be improved, None for none.
     """
 
     placement: Placement
@@ -58,6 +59,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     left_out: tuple[Phase, ...]
     work: float | None
     seconds: float | None
+    start_from: Schedule | None = None
 
 
 class Told(msgspec.Struct, frozen=True, tag=True, kw_only=True):

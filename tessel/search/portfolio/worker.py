@@ -36,6 +36,7 @@ def main() -> None:
             memory=request.memory,
             budget=budget,
             seed=request.seed,
+            start_from=request.start_from,
             params=MakespanParams(left_out=frozenset(request.left_out)),
         )
     except ScheduleError as error:

@@ -27,6 +27,8 @@ Source: Giffler and Thompson, "Algorithms for solving production-scheduling prob
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tessel.search.budget import SearchBudget
@@ -62,6 +64,7 @@ def list_schedule(
     *,
     is_active: bool = False,
     keeps_limits: bool = True,
+    goes_on: Callable[[Listing], bool] | None = None,
 ) -> Listing | None:
     """Write the start of every task, and return makespan, peaks and options, or None where it got stuck.
 
@@ -77,6 +80,7 @@ def list_schedule(
             schedule, and None. None for no limit.
         is_active: whether a device may idle for a more urgent task that comes before another could end.
         keeps_limits: whether memory limits count.
+        goes_on: asked every few hundredths of a second; where it says no there is no schedule, and None.
     """
     num_tasks = arrays.num_blocks * arrays.micro_batches
     looks_ahead = keeps_limits and num_tasks * arrays.num_blocks <= MAX_LOOK_AHEAD
@@ -88,6 +92,8 @@ def list_schedule(
         state = continue_listing(
             arrays, dispatch, listing, is_active, keeps_limits, looks_ahead, TASKS_A_ROUND
         )
+        if state == GOING_ON and goes_on is not None and not goes_on(listing):
+            return None
         if budget is None:
             continue
         before, started = started, int(listing.following.sum())
