@@ -210,7 +210,9 @@ def take_part(
     Raises:
         EngineError: a schedule cannot run, or a rank failed.
     """
-    job = _job(_schedules_of(schedule, copies=programs.copies), programs, settings, write_gradients=is_checked)
+    job = _job(
+        _schedules_of(schedule, copies=programs.copies), programs, settings, write_gradients=is_checked
+    )
     settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
