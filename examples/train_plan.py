@@ -42,19 +42,20 @@ def build(plan: Plan, batch: Batch) -> tuple[TrainingPipeline, torch.optim.Optim
     """Return this rank's stages in the plan's order, and an optimizer of their weights."""
     stages = own_stages(plan.schedule, dist.get_rank())
     programs = load_programs(ProgramSpec(plan=plan, trust_model=True), stages, inputs=batch)
-    pipeline = TrainingPipeline(plan.schedule, programs, tied=plan.tied)
+    pipeline = TrainingPipeline(plan.schedule, programs, tied=plan.tied, copies=plan.replicas)
     return pipeline, torch.optim.AdamW(pipeline.parameters(), lr=RATE)
 
 
 def train(pipeline: TrainingPipeline, optimizer: torch.optim.Optimizer, steps: int) -> Curve:
-    """Return the steps' losses and norms, on the ranks of the last stage."""
+    """Return the steps' losses and norms; losses are known to the ranks of the last stage of each replica."""
     curve = []
     for _ in range(steps):
-        losses = pipeline.step()
+        known: list[dict[int, float]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(known, pipeline.step())
+        losses = {micro_batch: loss for each in known for micro_batch, loss in each.items()}
         norm = pipeline.clip_grad_norm_(MAX_NORM)
         optimizer.step()
-        if losses:
-            curve.append((sum(losses.values()) / len(losses), norm))
+        curve.append((sum(losses.values()) / len(losses), norm))
     return curve
 
 
@@ -62,7 +63,7 @@ def train_in_one_process(module: nn.Module, model: Model, batch: Batch, plan: Pl
     """Return what plain torch makes of the same steps."""
     module.eval()
     optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
-    num_micro_batches = plan.schedule.micro_batches
+    num_micro_batches = plan.schedule.micro_batches * plan.replicas
     curve = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -88,7 +89,7 @@ def main() -> None:
     if plan.model != model_name:
         sys.exit(f"{plan_path} was tuned for {plan.model}, not for {model_name}; name that, if you trust it")
     model = load_planned_model(ProgramSpec(plan=plan, trust_model=True))
-    drawn = [draw_inputs(model, 0, m) for m in range(plan.schedule.micro_batches)]
+    drawn = [draw_inputs(model, 0, m) for m in range(plan.schedule.micro_batches * plan.replicas)]
     batch: Batch = drawn.__getitem__  # a loader's next batch, cut into micro-batches, in a real loop
 
     pipeline, optimizer = build(plan, batch)
@@ -102,7 +103,7 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
     curve += train(pipeline, optimizer, steps - steps // 2)
 
-    if curve and dist.get_rank() == dist.get_world_size() - 1:
+    if dist.get_rank() == dist.get_world_size() - 1:
         module, _ = find_function(model_name)()
         alone = train_in_one_process(module, model, batch, plan, steps)
         loss_error, norm_error = (

@@ -102,7 +102,8 @@ class TuneOptions(TuningOptions):
         str,
         typer.Option(
             help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; mshape, one, with "
-            "vocabulary-parallel embedding and head over all devices; auto, the fastest of these.",
+            "vocabulary-parallel embedding and head over all devices; auto, as planned from measured "
+            "layers.",
             rich_help_panel=_PIPELINE,
             autocompletion=completion.model_placements,
             callback=_check_placement,

@@ -1,15 +1,25 @@
-"""Compiled shards whose ranks all lose the same collectives, as `tessel.engine` asks for them."""
+"""Compiled stages with faults, as `tessel.engine` asks for them.
+
+Shards whose ranks all lose the same collectives, and copies of a pipeline that repeat one another's inputs.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
 
+import msgspec
 import torch
 
 from tuner.programs import sharded_program
 from tuner.programs.compiled_stage import CompiledStage
-from tuner.programs.compiled_stages import provide_programs
+from tuner.programs.compiled_stages import (
+    ProgramSpec,
+    draw_inputs,
+    load_planned_model,
+    load_programs,
+    provide_programs,
+)
 
 FAULTS = ("without_maxima", "without_one_sum")
 
@@ -22,6 +32,18 @@ def without_maxima(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, Co
 def without_one_sum(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
     """Leave out one sum in four."""
     return _losing(spec_json, stage_numbers, lambda kind, number: kind == "sum" and number % 4 == 2)
+
+
+def repeated_micro_batches(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Give every copy of a pipeline the inputs of the first one."""
+    spec = msgspec.json.decode(spec_json, type=ProgramSpec)
+    model = load_planned_model(spec, guarded=False)
+    copies = spec.plan.replicas
+    return load_programs(
+        spec,
+        stage_numbers,
+        inputs=lambda micro_batch: draw_inputs(model, spec.seed, micro_batch // copies * copies),
+    )
 
 
 def _losing(

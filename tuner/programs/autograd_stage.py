@@ -151,7 +151,7 @@ class AutogradStage:
             made = self._stage.module(*(known[info.name] for info in self._stage.inputs))
             known.update(zip((info.name for info in self._stage.outputs), made, strict=True))
             if self._loss is not None:
-                known[LOSS] = self._loss(micro_batch, known)
+                known[LOSS] = self._loss(self._copy.of_step(micro_batch), known)
                 self._results.add_loss(micro_batch, float(known[LOSS].detach()))
         if not roots:
             return {info.name: known[info.name] for info in self._stage.sent}

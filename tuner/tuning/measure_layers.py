@@ -5,7 +5,7 @@
     optimizer   w - rate · g over a vector            by which every update is reckoned from its traffic
 
 A layer alone leaves out what fusing across its borders would win, so the stages of a plan are measured again
-as they are cut. Checked in tests/tuner/tuning/test_measure_layers.py.
+as they are cut. Checked in tests/tuner/tuning/test_measure_shards.py.
 """
 
 from __future__ import annotations

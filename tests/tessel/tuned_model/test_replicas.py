@@ -109,7 +109,9 @@ def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPla
 
 
 def test_copies_that_repeat_one_anothers_micro_batches_are_seen(whole: ModelPlan) -> None:
-    failures = run(replicated(whole, 2), provider="copies_with_a_fault:repeated").check.failures
+    failures = run(
+        replicated(whole, 2), provider="sharded_with_a_fault:repeated_micro_batches"
+    ).check.failures
     assert {failure.kind for failure in failures} == {"gradient", "loss"}
     # Those of the second copy: every other micro-batch of the step.
     assert {failure.micro_batch for failure in failures if failure.kind == "loss"} == {1, 3}

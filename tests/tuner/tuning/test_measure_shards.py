@@ -11,6 +11,7 @@ from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
 from tuner.shards import shard_stage, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
+from tuner.tuning.measure_layers import measure_layers
 from tuner.tuning.measure_shards import Link, MeasuredCollectives, ShardMeasurer
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.session import SessionSettings, start_session
@@ -146,6 +147,32 @@ def test_all_reduces_are_measured_once_and_labelled(session):
     assert session.measurer.new_measurements == made + 2
     assert MeasuredCollectives(session).all_reduces([1 << 20, 4], 2) == [large, small]
     assert session.measurer.new_measurements == made + 2
+
+
+@pytest.mark.slow  # it measures the stages of two placements
+def test_layers_are_measured_by_themselves_and_divided(session):
+    link = Link(bytes_per_us=1000.0, latency_us=10.0)
+    found = measure_layers(small_language_model(), session, shard_counts=(2, 99), collectives=link, batch=3)
+    first, *inner, last = found.layers
+    assert (len(found.layers), found.batch, found.training) == (4, 3, True)
+    assert first.backward_input is None
+    # Layers of equal structure are measured once.
+    assert {layer.forward.record_ids for layer in inner} == {inner[0].forward.record_ids}
+    # 36 words make no 99 shards: that is said, and those over two devices are there.
+    assert set(found.shards) == {2}
+    assert "fewer than 99 shards" in found.undivided
+    divided_first, divided_last = found.shards[2]
+    assert divided_last.shards is not None
+    assert divided_last.weight_bytes < last.weight_bytes
+    assert divided_first.weight_bytes < first.weight_bytes
+    assert [{(member.name, member.stage) for member in group} for group in found.tied] == [
+        {("table", 0), ("table", 3)}
+    ]
+    assert found.update is not None
+    assert found.update.source == "measured"
+    made = session.measurer.new_measurements
+    assert measure_layers(small_language_model(), session, shard_counts=(2,), collectives=link).shards[2]
+    assert session.measurer.new_measurements == made
 
 
 @pytest.mark.slow  # it measures the stages of two placements

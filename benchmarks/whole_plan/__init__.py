@@ -1,0 +1,1 @@
+"""The whole plan on real models: layouts planned from measured layers, beside hand-written ways."""
