@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import tvm
 from torch.utils import dlpack
 from tvm import relax
 
 from tuner.frontend import Model
-from tuner.frontend.torch.arrays import as_tensor
+from tuner.frontend.torch.arrays import as_array
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.tuning.partitioned_function import PartitionedFunction
@@ -68,8 +69,9 @@ def onnxruntime_alone(module: torch.nn.Module, inputs: Sequence[torch.Tensor], t
 
 def program_arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """Return a program's arguments: inputs, then weights."""
-    weights = [as_tensor(model.parameters[name]).contiguous() for name in model.parameter_names]
-    return [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, *weights)]
+    weights = [np.ascontiguousarray(model.parameters[name]) for name in model.parameter_names]
+    # Copies, for the virtual machine wants memory that is aligned to its vectors.
+    return [tvm.runtime.tensor(array) for array in (*map(as_array, inputs), *weights)]
 
 
 def partitioned(function: PartitionedFunction, session: Session, arguments: Sequence[Any]) -> Run:

@@ -44,6 +44,9 @@ each round."""
 
 LEAST_ROUNDS, MOST_ROUNDS = 7, 300
 
+REST_S = 0.01
+"""Longer than thread pools wait in a loop for their next work: some milliseconds each."""
+
 
 def measure_row(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return a row's figures."""
@@ -100,7 +103,7 @@ def run_in_turn(contenders: Mapping[str, Run], threads: int, *, seconds: float) 
     """Return milliseconds of each contender, one execution of each in every round, each in its own order.
 
     With one thread the processor's time counts, so that other programs' does not; with more it is the time
-    that passes.
+    that passes, and between executions there is a rest, in which the threads of the last one stop spinning.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
     samples: dict[str, list[float]] = {label: [] for label in contenders}
@@ -112,6 +115,8 @@ def run_in_turn(contenders: Mapping[str, Run], threads: int, *, seconds: float) 
         rounds += 1
         rng.shuffle(order)
         for label, run in order:
+            if threads > 1:
+                time.sleep(REST_S)
             before = clock()
             run()
             samples[label].append(max(clock() - before, 1e-9) * 1e3)

@@ -49,6 +49,30 @@ def test_the_published_closure_can_be_asked_for() -> None:
     assert backend.settings == make_backend("tvm").settings, "the same kernels, so the same records"
 
 
+@pytest.mark.parametrize(
+    ("reference", "settings"),
+    [
+        ("tvm?depth=8&groups=0", ""),
+        ("tensorrt?style=none&depth=2", "style=none"),
+        ("cublas?style=any", "style=any"),
+    ],
+)
+def test_what_a_backend_proposes_can_be_set(reference: str, settings: str) -> None:
+    backend = make_backend(reference)
+    assert (backend.reference, backend.settings) == (reference, settings)
+    own = reference.partition("?")[0]
+    assert make_backend(own).reference == own
+
+
+@pytest.mark.parametrize(
+    ("reference", "fault"),
+    [("tvm?depth=0", "max_depth is 0"), ("tensorrt?style=some", "give one of none, tvm, any")],
+)
+def test_a_setting_that_proposes_nothing_is_refused(reference: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        make_backend(reference)
+
+
 @pytest.mark.parametrize("reference", ["tvm?trials=many", "tvm?trials", "tvm?surprise=3"])
 def test_an_unknown_setting_is_refused(reference: str) -> None:
     with pytest.raises(ValueError, match="setting"):
