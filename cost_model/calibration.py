@@ -17,6 +17,7 @@ from cost_model.intervals import (
     LONG_US,
     MAX_WIDTH,
     NOVELTIES,
+    Widths,
     centres_and_widths,
     group_quantile,
     scale_features,
@@ -27,6 +28,11 @@ _NUM_FOLDS = 4
 
 FEW_SCORES = 40
 """Below this a class's quantile would be a guess; all of its novelty stand for it."""
+
+_FEW_GROUPS = 20
+"""Below this the quantile of groups that count alike is that of the one or two worst."""
+
+_SHARPNESSES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 _HELD_OUT_SHARE = 0.25
 """Share of the largest, or smallest, programs that are held out to learn how errors grow with distance."""
@@ -133,14 +139,48 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
     return OutOfFold(stacked, corrections, errors, novelties, share)
 
 
-def conformal_quantiles(
-    training: Training, held_out: OutOfFold, *, coverage: float
-) -> tuple[tuple[float, float], ...]:
-    """Return the factors that make a share `coverage` of out-of-fold errors fall within predicted widths."""
-    dataset, bases = training.dataset, np.tile(training.base, len(NOVELTIES))
+def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: float) -> Widths:
+    """Return what makes a share `coverage` of out-of-fold errors fall within widths, and these narrow.
+
+    Of few samples the second forest learns little more than noise, and trusting it makes intervals wide where
+    they need not be. Of several sharpnesses, each with the factors that keep the coverage, the one with the
+    least mean logarithm of widths is chosen.
+    """
+    log_scales = _out_of_fold_scales(training, held_out)
+    is_long = held_out.corrections + np.tile(training.base, len(NOVELTIES)) >= np.log(LONG_US)
+    extents = np.tile(np.unique(extent_groups(training.dataset), return_inverse=True)[1], len(NOVELTIES))
+    classes = [
+        _class_members(held_out.novelty == novelty, is_long == long, extents)
+        for novelty in range(len(NOVELTIES))
+        for long in (False, True)
+    ]
+    found = []
+    for sharpness in _SHARPNESSES:
+        scales = np.exp(sharpness * log_scales)
+        factors = [group_quantile((held_out.errors / scales)[m], extents[m], coverage) for m, _ in classes]
+        logarithms = [
+            np.log(np.maximum(factor * scales[own], _LEAST_ERROR))
+            for factor, (_, own) in zip(factors, classes, strict=True)
+        ]
+        pairs = tuple(zip(factors[::2], factors[1::2], strict=True))
+        found.append((float(np.concatenate(logarithms).mean()), Widths(pairs, sharpness)))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def _class_members(
+    of_novelty: np.ndarray, of_length: np.ndarray, extents: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples whose quantile a class takes, and its own; of few, all of its novelty stand."""
+    own = of_novelty & of_length
+    is_enough = own.sum() >= FEW_SCORES and len(np.unique(extents[own])) >= _FEW_GROUPS
+    return (own if is_enough else of_novelty), own
+
+
+def _out_of_fold_scales(training: Training, held_out: OutOfFold) -> np.ndarray:
+    """Return logarithms of errors, as second forests predict them that had not seen the shape."""
     rng = np.random.default_rng(training.seed + 1)
-    folds = np.tile(split_folds(shape_groups(dataset), num_folds=3, rng=rng), len(NOVELTIES))
-    scores = np.zeros(len(folds))
+    folds = np.tile(split_folds(shape_groups(training.dataset), num_folds=3, rng=rng), len(NOVELTIES))
+    log_scales = np.zeros(len(folds))
     for fold in range(3):
         tested = folds == fold
         if not tested.any():
@@ -152,25 +192,14 @@ def conformal_quantiles(
             seed=training.seed,
             num_threads=training.num_threads,
         )
-        scores[tested] = held_out.errors[tested] / np.exp(model.inplace_predict(held_out.features[tested]))
-    is_long = held_out.corrections + bases >= np.log(LONG_US)
-    extents = np.tile(np.unique(extent_groups(dataset), return_inverse=True)[1], len(NOVELTIES))
-    quantiles = []
-    for novelty in range(len(NOVELTIES)):
-        of_novelty = held_out.novelty == novelty
-        pair = []
-        for long in (False, True):
-            chosen = of_novelty & (is_long == long)
-            chosen = chosen if chosen.sum() >= FEW_SCORES else of_novelty
-            pair.append(group_quantile(scores[chosen], extents[chosen], coverage))
-        quantiles.append((pair[0], pair[1]))
-    return tuple(quantiles)
+        log_scales[tested] = model.inplace_predict(held_out.features[tested])
+    return log_scales
 
 
 def calibrated_widening(
     training: Training,
     scale: Any,  # xgboost.Booster
-    quantiles: tuple[tuple[float, float], ...],
+    widths: Widths,
     *,
     share: float,
     coverage: float,
@@ -190,7 +219,7 @@ def calibrated_widening(
         distance = range_of(features[rest]).distance(features[part])
         mean = training.blend(rest, share)
         new_shape = np.ones(int(part.sum()), dtype=np.int64)
-        centre, width = centres_and_widths((mean, scale), quantiles, features[part], base[part], new_shape)
+        centre, width = centres_and_widths((mean, scale), widths, features[part], base[part], new_shape)
         errors = np.abs(centre - (labels + base)[part])
         is_far = distance > _LEAST_DISTANCE
         scores.append(np.maximum(errors - width, 0)[is_far] / distance[is_far])

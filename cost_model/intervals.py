@@ -5,7 +5,7 @@ Checked in tests/cost_model/test_kernel_model.py.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,21 @@ MAX_WIDTH = 25.0
 """Half of the widest interval, in logarithms: ten powers of ten to either side say nothing more."""
 
 
+class Widths(NamedTuple):
+    """What turns a predicted size of the error into half a width.
+
+    Attributes:
+        quantiles: factors for short and for long kernels of each novelty.
+        sharpness: the power that the predicted size counts with: 1 as it is, 0 not at all.
+    """
+
+    quantiles: tuple[tuple[float, float], ...]
+    sharpness: float
+
+
 def centres_and_widths(
     forests: tuple[Any, Any],  # xgboost.Booster: mean and scale
-    quantiles: tuple[tuple[float, float], ...],
+    widths: Widths,
     features: np.ndarray,
     base: np.ndarray,
     novelty: np.ndarray,
@@ -34,8 +46,9 @@ def centres_and_widths(
     centre = correction + base
     is_long = (centre >= np.log(LONG_US)).astype(np.int64)
     log_scale = scale.inplace_predict(scale_features(features, correction, novelty)).astype(np.float64)
-    factor = np.asarray(quantiles)[novelty, is_long]
-    return centre, np.minimum(factor * np.exp(np.minimum(log_scale, MAX_WIDTH)), MAX_WIDTH)
+    factor = np.asarray(widths.quantiles)[novelty, is_long]
+    size = np.exp(widths.sharpness * np.minimum(log_scale, MAX_WIDTH))
+    return centre, np.minimum(factor * size, MAX_WIDTH)
 
 
 def scale_features(features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray) -> np.ndarray:

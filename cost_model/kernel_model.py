@@ -39,7 +39,7 @@ from cost_model.features import (
 )
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
 from cost_model.forests.neighbours import Blend, Neighbours
-from cost_model.intervals import MAX_WIDTH, NOVELTIES, centres_and_widths
+from cost_model.intervals import MAX_WIDTH, NOVELTIES, Widths, centres_and_widths
 from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name
@@ -77,6 +77,7 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         coverage: share of intervals meant to hold the truth.
         conformal_quantiles: factor from predicted scale to half-width, calibrated; of short and of long
             kernels for each novelty.
+        sharpness: the power that the predicted scale counts with.
         known_shapes: names of the anchors with their shapes that it has seen, hashed.
         known_combinations: names of the combinations of operators that it has seen, hashed.
         training_range: of quantities that a query may be far outside of.
@@ -93,6 +94,7 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     target: TargetKind
     conformal_quantiles: tuple[tuple[float, float], ...]
+    sharpness: float
     known_shapes: frozenset[str]
     known_combinations: frozenset[str]
     training_range: TrainingRange
@@ -105,8 +107,8 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         quantiles = np.asarray([*map(list, self.conformal_quantiles)], dtype=np.float64)
         if quantiles.shape != (len(NOVELTIES), 2) or not ((quantiles >= 0) & (quantiles < 1e9)).all():
             raise ValueError("its intervals have no widths that were ever calibrated")
-        if not (0 < self.coverage < 1 and 0 <= self.widening <= MAX_WIDTH):
-            raise ValueError("its coverage is no share, or its widening no width")
+        if not (0 < self.coverage < 1 and 0 <= self.widening <= MAX_WIDTH and 0 <= self.sharpness <= 1):
+            raise ValueError("its coverage or sharpness is no share, or its widening no width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class KernelModel:
         """
         centre, width = centres_and_widths(
             (Blend(self.mean, self.manifest.neighbours), self.scale),
-            self.manifest.conformal_quantiles,
+            Widths(self.manifest.conformal_quantiles, self.manifest.sharpness),
             features,
             base_of(bounds_us, self.manifest.target),
             novelty,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cost_model.calibration import Training, calibrated_widening, conformal_quantiles, out_of_fold
+from cost_model.calibration import Training, calibrated_widening, calibrated_widths, out_of_fold
 from cost_model.dataset import MIN_SAMPLES, Dataset, combination_groups, shape_groups
 from cost_model.errors import CostModelError
 from cost_model.features import FEATURE_NAMES, FEATURES_VERSION, feature_matrix, roofline_vector
@@ -17,7 +17,7 @@ from cost_model.forests.boosting import num_idle_cores
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_mean, train_scale
 from cost_model.forests.model_files import provenance_of
 from cost_model.forests.neighbours import neighbours_of
-from cost_model.intervals import NOVELTIES
+from cost_model.intervals import NOVELTIES, Widths
 from cost_model.kernel_model import KernelModel, Manifest, TargetKind, base_of, short_hash
 from cost_model.training_range import range_of
 
@@ -70,10 +70,10 @@ def train_kernel_model(
     held_out = out_of_fold(training, rounds=QUICK_ROUNDS if calibrated else 1)
     share = held_out.share if calibrated else 0.0
     scale = train_scale(held_out.features, held_out.log_errors, **settings)
-    quantiles, widening = ((0.0, 0.0),) * len(NOVELTIES), 0.0
+    widths, widening = Widths(((0.0, 0.0),) * len(NOVELTIES), 1.0), 0.0
     if calibrated:
-        quantiles = conformal_quantiles(training, held_out, coverage=coverage)
-        widening = calibrated_widening(training, scale, quantiles, share=share, coverage=coverage)
+        widths = calibrated_widths(training, held_out, coverage=coverage)
+        widening = calibrated_widening(training, scale, widths, share=share, coverage=coverage)
     return KernelModel(
         mean=train_mean(features, training.labels, **settings),
         scale=scale,
@@ -82,7 +82,8 @@ def train_kernel_model(
             feature_names=FEATURE_NAMES,
             target=target,
             coverage=coverage,
-            conformal_quantiles=quantiles,
+            conformal_quantiles=widths.quantiles,
+            sharpness=widths.sharpness,
             training_range=training_range,
             widening=widening,
             neighbours=neighbours_of(features, training.labels, share=share) if share else None,

@@ -8,8 +8,8 @@
 Prints, as Markdown: what the records hold; figures on held-out workloads, shapes, combinations of operators
 and networks, and where the errors are; how far stages are from the sum of their parts; the noise floor, from
 keys that `--again` measured a second time; what the figures become without the roofline and without each
-group of features; and the time of training and of predictions. Without `--records` the small fixed sample of
-the tests is used.
+group of features; and the time of training and of predictions. `--few-only` prints what models of 500 records
+give instead. Without `--records` the small fixed sample of the tests is used.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 
 from benchmarks.cost_model.data import COUNTED_US, SPLITS, load, load_sample, summary
 from benchmarks.cost_model.experiments import ablations, noise_floor, speed, stage_table
+from benchmarks.cost_model.few_records import NUM_RECORDS, few_records_table
 from benchmarks.cost_model.tables import (
     errors_by_group,
     errors_by_kind,
@@ -67,6 +68,9 @@ def main() -> None:
     parser.add_argument(
         "--splits", nargs="+", choices=SPLITS, default=SPLITS, help="what is held out in turn"
     )
+    parser.add_argument(
+        "--few-only", action="store_true", help=f"only what models of {NUM_RECORDS} records give"
+    )
     parser.add_argument("--splits-only", action="store_true")
     parser.add_argument("--no-ablations", action="store_true")
     parser.add_argument("--ablations-only", action="store_true")
@@ -75,6 +79,11 @@ def main() -> None:
     networks = None
     if arguments.networks:
         networks = msgspec.json.decode(arguments.networks.read_bytes(), type=dict[str, list[str]])
+    if arguments.few_only:
+        print(
+            "### Few records\n\n" + few_records_table(dataset, networks=networks, seed=arguments.seed) + "\n"
+        )
+        return
     if arguments.ablations_only:
         print("### Ablations\n\n" + ablations(dataset, networks, arguments.seed) + "\n")
         return

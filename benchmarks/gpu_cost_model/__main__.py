@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_cost_model.kernel_errors import print_kernels
+from benchmarks.gpu_cost_model.kernel_errors import print_families, print_kernels
 from benchmarks.gpu_cost_model.network_errors import print_networks
 from benchmarks.gpu_cost_model.programs import print_programs
 from benchmarks.gpu_cost_model.samples import read_samples
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if options.model is not None:
         model.save(options.model)
+    print_families(model)
     print_networks(root, model)
     print_kernels(root, model)
     print_programs(root, model)

@@ -12,6 +12,19 @@ from cost_model.gpu.kernels import Family
 from cost_model.gpu.training import GpuSample
 
 
+def print_families(model: GpuKernelModel) -> None:
+    """Print what training itself found when it held out each known device in turn."""
+    print("Known devices held out in turn, by training itself\n")
+    print("| family | mean error | share of the blind forest | half-width, known | unknown |")
+    print("|---|---|---|---|---|")
+    for family, found in model.manifest.families.items():
+        print(
+            f"| {family} | {100 * (np.exp(found.new_device_error) - 1):.1f} % | {found.blind_share:.2f} "
+            f"| × {np.exp(found.known_width):.2f} | × {np.exp(found.unknown_width):.2f} |"
+        )
+    print()
+
+
 def print_kernels(root: Path, model: GpuKernelModel) -> None:
     """Print errors and coverage of the kernels that were held out, by family and kind of device."""
     paths = [

@@ -2,7 +2,7 @@
 
 A prediction for a device that is not here needs no more than this, and the targets of devices that TVM has no
 tag for are made from it (`tuner.targets.gpu_targets`). Clocks are boost clocks; devices with a
-low power limit (L4, T4, P4) do not hold them under load, which no data sheet says. Checked in
+low power limit (L4, T4, P4) do not hold them under load. Checked in
 tests/cost_model/gpu/test_devices.py.
 """
 
@@ -73,6 +73,8 @@ class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         memory_gib: of the device.
         tensor_tflops: dense float16 products with float32 sums on tensor cores, 10¹² operations a second; 0
             where it has none.
+        watts: power that the board may draw; the less of it for each operation, the less of its boost clock
+            a device holds under load.
     """
 
     name: str
@@ -84,6 +86,7 @@ class GpuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     l2_mib: float
     memory_gib: float
     tensor_tflops: float
+    watts: int
 
     @property
     def compute_limits(self) -> ComputeLimits:
@@ -106,10 +109,11 @@ def _device(
     capability: str,
     multiprocessors: tuple[int, int, int],
     memory: tuple[float, float, float],
-    tensor_tflops: float,
+    tensor_tflops_and_watts: tuple[float, int],
 ) -> GpuDevice:
     count, lanes, clock_mhz = multiprocessors
     bandwidth_gb_s, l2_mib, memory_gib = memory
+    tensor_tflops, watts = tensor_tflops_and_watts
     return GpuDevice(
         name=name,
         compute_capability=capability,
@@ -120,31 +124,32 @@ def _device(
         l2_mib=l2_mib,
         memory_gib=memory_gib,
         tensor_tflops=tensor_tflops,
+        watts=watts,
     )
 
 
 GPU_DEVICES = (
-    _device("P4", "6.1", (20, 128, 1114), (192, 2, 8), 0),
-    _device("P100 PCIe", "6.0", (56, 64, 1329), (732, 4, 16), 0),
-    _device("V100 SXM", "7.0", (80, 64, 1530), (900, 6, 32), 125),
-    _device("V100 PCIe", "7.0", (80, 64, 1380), (900, 6, 32), 112),
-    _device("T4", "7.5", (40, 64, 1590), (320, 4, 16), 65),
-    _device("A100 SXM 80GB", "8.0", (108, 64, 1410), (2039, 40, 80), 312),
-    _device("A100 SXM 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), 312),
-    _device("A100 PCIe 80GB", "8.0", (108, 64, 1410), (1935, 40, 80), 312),
-    _device("A100 PCIe 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), 312),
-    _device("A10", "8.6", (72, 128, 1695), (600, 6, 24), 125),
-    _device("A30", "8.0", (56, 64, 1440), (933, 24, 24), 165),
-    _device("A40", "8.6", (84, 128, 1740), (696, 6, 48), 150),
-    _device("L4", "8.9", (58, 128, 2040), (300, 48, 24), 121),
-    _device("L40S", "8.9", (142, 128, 2520), (864, 96, 48), 362),
-    _device("4090", "8.9", (128, 128, 2520), (1008, 72, 24), 165),
-    _device("H100 SXM", "9.0", (132, 128, 1980), (3352, 50, 80), 989),
-    _device("H100 PCIe", "9.0", (114, 128, 1755), (2039, 50, 80), 756),
-    _device("H100 NVL", "9.0", (132, 128, 1785), (3938, 50, 94), 835),
-    _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141), 989),
-    _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180), 2250),
-    _device("5090", "12.0", (170, 128, 2407), (1792, 96, 32), 210),
+    _device("P4", "6.1", (20, 128, 1114), (192, 2, 8), (0, 75)),
+    _device("P100 PCIe", "6.0", (56, 64, 1329), (732, 4, 16), (0, 250)),
+    _device("V100 SXM", "7.0", (80, 64, 1530), (900, 6, 32), (125, 300)),
+    _device("V100 PCIe", "7.0", (80, 64, 1380), (900, 6, 32), (112, 250)),
+    _device("T4", "7.5", (40, 64, 1590), (320, 4, 16), (65, 70)),
+    _device("A100 SXM 80GB", "8.0", (108, 64, 1410), (2039, 40, 80), (312, 400)),
+    _device("A100 SXM 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), (312, 400)),
+    _device("A100 PCIe 80GB", "8.0", (108, 64, 1410), (1935, 40, 80), (312, 300)),
+    _device("A100 PCIe 40GB", "8.0", (108, 64, 1410), (1555, 40, 40), (312, 250)),
+    _device("A10", "8.6", (72, 128, 1695), (600, 6, 24), (125, 150)),
+    _device("A30", "8.0", (56, 64, 1440), (933, 24, 24), (165, 165)),
+    _device("A40", "8.6", (84, 128, 1740), (696, 6, 48), (150, 300)),
+    _device("L4", "8.9", (58, 128, 2040), (300, 48, 24), (121, 72)),
+    _device("L40S", "8.9", (142, 128, 2520), (864, 96, 48), (362, 350)),
+    _device("4090", "8.9", (128, 128, 2520), (1008, 72, 24), (165, 450)),
+    _device("H100 SXM", "9.0", (132, 128, 1980), (3352, 50, 80), (989, 700)),
+    _device("H100 PCIe", "9.0", (114, 128, 1755), (2039, 50, 80), (756, 350)),
+    _device("H100 NVL", "9.0", (132, 128, 1785), (3938, 50, 94), (835, 400)),
+    _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141), (989, 700)),
+    _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180), (2250, 1000)),
+    _device("5090", "12.0", (170, 128, 2407), (1792, 96, 32), (210, 575)),
 )
 """Devices that a latency can be predicted for; of several variants the first is what a plain name stands for.
 

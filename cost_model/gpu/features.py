@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cost_model.gpu.devices import GpuDevice
 from cost_model.gpu.kernels import Family, GpuKernel
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 
 TILES = ((32, 32), (64, 32), (32, 128), (64, 64), (128, 64), (128, 128), (256, 128))
 """Rows and columns of the output that a thread block of a library's product computes."""
@@ -37,6 +37,7 @@ _DEVICE = (
     "log_l2_share",
     "log_bandwidth_share",
     "clock_mhz",
+    "log_gflops_per_watt",
 )
 NUM_DEVICE_FEATURES = len(_DEVICE)
 """Columns at the end that say what the device is like, apart from the kernel."""
@@ -153,6 +154,7 @@ def _device(device: GpuDevice) -> list[float]:
         _log(device.l2_mib / count),
         _log(device.bandwidth_gb_s / count),
         device.clock_mhz,
+        _log(device.peak_gflops / device.watts),
     ]
 
 

@@ -75,6 +75,8 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         unknown_width: the same on a device that is not among them.
         widening: what half a width grows by with each doubling out of range.
         blind_share: what the forest without the device's features counts on an unknown device.
+        new_device_error: mean absolute logarithm of predicted over measured on the devices trained on, each
+            held out in turn; 0 where there is but one.
         num_samples: kernels trained on.
     """
 
@@ -84,6 +86,7 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     unknown_width: float
     widening: float
     blind_share: float
+    new_device_error: float
     num_samples: int
 
     def __post_init__(self) -> None:

@@ -102,7 +102,8 @@ class _Training:
 
     def held_out_errors(self, held_out: np.ndarray) -> Array:
         """Return absolute errors, logarithms, of a forest that did not see the chosen samples."""
-        return np.abs(self._held_out(held_out))
+        found: Array = np.abs(self._held_out(held_out))
+        return found
 
     def errors_on_new_devices(self) -> tuple[float, dict[str, Array]]:
         """Return the best share of the blind forest, and with it the absolute errors on each device.
@@ -234,6 +235,7 @@ def _train_family(
         unknown_width=unknown_width,
         widening=widening,
         blind_share=share,
+        new_device_error=float(np.mean([each.mean() for each in on_new_devices.values()] or [0.0])),
         num_samples=len(queries),
     )
     everything = np.ones(len(queries), dtype=bool)

@@ -14,7 +14,7 @@ from cost_model.dataset import network_groups
 from cost_model.stage_model import load_stages
 from records import open_store
 from tests.samples.known_speed import keep_made_up_speed
-from tuner.collecting.kernels import CollectionSettings, _round_robin, collect
+from tuner.collecting.kernels import CollectionSettings, _lengths_of, _round_robin, collect
 from tuner.collecting.stages import collect_stages
 from tuner.pricing.protocol import Pricing
 from tuner.tuning.session import SessionSettings, start_session
@@ -63,3 +63,9 @@ def test_collecting_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_rows_take_turns() -> None:
     assert _round_robin([[1, 2, 3], [], [4], [5, 6]]) == [1, 4, 5, 2, 6, 3]
+
+
+def test_a_length_beyond_the_positions_of_a_network_is_left_out() -> None:
+    assert _lengths_of("flava:tiny", (32, 128)) == (32,)
+    assert _lengths_of("flava:tiny", (128,)) == (None,)
+    assert _lengths_of("mlp:tiny", (32,)) == (None,)
