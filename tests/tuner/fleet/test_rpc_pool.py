@@ -16,8 +16,8 @@ from tvm.script import tirx as T
 
 from records import RecordStore, Status, open_store
 from tests.harness.local_fleet import wait_until
-from tests.harness.rpc_devices import KEY, RpcDevices
 from tests.samples.partition_samples import function_module, part_of, partition_module
+from tests.tuner.fleet.rpc_devices import KEY, RpcDevices
 from tuner.backends.environment import environment_of
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
