@@ -70,5 +70,5 @@ def parse_remote(text: str) -> RemoteDevice:
 
 
 def numeric_host(name: str) -> str:
-    """Return this machine's own address for `localhost`, which TVM may look up in the other address family."""
+    """Return the number of `localhost`, which TVM may look up in the other address family."""
     return "127.0.0.1" if name == "localhost" else name
