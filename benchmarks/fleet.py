@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -140,15 +141,16 @@ class Database:
         return True
 
 
-def with_workers(num_workers: int) -> LocalFleet:
-    """Return a fleet of workers that measure on this machine."""
-    fleet = LocalFleet()
-    for _ in range(num_workers):
-        fleet.start_device_worker("--threads", "1", "--backends", "tvm")
-    tasks = TaskQueue(fleet.address)
-    await_workers(tasks, num_workers)
-    tasks.close()
-    return fleet
+@contextmanager
+def with_workers(num_workers: int) -> Iterator[LocalFleet]:
+    """Have a fleet of workers that measure on this machine."""
+    with LocalFleet() as fleet:
+        for _ in range(num_workers):
+            fleet.start_device_worker("--threads", "1", "--backends", "tvm")
+        tasks = TaskQueue(fleet.address)
+        await_workers(tasks, num_workers)
+        tasks.close()
+        yield fleet
 
 
 class Destroyer:

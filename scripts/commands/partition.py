@@ -82,7 +82,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
 
     `tessel partition net.onnx --backends tvm,blas --explain`
 
-    `tessel partition gpt2:tiny --target "rpc://127.0.0.1:9190/board?target=cpu"`
+    `tessel partition gpt2:tiny --target "rpc://localhost:9190/board?target=cpu"`
 
     `tessel partition gpt2 --target nvidia/nvidia-a100 --price model --records sqlite:///gpus.db`
     """

@@ -51,10 +51,11 @@ class LocalFleet:
                 _kill_all(process)
 
     def start_scheduler(self) -> None:
-        """Start the scheduler, again where it was killed."""
+        """Start the scheduler, again where it was killed, and wait until it listens."""
         port = self.address.rpartition(":")[2]
         options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-show"]
         self._scheduler = _start([sys.executable, "-c", _SCHEDULER, *options])
+        wait_until(lambda: _listens(int(port)))
 
     def kill_scheduler(self) -> None:
         """Kill the scheduler, as a machine that fails would."""
@@ -110,6 +111,11 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -58,6 +59,8 @@ CAN_TRAVEL = ("tvm",)
 
 WAIT_S = 300.0
 """How long a device may be busy with others, or away."""
+
+_CONNECT_S = 10.0
 
 _ATTEMPTS = 2
 
@@ -155,6 +158,8 @@ def _asked(remote: RemoteDevice, kind: str) -> tuple[ServedDevice | None, str]:
 
     def ask() -> None:
         try:
+            # TVM's client tries for a minute.
+            socket.create_connection((remote.host, remote.port), _CONNECT_S).close()
             session = rpc.connect_tracker(remote.host, remote.port).request(remote.key, session_timeout=60)
             try:
                 text = str(session.get_function(DESCRIBE)())

@@ -64,4 +64,11 @@ def parse_remote(text: str) -> RemoteDevice:
             "rpc://HOST:PORT/KEY?target=TARGET"
         )
     (target,), (compiler,) = (options.get(name, [""])[-1:] for name in _OPTIONS)
-    return RemoteDevice(host=parts.hostname, port=port, key=key, target=target, compiler=compiler)
+    return RemoteDevice(
+        host=numeric_host(parts.hostname), port=port, key=key, target=target, compiler=compiler
+    )
+
+
+def numeric_host(name: str) -> str:
+    """Return the number of `localhost`, which TVM may look up in the other address family."""
+    return "127.0.0.1" if name == "localhost" else name

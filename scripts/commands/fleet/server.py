@@ -32,16 +32,18 @@ def server(
 
     `python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port 9190`
 
-    `tessel fleet server 127.0.0.1:9190 --key board --threads 1`
+    `tessel fleet server localhost:9190 --key board --threads 1`
     """
     from tuner.fleet.rpc_server import ServerSettings, serve, served_device
+    from tuner.targets.remote import numeric_host
 
-    tracker_host, _, port = tracker.rpartition(":")
+    name, _, port = tracker.rpartition(":")
+    tracker_host = numeric_host(name)
     if not tracker_host or not port.isdecimal():
         raise typer.BadParameter(
-            f"{tracker!r} is no tracker's address; give HOST:PORT, such as 127.0.0.1:9190"
+            f"{tracker!r} is no tracker's address; give HOST:PORT, such as localhost:9190"
         )
-    if tracker_host not in (LOOPBACK, "localhost") and host == LOOPBACK:
+    if tracker_host != LOOPBACK and host == LOOPBACK:
         raise typer.BadParameter(
             f"tuners that use the tracker at {tracker} could not reach a server that listens at {host}; give "
             "--host with this machine's address in a network that you trust"

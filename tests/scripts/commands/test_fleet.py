@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness.local_fleet import ROOT, LocalFleet, wait_until
+from tests.tuner.fleet.rpc_devices import RpcDevices
 from tuner.fleet.task_queue import TaskQueue
 
 pytestmark = pytest.mark.tvm
@@ -82,3 +83,25 @@ def test_a_worker_ends_with_ctrl_c_and_without_a_traceback(fleet: LocalFleet) ->
     rest = process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert "Traceback" not in rest
+
+
+@pytest.mark.slow
+def test_a_partition_through_the_tracker_is_the_local_one(tessel: Run, tmp_path: Path) -> None:
+    """A second run, on this machine, finds every record: the device is this machine."""
+    with RpcDevices() as devices:
+        devices.serve()
+        devices.wait_for(1)
+        arguments = ["partition", "mlp:tiny", "--infer", "--backends", "tvm", "--json"]
+        arguments += ["--records", str(tmp_path / "records.db")]
+        there = tessel(*arguments, "--target", devices.address())
+        here = tessel(*arguments, "--threads", "1")
+        assert (there.status, here.status) == (0, 0), there.stderr + here.stderr
+        one, other = json.loads(there.stdout), json.loads(here.stdout)
+        assert one["new_measurements"] > 0
+        for document in (one, other):
+            del document["new_measurements"], document["reused_measurements"]
+        assert one["partitions"] == other["partitions"]
+        for option in (("--trials", "4"), ("--threads", "2"), ("--backends", "blas")):
+            refused = tessel("partition", "mlp:tiny", "--target", devices.address(), *option)
+            assert refused.status == 2
+            assert "RPC tracker" in refused.stderr

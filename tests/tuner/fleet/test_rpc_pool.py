@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,8 +15,8 @@ from tvm.script import tirx as T
 
 from records import RecordStore, Status, open_store
 from tests.harness.local_fleet import wait_until
-from tests.harness.rpc_devices import KEY, RpcDevices
 from tests.samples.partition_samples import function_module, part_of, partition_module
+from tests.tuner.fleet.rpc_devices import KEY, RpcDevices
 from tuner.backends.environment import environment_of
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
@@ -166,26 +165,6 @@ def test_another_device_than_the_servers_is_refused(devices: RpcDevices) -> None
         find_device(devices.address("?target=raspberry-pi/4b-aarch64"))
     with pytest.raises(TunerError, match=r"its kind is cuda, that of .* is cpu"):
         find_device(devices.address("?target=cuda"))
-
-
-def test_a_partition_through_the_tracker_is_the_local_one(
-    tessel: Callable[..., Any], devices: RpcDevices, tmp_path: Path
-) -> None:
-    """A second run, on this machine, finds every record: the device is this machine."""
-    arguments = ["partition", "mlp:tiny", "--infer", "--backends", "tvm", "--json"]
-    arguments += ["--records", str(tmp_path / "records.db")]
-    there = tessel(*arguments, "--target", devices.address())
-    here = tessel(*arguments, "--threads", "1")
-    assert (there.status, here.status) == (0, 0), there.stderr + here.stderr
-    one, other = json.loads(there.stdout), json.loads(here.stdout)
-    assert one["new_measurements"] > 0
-    for document in (one, other):
-        del document["new_measurements"], document["reused_measurements"]
-    assert one["partitions"] == other["partitions"]
-    for option in (("--trials", "4"), ("--threads", "2"), ("--backends", "blas")):
-        refused = tessel("partition", "mlp:tiny", "--target", devices.address(), *option)
-        assert refused.status == 2
-        assert "RPC tracker" in refused.stderr
 
 
 def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:

@@ -13,6 +13,7 @@ def test_an_address_names_tracker_key_and_target() -> None:
         host="farm", port=9190, key="pi4", target="llvm -mcpu=cortex-a72", compiler="aarch64-linux-gnu-g++"
     )
     assert parse_remote("rpc://farm:9190/pi4") == RemoteDevice(host="farm", port=9190, key="pi4")
+    assert parse_remote("rpc://localhost:9190/pi4").tracker == "127.0.0.1" + ":9190"
     assert not is_remote("nvidia/nvidia-h100")
 
 

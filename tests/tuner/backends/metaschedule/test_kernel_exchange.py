@@ -36,9 +36,11 @@ def product(width: int) -> tvm.IRModule:
 def commit(known: meta_schedule.database.JSONDatabase, task: tvm.IRModule, *seconds: float) -> None:
     target = tuning_target(resolve_target("cpu", num_threads=1))
     workload = known.commit_workload(task)
+    schedule = Schedule(task)
+    schedule.split(schedule.get_loops(schedule.get_sblock("matmul"))[0], factors=[None, 2])
     for each in seconds:
         record = meta_schedule.database.TuningRecord(
-            Schedule(task).trace,
+            schedule.trace,
             workload,
             [each],
             target,
