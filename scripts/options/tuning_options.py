@@ -231,6 +231,7 @@ class TuningOptions(MeasuringOptions):
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
+    from tuner.backends.metaschedule.proposers import DEFAULT_PROPOSER
     from tuner.tuning.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else _as_tuning(options)
@@ -238,7 +239,8 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         value = getattr(tuning, name)
         if value is not None and value < least:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
-    if 0 < tuning.trials < _FEW_TRIALS and tuning.proposer is None and tuning.schedule_cost_model == "tvm":
+    is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
+    if 0 < tuning.trials < _FEW_TRIALS and is_default and not DEFAULT_PROPOSER:
         console.print_note(
             f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
             "random; --proposer draft uses what the records know of other kernels"

@@ -107,7 +107,7 @@ SESSION = {
 class Manifest:
     num_samples: int = 1
     backends: tuple[str, ...] = ("tvm",)
-    num_texts: int = 1
+    num_distilled: int = 1
     num_best: int = 1
     num_trials: int = 1
     num_kernels: int = 1

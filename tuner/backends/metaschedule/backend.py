@@ -35,6 +35,7 @@ from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, loa
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
+    DEFAULT_PROPOSER,
     EVOLUTIONARY,
     LANGUAGE,
     PROPOSERS,
@@ -112,8 +113,8 @@ class MetaSchedule:
             cost_model: who orders schedules: `tvm`, or a model of the records' trials, by their loops
                 (`records`) or by their decisions (`draft`).
             records: URL of the records that keep trials; none are kept if empty.
-            proposer: who proposes schedules; if empty, TVM's evolution where trials are enough for it to
-                learn from, else chance.
+            proposer: who proposes schedules; `DEFAULT_PROPOSER` if empty, or evolution where a cost model of
+                ours orders its candidates.
             language_model: folder of the one that proposes; the usual one if empty.
 
         Raises:
@@ -131,7 +132,7 @@ class MetaSchedule:
         self.database = database
         self.cost_model = cost_model
         self.records = records
-        self.proposer = proposer
+        self.proposer = proposer or (DEFAULT_PROPOSER if cost_model == TVM_MODEL else "")
         self.language_model = language_model
 
     @property

@@ -33,14 +33,21 @@ EVOLUTIONARY = "evolutionary"
 PROPOSERS = (LANGUAGE, DRAFT, NEIGHBOUR, EVOLUTIONARY, RANDOM)
 """All who propose; `evolutionary` is TVM's own search."""
 
+DEFAULT_PROPOSER = ""
+"""Who proposes where nobody is named: one of `PROPOSERS`; if empty, evolution where trials are enough, else
+chance. `python -m benchmarks.proposers` compares them."""
+
 BATCH = 4
 """Trials that are measured before the draft model learns from them."""
 
 _SHORT_LIST = 256
 """Candidates among which a diverse batch is picked."""
 
-_WRITTEN = 96
-"""Schedules that the language model writes for one batch; the draft model ranks them."""
+_WRITTEN = 48
+"""Schedules that the language model writes at each temperature for one batch; the draft model ranks them."""
+
+_TEMPERATURES = (1.0, 1.5)
+"""The higher one writes what is unlike the neighbours, where these are not good enough."""
 
 _DRAWS = 16
 """Draws for each candidate that is wanted, after which a kernel has no more that are new."""
@@ -357,8 +364,14 @@ class LanguageProposer(DraftProposer):
         self, index: int, space: DecisionSpace
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         context = context_of(space, self.others, self.best_rows(index, MAX_OWN))
-        found = self.network.write(space, context, _WRITTEN, rng=self.rng)
-        return found.rows, found.log_probabilities
+        found = [
+            self.network.write(space, context, _WRITTEN, rng=self.rng, temperature=temperature)
+            for temperature in _TEMPERATURES
+        ]
+        rows = np.concatenate([each.rows for each in found])
+        _, first = np.unique(rows, axis=0, return_index=True)
+        places = np.sort(first)
+        return rows[places], np.concatenate([each.log_probabilities for each in found])[places]
 
     def _short_list(
         self, model: DraftModel, index: int, space: DecisionSpace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,16 +42,17 @@ def test_candidates_are_ranked_by_trials_of_other_kernels_and_then_by_their_own(
     found = drawn("dense:24x72x112", 60)
     speeds = [-each for each in made_up_latencies(space, np.stack([each.row for each in found]))]
     candidates = measure_candidates(found)
+    context = meta_schedule.TuneContext(mod=kernel.module, target=kernel.tuned_for)
     model = DraftCostModel("new", kernel.module, Knowledge((trials,), CACHES, "any"))
-    assert spearmanr(model.predict(None, candidates), speeds).statistic > 0.5
+    assert spearmanr(model.predict(context, candidates), speeds).statistic > 0.5
     alone = DraftCostModel("new", kernel.module, Knowledge((), CACHES, "any"))
     assert alone.model is None
-    results = [SimpleNamespace(run_secs=[-speed / 1e6]) for speed in speeds[:MIN_TRIALS]]
-    results[0] = SimpleNamespace(run_secs=None)  # a failure
-    alone.update(None, candidates[:MIN_TRIALS], results)
+    results = [meta_schedule.runner.RunnerResult([-speed / 1e6], None) for speed in speeds[: MIN_TRIALS + 1]]
+    results[0] = meta_schedule.runner.RunnerResult(None, "it failed")
+    alone.update(context, candidates[: MIN_TRIALS + 1], results)
     assert alone.model is not None
-    rest = slice(MIN_TRIALS, None)
-    assert spearmanr(alone.predict(None, candidates[rest]), speeds[rest]).statistic > 0.3
+    rest = slice(MIN_TRIALS + 1, None)
+    assert spearmanr(alone.predict(context, candidates[rest]), speeds[rest]).statistic > 0.3
 
 
 @pytest.mark.slow
