@@ -123,8 +123,6 @@ _EXTRA_BY_MODULE = {
     "psycopg": "postgres",
     "distributed": "fleet",
     "dask": "fleet",
-    "transformers": "language",
-    "safetensors": "language",
     "ortools": "cpsat",
 }
 """What an extra brings, by the module that is imported."""

@@ -108,7 +108,6 @@ def test_changed_files_of_models_are_read_or_refused() -> None:
 
 @pytest.mark.torch
 def test_changed_language_models_are_read_or_refused() -> None:
-    pytest.importorskip("transformers")
     check(("language-model",), 60)
 
 

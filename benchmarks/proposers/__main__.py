@@ -1,10 +1,15 @@
 """How fast held-out kernels get with so many trials, by who proposes the schedules.
 
     tessel language collect --records out/proposers/training.db
-    python -m benchmarks.proposers --records out/proposers/training.db --folder out/proposers/runs
+    python -m benchmarks.proposers --held-out           # names for the option --hold-out of the next line
+    tessel language train --records out/proposers/training.db --out out/proposers/model --hold-out "NAMES"
+    taskset -c 0 python -m benchmarks.proposers --part 0/2 &
+    taskset -c 1 python -m benchmarks.proposers --part 1/2
+    python -m benchmarks.proposers --print-only
 
 Proposers, all measured by the same builder, runner and thread in one process:
 
+- `language`: the language model writes 96 schedules, of which a draft model picks every four.
 - `draft`: a model of decisions, trained on the trials that the records hold of other kernels, and again after
   every four trials of the kernel at hand.
 - `neighbour`: the best decisions of the nearest kernels in the records, then changes of the best so far.
@@ -15,8 +20,10 @@ Trials of the kernels themselves are left out of what is known, if the records h
 file under `--folder`, so that what was stopped goes on; no run starts after `--time-limit` seconds. The first
 table gives the best latency after so many trials as a multiple of the best that anybody found: the median
 over seeds, the geometric mean over kernels, quartiles over all runs. The second gives each proposer's best
-schedule, all of a kernel measured again in turn. `--clock thread` times kernels by the processor time of
-their one thread, for a machine that others load.
+schedule, all of a kernel measured again in turn. Equal schedules are measured once, whoever proposes them:
+their samples are kept beside the runs. Evolution gets `--long-trials` with the first seed, the same trials
+as all others first. `--clock thread` times kernels by the processor time of their one thread, for a machine
+that others load.
 """
 
 from __future__ import annotations
@@ -35,16 +42,18 @@ from typing import Any
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import Trace
 
-from benchmarks.proposers.runs import Run, load_runs, measure_trials, path_of, save_run
+from benchmarks.proposers.runs import load_runs, path_of, save_run
 from benchmarks.proposers.tables import curve_tables, winner_table
-from benchmarks.trials.in_process import measure_in_turn
+from benchmarks.trials.in_process import builder_and_runner, measure_in_turn
+from cost_model.language.model_files import load_network
 from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
-from tuner.backends.metaschedule.proposers import EVOLUTIONARY, PROPOSERS, Knowledge
+from tuner.backends.metaschedule.proposers import EVOLUTIONARY, LANGUAGE, PROPOSERS, Knowledge
 from tuner.backends.metaschedule.traces import plain_json
 from tuner.backends.metaschedule.trials import task_name
+from tuner.language.evaluation import Measuring, Run, measure_trials
 from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.targets.resolution import resolve_target
 
@@ -72,36 +81,44 @@ def run_all(arguments: argparse.Namespace) -> bool:
     target = resolve_target("cpu", num_threads=1)
     tuned_for = tuning_target(target)
     environment = environment_of(target, MetaSchedule())
-    with open_store(arguments.records) as store:
-        known = load_draft_trials(store, target, environment)
     modules = {name: kernel_module(parse_kernel(name)) for name in arguments.kernels}
-    held_out = {task_name(module) for module in modules.values()}
-    known = tuple(each for each in known if each.task not in held_out)
-    knowledge = Knowledge(known, caches_of_this_machine(1), environment.device_model)
+    with open_store(arguments.records) as store:
+        found = load_draft_trials(store, target, environment)
+    held_out = {task_name(kernel_module(parse_kernel(name))) for name in KERNELS}
+    known = tuple(each for each in found if each.task not in held_out | set(map(task_name, modules.values())))
+    network = None
+    if LANGUAGE in arguments.proposers:
+        network, _ = load_network(arguments.model, target.text, target.num_threads)
+    knowledge = Knowledge(known, caches_of_this_machine(1), environment.device_model, network)
+    builder, runner = builder_and_runner(
+        arguments.clock, arguments.folder / f"samples-{arguments.clock}.jsonl"
+    )
+    measuring = Measuring(
+        tuned_for=tuned_for, builder=builder, runner=runner, work_dir=arguments.folder / "logs"
+    )
     for seed in arguments.seeds:
         for proposer in arguments.proposers:
             for kernel, module in modules.items():
-                path = path_of(arguments.folder, kernel, proposer, seed, arguments.trials)
+                path = path_of(arguments.folder, kernel, proposer, seed)
                 if path.exists():
                     continue
                 if time.monotonic() > deadline:
                     return False
+                is_long = proposer == EVOLUTIONARY and seed == arguments.seeds[0]
                 started = time.monotonic()
                 latencies, database = measure_trials(
                     module,
-                    tuned_for,
                     proposer,
                     knowledge,
-                    trials=arguments.trials,
+                    trials=max(arguments.trials, arguments.long_trials) if is_long else arguments.trials,
                     seed=seed,
-                    clock=arguments.clock,
-                    work_dir=arguments.folder / "logs",
+                    measuring=measuring,
                 )
                 run = Run(
                     kernel=kernel,
                     proposer=proposer,
                     seed=seed,
-                    latencies_us=tuple(latencies),
+                    latencies_us=latencies,
                     seconds=time.monotonic() - started,
                     num_known=0 if proposer == EVOLUTIONARY else sum(len(each.rows) for each in known),
                 )
@@ -124,7 +141,7 @@ def winners_in_turn(arguments: argparse.Namespace) -> dict[str, dict[str, float]
         owners: list[str] = []
         for proposer in arguments.proposers:
             for seed in arguments.seeds:
-                path = path_of(arguments.folder, kernel, proposer, seed, arguments.trials)
+                path = path_of(arguments.folder, kernel, proposer, seed)
                 trace = path.with_suffix(".trace")
                 if trace.exists():
                     scheduled.append(_replayed(module, trace))
@@ -170,18 +187,29 @@ def main() -> None:
     )
     parser.add_argument("--records", default="out/proposers/training.db")
     parser.add_argument("--folder", type=Path, default=Path("out/proposers/runs"))
+    parser.add_argument("--model", type=Path, default=Path("out/proposers/model"))
     parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--long-trials", type=int, default=64, help="of evolution with the first seed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--kernels", nargs="+", default=KERNELS)
     parser.add_argument("--proposers", nargs="+", default=PROPOSERS, choices=PROPOSERS)
     parser.add_argument("--clock", default="wall", choices=("wall", "thread"))
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which none starts")
+    parser.add_argument("--part", default="0/1", help="which of how many shares of the kernels, such as 0/2")
     parser.add_argument("--print-only", action="store_true", help="print the tables of what is done")
+    parser.add_argument("--held-out", action="store_true", help="print the kernels' names")
     arguments = parser.parse_args()
+    if arguments.held_out:
+        print(" ".join(KERNELS))
+        return
+    part, parts = map(int, arguments.part.split("/"))
+    arguments.kernels = arguments.kernels[part::parts]
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if not arguments.print_only and not run_all(arguments):
         print("not everything is done; run it again")
+    if parts > 1:
+        return
     runs = load_runs(arguments.folder)
     if not runs:
         raise SystemExit(f"{arguments.folder} holds no runs; run it without --print-only")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.proposers.runs import Run
+from tuner.language.evaluation import Run
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -30,7 +30,7 @@ def curve_tables(runs: Sequence[Run]) -> str:
         for proposer in proposers:
             mine = [run for run in runs if (run.kernel, run.proposer) == (kernel, proposer)]
             if mine:
-                cells = [f"{_median(mine, count, best_us):.2f}" for count in counts]
+                cells = [_cell(_long_enough(mine, count), count, best_us) for count in counts]
                 lines.append(_row([kernel, f"{best_us:.1f} µs", proposer, str(len(mine)), *cells]))
     lines += ["", _header(["proposer", f"over {len(shared)} kernels", "s a run"], counts)]
     for proposer in proposers:
@@ -40,12 +40,17 @@ def curve_tables(runs: Sequence[Run]) -> str:
         for count in counts:
             if not shared:
                 continue
+            enough = _long_enough(mine, count)
+            if {run.kernel for run in enough if run.kernel in shared} != set(shared):
+                means.append("-")
+                spreads.append("-")
+                continue
             medians = [
-                _median([run for run in mine if run.kernel == kernel], count, best[kernel])
+                _median([run for run in enough if run.kernel == kernel], count, best[kernel])
                 for kernel in shared
             ]
             means.append(f"**{statistics.geometric_mean(medians):.2f}**")
-            ratios = [run.best_us(count) / best[run.kernel] for run in mine if run.kernel in shared]
+            ratios = [run.best_us(count) / best[run.kernel] for run in enough if run.kernel in shared]
             spreads.append(_quartiles(ratios))
         lines.append(_row([proposer, "geometric mean of medians", seconds, *means]))
         lines.append(_row(["", "quartiles of all runs", "", *spreads]))
@@ -64,6 +69,15 @@ def winner_table(latencies_us: Mapping[str, Mapping[str, float]]) -> str:
         cells = [f"{found[proposer]:.1f} µs" if proposer in found else "-" for proposer in proposers]
         lines.append(_row([kernel, *cells]))
     return "\n".join(lines)
+
+
+def _long_enough(runs: Sequence[Run], count: int) -> list[Run]:
+    """Return the runs that went on for so many trials: evolution does for one seed alone."""
+    return [run for run in runs if len(run.latencies_us) >= count]
+
+
+def _cell(runs: Sequence[Run], count: int, best_us: float) -> str:
+    return f"{_median(runs, count, best_us):.2f}" if runs else "-"
 
 
 def _median(runs: Sequence[Run], count: int, best_us: float) -> float:

@@ -10,6 +10,7 @@ does not count while others have the core.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tvm
+import tvm_ffi
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
@@ -33,46 +35,78 @@ Clock = Literal["wall", "thread"]
 """Time on the wall, or processor time of the one thread that runs a kernel."""
 
 
-def builder_and_runner(clock: Clock = "wall") -> tuple[Any, Any]:
-    """Return a builder, and the runner that measures what it built."""
+def builder_and_runner(clock: Clock = "wall", kept: Path | None = None) -> tuple[Any, Any]:
+    """Return a builder, and the runner that measures what it built.
+
+    Args:
+        clock: what times a trial.
+        kept: file that keeps the samples of every scheduled kernel, so that equal ones are measured once.
+    """
     built: dict[str, Any] = {}
-    return _Builder(built), _Runner(built, clock)
+    samples = KeptSamples(kept)
+    return _Builder(built, samples), _Runner(built, clock, samples)
+
+
+class KeptSamples:
+    """Samples in seconds by scheduled kernel, in a file of one line each; several processes may add to it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.seconds: dict[str, list[float]] = {}
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            try:
+                key, seconds = json.loads(line)
+            except ValueError:
+                continue  # what an interruption cut off
+            self.seconds[key] = seconds
+
+    def add(self, key: str, seconds: list[float]) -> None:
+        """Keep the samples of a kernel."""
+        self.seconds[key] = seconds
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps([key, seconds]) + "\n")
 
 
 @derived_object
 class _Builder(meta_schedule.builder.PyBuilder):
-    def __init__(self, built: dict[str, Any]) -> None:
+    def __init__(self, built: dict[str, Any], samples: KeptSamples) -> None:
         super().__init__()
         self.built = built
+        self.samples = samples
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         return [self._build(each) for each in build_inputs]
 
     def _build(self, trial: Any) -> Any:
+        key = str(tvm_ffi.structural_hash(trial.mod))
         try:
-            module = build_trial(trial.mod, trial.target, None)
+            module = None if key in self.samples.seconds else build_trial(trial.mod, trial.target, None)
         except Exception as error:  # TVM raises whatever its passes raise
             return meta_schedule.builder.BuilderResult(None, str(error))
         # TVM removes the folder of each artifact, so that each gets one.
         path = str(Path(tempfile.mkdtemp()) / "in-memory")
-        self.built[path] = module
+        self.built[path] = key, module
         return meta_schedule.builder.BuilderResult(path, None)
 
 
 @derived_object
 class _Runner(meta_schedule.runner.PyRunner):
-    def __init__(self, built: dict[str, Any], clock: Clock) -> None:
+    def __init__(self, built: dict[str, Any], clock: Clock, samples: KeptSamples) -> None:
         super().__init__()
         self.built = built
         self.clock = clock
+        self.samples = samples
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
         return [self._run(each) for each in runner_inputs]
 
     def _run(self, trial: Any) -> Any:
-        module = self.built.pop(str(trial.artifact_path))
-        evaluate = _evaluator(module, trial.args_info, _NUM_SAMPLES, self.clock)
-        return meta_schedule.runner.local_runner.LocalRunnerFuture(evaluate(), None)
+        key, module = self.built.pop(str(trial.artifact_path))
+        if key not in self.samples.seconds:
+            evaluate = _evaluator(module, trial.args_info, _NUM_SAMPLES, self.clock)
+            self.samples.add(key, evaluate())
+        return meta_schedule.runner.local_runner.LocalRunnerFuture(self.samples.seconds[key], None)
 
 
 def measure_in_turn(

@@ -42,6 +42,19 @@ def neighbour_rows(space: DecisionSpace, known: Sequence[DraftTrials], count: in
         known: trials of other kernels.
         count: how many at most; none where no kernel is similar.
     """
+    return ranked_neighbours(space, known, count)[0]
+
+
+def ranked_neighbours(
+    space: DecisionSpace, known: Sequence[DraftTrials], count: int
+) -> tuple[Rows, tuple[float, ...]]:
+    """Return the same candidates, and how far each comes from, in octaves and slowdown.
+
+    Args:
+        space: of the kernel at hand.
+        known: trials of other kernels.
+        count: how many at most; none where no kernel is similar.
+    """
     ranked: list[tuple[float, DraftTrials, int]] = []
     for trials in known:
         away = distance(space, trials.space)
@@ -53,13 +66,14 @@ def neighbour_rows(space: DecisionSpace, known: Sequence[DraftTrials], count: in
             for index in np.argsort(slowdowns, kind="stable")[:count]
             if np.isfinite(slowdowns[index])
         ]
-    found: dict[bytes, npt.NDArray[np.int64]] = {}
-    for _, trials, index in sorted(ranked, key=lambda each: each[0]):
+    found: dict[bytes, tuple[npt.NDArray[np.int64], float]] = {}
+    for away, trials, index in sorted(ranked, key=lambda each: each[0]):
         row = adapt(trials.space, trials.rows[index], space)
-        found.setdefault(row.tobytes(), row)
+        found.setdefault(row.tobytes(), (row, away))
         if len(found) == count:
             break
-    return np.asarray([*found.values()], dtype=np.int64).reshape(-1, len(space.sizes))
+    rows = np.asarray([row for row, _ in found.values()], dtype=np.int64)
+    return rows.reshape(-1, len(space.sizes)), tuple(away for _, away in found.values())
 
 
 def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpace) -> npt.NDArray[np.int64]:

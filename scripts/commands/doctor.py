@@ -33,7 +33,6 @@ _PURPOSES = {
     "psycopg": ("postgres", "records in PostgreSQL"),
     "distributed": ("fleet", "measuring on several machines"),
     "nvidia-cuda-nvrtc": ("cuda-compile", "compiling kernels for GPUs that are not here"),
-    "transformers": ("language", "the tensor language model"),
 }
 """Of each optional distribution, the extra that brings it and what it is for."""
 

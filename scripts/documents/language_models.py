@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tuner.language.model_files import Manifest
+from cost_model.language.model_files import Manifest
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,22 +35,40 @@ class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
     interval: float | None
 
 
-class PrintedProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule of a kernel: its sketch, its decisions, whether TVM takes it, and its measured latency."""
+class PrintedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule of a kernel.
+
+    Attributes:
+        sketch: its number.
+        decisions: in the order of TVM's instructions.
+        repaired: whether TVM changed where a block is computed.
+        relative_speed: predicted, of the kernel's best; null where the records hold too few trials.
+        latency_us: measured; null where it was not, or failed.
+    """
 
     sketch: int
     decisions: tuple[int | tuple[int, ...], ...]
-    legal: bool
+    repaired: bool
+    relative_speed: float | None
     latency_us: float | None
 
 
-class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel language generate` wrote: proposals, the likeliest first, and two shares of them."""
+class SchedulesWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel language generate` wrote, the most promising first.
+
+    Attributes:
+        kernel: its name.
+        schedules: as many as were asked for.
+        written: schedules in all.
+        distinct: of those.
+        legal_ratio: share that TVM took as they were written.
+    """
 
     kernel: str
-    proposals: tuple[PrintedProposal, ...]
+    schedules: tuple[PrintedSchedule, ...]
+    written: int
+    distinct: int
     legal_ratio: float
-    distinct_ratio: float
 
 
 class PrintedTrials(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,22 +81,15 @@ class PrintedTrials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
-    """Best latency after so many trials, by who proposed them, in geometric mean over kernels and seeds.
+    """Best latency after so many trials, by who proposed them.
 
     Attributes:
         trials: numbers of trials.
-        language_us: by the language model; null where none had succeeded.
-        evolutionary_us: by MetaSchedule's evolutionary search.
-        random_us: at random.
-        legal_ratio: share of the language model's schedules that TVM takes.
-        distinct_ratio: share of them that are distinct.
+        best_us: by proposer, after each number of trials: the median over seeds, in geometric mean over
+            kernels; null where none had succeeded.
         runs: every trial.
     """
 
     trials: tuple[int, ...]
-    language_us: tuple[float | None, ...]
-    evolutionary_us: tuple[float | None, ...]
-    random_us: tuple[float | None, ...]
-    legal_ratio: float
-    distinct_ratio: float
+    best_us: dict[str, tuple[float | None, ...]]
     runs: tuple[PrintedTrials, ...]

@@ -27,7 +27,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
         "draft-model": ("cost_model.draft.draft_model:Manifest",),
-        "language-model": ("tuner.language.model_files:Manifest",),
+        "language-model": ("cost_model.language.model_files:Manifest",),
     }
 )
 """The types of the documents that files hold: a record is one line of an export, a model its manifest."""
@@ -70,7 +70,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "language collect": (f"{_OWN}.language_models:SchedulesCollected",),
         "language train": (f"{_OWN}.language_models:Trained",),
-        "language generate": (f"{_OWN}.language_models:Generated",),
+        "language generate": (f"{_OWN}.language_models:SchedulesWritten",),
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
         "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),

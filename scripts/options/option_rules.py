@@ -14,7 +14,12 @@ from collections.abc import Mapping
 
 from scripts.options.rules.check import CHECK
 from scripts.options.rules.draw_and_run import DRAW, RUN
-from scripts.options.rules.language import LANGUAGE_COLLECT, LANGUAGE_GENERATE, LANGUAGE_TRAIN
+from scripts.options.rules.language import (
+    LANGUAGE_COLLECT,
+    LANGUAGE_EVALUATE,
+    LANGUAGE_GENERATE,
+    LANGUAGE_TRAIN,
+)
 from scripts.options.rules.measuring import THREADS
 from scripts.options.rules.plan import PLAN
 from scripts.options.rules.records import BEST, COLLECT, EXPORT
@@ -63,17 +68,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "language collect": LANGUAGE_COLLECT,
     "language train": LANGUAGE_TRAIN,
     "language generate": LANGUAGE_GENERATE,
-    "language evaluate": free(
-        "--kernels",
-        "--model",
-        "--trials",
-        "--seeds",
-        "--temperature",
-        "--target",
-        "--threads",
-        "--records",
-        "--seed",
-    ),
+    "language evaluate": LANGUAGE_EVALUATE,
 }
 """Of each command, the rules of each of its options."""
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
-SCHEDULE_COST_MODELS = ("tvm", "records")
-PROPOSERS = ("draft", "neighbour", "evolutionary", "random")
+SCHEDULE_COST_MODELS = ("tvm", "records", "draft")
+PROPOSERS = ("language", "draft", "neighbour", "evolutionary", "random")
 _FEW_TRIALS = 32
 """Below this, MetaSchedule's evolution is not used unless asked for; equal to the backend's own number."""
 PRICES = ("measured", "active", "model")
@@ -161,7 +161,7 @@ ScheduleCostModelOption = Annotated[
     typer.Option(
         "--schedule-cost-model",
         help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
-        "the records (`records`).",
+        "the records, by loops (`records`) or by decisions (`draft`).",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
         callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
@@ -177,12 +177,21 @@ FleetOption = Annotated[
 ProposerOption = Annotated[
     str | None,
     typer.Option(
-        help="Who proposes MetaSchedule's trials: a model of decisions (`draft`), similar kernels in the "
-        "records (`neighbour`), TVM's search (`evolutionary`), or random sampling (`random`); "
+        help="Who proposes MetaSchedule's trials: a model of decisions (`draft`), the language model ranked "
+        "by that (`language`), similar kernels in the records (`neighbour`), TVM's search (`evolutionary`), "
+        "or random sampling (`random`); "
         "default: `evolutionary` from 32 trials on, else `random`.",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PROPOSERS),
         callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),
+    ),
+]
+LanguageModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--language-model",
+        help="Folder of the language model that proposes; default: out/language.",
+        rich_help_panel=_TUNING,
     ),
 ]
 ShapeOption = Annotated[
@@ -241,12 +250,14 @@ class TuningOptions(MeasuringOptions):
     schedule_cost_model: ScheduleCostModelOption = "tvm"
     fleet: FleetOption = None
     proposer: ProposerOption = None
+    language_model: LanguageModelOption = None
 
 
 @contextmanager
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
+    from tuner.backends.metaschedule.proposers import DEFAULT_PROPOSER
     from tuner.tuning.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else _as_tuning(options)
@@ -254,7 +265,8 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         value = getattr(tuning, name)
         if value is not None and value < least:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
-    if 0 < tuning.trials < _FEW_TRIALS and tuning.proposer is None and tuning.schedule_cost_model == "tvm":
+    is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
+    if 0 < tuning.trials < _FEW_TRIALS and is_default and not DEFAULT_PROPOSER:
         console.print_note(
             f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
             "random; --proposer draft uses what the records know of other kernels"
@@ -269,6 +281,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
                 database=None if tuning.database is None else str(tuning.database),
                 schedule_cost_model=tuning.schedule_cost_model,
                 proposer=tuning.proposer,
+                language_model=None if tuning.language_model is None else str(tuning.language_model),
                 num_threads=tuning.threads,
                 jobs=tuning.jobs,
                 seed=tuning.seed,

@@ -88,6 +88,7 @@ TUNING = {
     "--schedule-cost-model": "records",
     "--fleet": "tcp://127.0.0.1:8786",
     "--proposer": "draft",
+    "--language-model": "{folder}/model",
 }
 MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
 TUNING_CONTEXT = {
@@ -96,6 +97,7 @@ TUNING_CONTEXT = {
     "--cost-model": "--price active",
     "--schedule-cost-model": "--trials 4",
     "--proposer": "--trials 4",
+    "--language-model": "--proposer language --trials 4",
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
@@ -108,7 +110,7 @@ SESSION = {
 class Manifest:
     num_samples: int = 1
     backends: tuple[str, ...] = ("tvm",)
-    num_texts: int = 1
+    num_distilled: int = 1
     num_best: int = 1
     num_trials: int = 1
     num_kernels: int = 1
@@ -545,14 +547,10 @@ OF_TORCH: dict[str, Case] = {
             "--out": "{folder}/out/language",
             "--target": "llvm",
             "--threads": "2",
-            "--families": "dense",
-            "--random": "3",
-            "--samples": "3",
+            "--distilled": "3",
             "--epochs": "3",
-            "--fine-tuning-epochs": "3",
-            "--best": "0.5",
-            "--kernels": "dense:4x8x8",
-            "--trials": "3",
+            "--rounds": "2",
+            "--batch": "3",
             "--hold-out": "dense:8x8x8",
             "--layers": "1",
             "--width": "32",
@@ -561,19 +559,24 @@ OF_TORCH: dict[str, Case] = {
             "--seed": "5",
             "--json": "",
         },
-        context={"--kernels": "--trials 2", "--trials": "--kernels dense:9x9x9"},
+        context={"--batch": "--rounds 1"},
         spies={
-            "scripts.commands.language.train.check_extra": None,
-            "scripts.commands.language.train.find_machine": SimpleNamespace(target="target"),
-            "scripts.commands.language.train.find_spaces": [],
-            "scripts.commands.language.train.find_measuring": "measuring",
-            "scripts.commands.language.train._new_manifest": Manifest(),
+            "scripts.commands.language.train.check_torch": None,
+            "scripts.commands.language.train.find_machine": SimpleNamespace(
+                target=SimpleNamespace(text="t", num_threads=1), environment=SimpleNamespace(device_model="d")
+            ),
             "scripts.commands.language.train.check_writable_folder": None,
-            "records.open_store": contextmanager(lambda: iter(["store"])),
-            "tuner.language.model_files.load_network": (SimpleNamespace(num_parameters=1), Manifest()),
-            "tuner.language.network.Network": SimpleNamespace(num_parameters=1),
-            "tuner.language.model_training.measure_training_set": None,
-            "tuner.language.model_training.ModelTraining": "{training}",
+            "tuner.language.model_training.held_out_tasks": frozenset(),
+            "tuner.language.expert_rounds.train_with_rounds": (
+                SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
+                Manifest(),
+            ),
+            "tuner.language.trials.new_builder": None,
+            "tuner.language.trials.new_runner": None,
+            "cost_model.language.model_files.load_network": (
+                SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
+                Manifest(),
+            ),
         },
     ),
     "language generate": Case(
@@ -589,43 +592,46 @@ OF_TORCH: dict[str, Case] = {
             "--seed": "5",
             "--json": "",
         },
-        context={"--records": "--measure"},
         spies={
-            "scripts.commands.language.generate.check_extra": None,
-            "scripts.commands.language.generate.find_machine": SimpleNamespace(target="target"),
-            "scripts.commands.language.generate.find_space": SimpleNamespace(name="kernel"),
-            "scripts.commands.language.generate.find_measuring": SimpleNamespace(
-                keeper=str, builder="", runner=""
+            "scripts.commands.language.generate.find_machine": SimpleNamespace(
+                target=SimpleNamespace(text="t", num_threads=1)
             ),
-            "tuner.language.model_files.load_network": ("network", "manifest"),
-            "tuner.language.generation.generate": SimpleNamespace(proposals=(), distinct_ratio=1.0),
-            "tuner.language.trials.measure_proposals": [],
+            "scripts.commands.language.generate.find_kernel": ("kernel", "module"),
+            "cost_model.language.model_files.load_network": ("network", "manifest"),
+            "tuner.language.knowledge.knowledge_of": "knowledge",
+            "tuner.language.generation.generate_for": SimpleNamespace(
+                schedules=(), legal_ratio=1.0, num_written=1, num_distinct=1
+            ),
+            "scripts.commands.language.generate._measured_us": [],
         },
     ),
     "language evaluate": Case(
         bases=("",),
         samples={
             "--kernels": "dense:4x8x8",
+            "--proposers": "random,neighbour",
             "--model": "{folder}/model",
             "--trials": "3",
             "--seeds": "2",
-            "--temperature": "0.5",
             "--target": "llvm",
             "--threads": "2",
             "--records": "{folder}/other.db",
             "--seed": "5",
             "--json": "",
         },
+        context={"--model": "--proposers language"},
         spies={
-            "scripts.commands.language.evaluate.check_extra": None,
-            "scripts.commands.language.evaluate.find_machine": SimpleNamespace(target="target"),
-            "scripts.commands.language.evaluate.find_spaces": [SimpleNamespace(name="kernel")],
-            "scripts.commands.language.evaluate.find_measuring": "measuring",
-            "tuner.language.model_files.load_network": ("network", "manifest"),
-            "tuner.language.evaluation.run_proposer": SimpleNamespace(
-                proposer="language", kernel="k", seed=0, num_legal=1, latencies_us=(1.0,), distinct_ratio=1.0
+            "scripts.commands.language.evaluate.find_machine": SimpleNamespace(
+                target=SimpleNamespace(text="t", num_threads=1), tuned_for="llvm"
             ),
+            "tuner.language.kernels.named_kernels": [("kernel", "module")],
+            "cost_model.language.model_files.load_network": ("network", "manifest"),
+            "tuner.language.knowledge.knowledge_of": SimpleNamespace(trials=()),
+            "tuner.language.model_training.held_out_tasks": frozenset(),
+            "tuner.language.evaluation.measure_trials": ((1.0,), None),
             "tuner.language.evaluation.mean_best_us": [1.0] * 9,
+            "tuner.language.trials.new_builder": None,
+            "tuner.language.trials.new_runner": None,
         },
     ),
 }

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
-from cost_model.forests.boosting import num_idle_cores
+from cost_model.draft.draft_model import DraftModel, DraftTrials
+from cost_model.language.network import Network
 from records import open_store
 from records.files.metaschedule import BACKEND, trial_of
 from tuner.backends.metaschedule.candidates import candidates_of
-from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.proposers import (
     DraftProposer,
-    Knowledge,
+    LanguageProposer,
     Proposer,
     RandomProposer,
 )
 from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.graph.relax_types import IRModule
 from tuner.language.kernels import kernel_module, random_kernel
+from tuner.language.knowledge import draft_model_of, knowledge_of
 from tuner.language.machine import Machine
 from tuner.language.trials import measure_schedules
 
@@ -105,6 +105,7 @@ def collect_schedules(
     builder: object,
     runner: object,
     on_progress: Report,
+    network: Network | None = None,
 ) -> Collected:
     """Measure what the plan wants and the records lack; every finished batch is kept.
 
@@ -116,6 +117,7 @@ def collect_schedules(
         builder: TVM's.
         runner: TVM's.
         on_progress: told after each batch.
+        network: the language model that writes the guided rounds' schedules; the draft model alone if None.
 
     Raises:
         RecordError: the records cannot be read or written.
@@ -129,8 +131,8 @@ def collect_schedules(
         goal = plan.random + number * plan.batch
         if all(done[task] >= goal for _, _, task in tasks):
             continue
-        knowledge = _knowledge(records_url, machine)
-        model = None if number == 0 else _model_of(knowledge, plan.seed + number)
+        knowledge = knowledge_of(records_url, machine, network=network)
+        model = None if number == 0 else draft_model_of(knowledge, seed=plan.seed + number)
         label = "random schedules" if number == 0 else f"guided round {number} of {plan.rounds}"
         for name, module, task in tasks:
             on_progress(f"{label}: {name}", sum(done.values()), total)
@@ -143,7 +145,8 @@ def collect_schedules(
             if model is None or not candidates.spaces:
                 proposer = RandomProposer(candidates, seed=seed)
             else:
-                proposer = DraftProposer(
+                guided = DraftProposer if network is None else LanguageProposer
+                proposer = guided(
                     task,
                     candidates,
                     knowledge,
@@ -170,7 +173,7 @@ def collect_schedules(
         num_kernels=len(tasks),
         num_trials=sum(counts.get(task, 0) for _, _, task in tasks),
         num_new=sum(map(len, measured)),
-        mean_quality=_mean_quality(measured, _knowledge(records_url, machine).trials),
+        mean_quality=_mean_quality(measured, knowledge_of(records_url, machine).trials),
     )
 
 
@@ -180,7 +183,7 @@ def train_on_records(records_url: str, machine: Machine, *, seed: int) -> DraftM
     Raises:
         RecordError: the records cannot be read.
     """
-    return _model_of(_knowledge(records_url, machine), seed)
+    return draft_model_of(knowledge_of(records_url, machine), seed=seed)
 
 
 def _recorded_counts(records_url: str, machine: Machine) -> dict[str, int]:
@@ -195,25 +198,6 @@ def _recorded_counts(records_url: str, machine: Machine) -> dict[str, int]:
             if trial is not None:
                 counts[trial.task] = counts.get(trial.task, 0) + 1
     return counts
-
-
-def _knowledge(records_url: str, machine: Machine) -> Knowledge:
-    with open_store(records_url) as store:
-        trials = load_draft_trials(store, machine.target, machine.environment)
-    caches = caches_of_this_machine(machine.target.num_threads)
-    return Knowledge(trials, caches, machine.environment.device_model)
-
-
-def _model_of(knowledge: Knowledge, seed: int) -> DraftModel | None:
-    if sum(len(each.rows) for each in knowledge.trials) < MIN_TRIALS:
-        return None
-    return train_draft_model(
-        knowledge.trials,
-        caches=knowledge.caches,
-        device_model=knowledge.device_model,
-        seed=seed,
-        num_threads=num_idle_cores(),
-    )
 
 
 def _mean_quality(

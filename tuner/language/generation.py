@@ -1,192 +1,133 @@
-"""Constrained decoding of proposals: tokens are sampled one by one among the legal ones.
+"""Write schedules of one kernel, rank them by the draft model, and say which of them TVM takes as they are.
 
-Tokens of the prompt are forced, and so is a token that is the only legal one. Every text is therefore a legal
-proposal, whatever the network has learnt. Checked in tests/tuner/language/test_network.py.
+Checked in tests/tuner/language/test_generation.py.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tuner.language.choices import Choice, Decision
-from tuner.language.examples import MAX_POSITIONS
-from tuner.language.network import Network
-from tuner.language.sketches import KernelSpace, Proposal, Sketch
-from tuner.language.vocabulary import END, PADDING, ids_of
+from cost_model.draft.decision_space import Decision
+from cost_model.language.lessons import context_of
+from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates, candidates_of
+from tuner.backends.metaschedule.proposers import Knowledge
+from tuner.backends.metaschedule.trials import task_name
+from tuner.graph.relax_types import IRModule
+from tuner.language.knowledge import draft_model_of
+from tuner.language.machine import Machine
 
-MAX_BATCH = 64
-"""Most texts that grow at once."""
 
-_MAX_ROUNDS = 8
-"""Rounds after which no more distinct proposals are expected: a small space may not hold enough."""
+@dataclass(frozen=True, slots=True)
+class WrittenSchedule:
+    """A schedule that TVM can build.
 
-_PADDING = ids_of([PADDING])[0]
+    Attributes:
+        candidate: the schedule.
+        sketch: its number within its space.
+        decisions: in the order of instructions.
+        is_repaired: whether TVM changed a location.
+        log_probability: of its being written.
+        log_speed: predicted logarithm of its speed relative to the kernel's best; None without a draft model.
+    """
+
+    candidate: Candidate
+    sketch: int
+    decisions: tuple[Decision, ...]
+    is_repaired: bool
+    log_probability: float
+    log_speed: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The proposals generated for a kernel.
+    """What was written for a kernel.
 
     Attributes:
-        proposals: distinct ones, the likeliest first.
-        num_written: how many were, duplicates included.
+        schedules: the best so many, the most promising first.
+        num_written: all, duplicates included.
+        num_distinct: of those.
+        num_legal: of the distinct ones that were tried, those that TVM took without a change.
+        num_tried: of the distinct ones, in order, until there were enough.
     """
 
-    proposals: tuple[Proposal, ...]
+    schedules: tuple[WrittenSchedule, ...]
     num_written: int
+    num_distinct: int
+    num_legal: int
+    num_tried: int
 
     @property
-    def distinct_ratio(self) -> float:
-        """Share of generated proposals that are distinct."""
-        return len(self.proposals) / self.num_written if self.num_written else 1.0
+    def legal_ratio(self) -> float:
+        """Share of schedules that TVM took as they were written."""
+        return self.num_legal / max(1, self.num_tried)
+
+
+def generate_for(
+    module: IRModule, machine: Machine, knowledge: Knowledge, count: int, *, temperature: float, seed: int
+) -> Generated:
+    """Return schedules of a module's `main`; see `generate`."""
+    candidates = candidates_of(module, machine.tuned_for)
+    return generate(task_name(module), candidates, knowledge, count, temperature=temperature, seed=seed)
 
 
 def generate(
-    network: Network,
-    space: KernelSpace,
+    task: str,
+    candidates: KernelCandidates,
+    knowledge: Knowledge,
     count: int,
     *,
     temperature: float = 1.0,
     seed: int = 0,
-    known: Collection[Proposal] = (),
-    on_progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
-    """Return distinct proposals for a kernel; fewer if the network does not find enough.
-
-    Equal arguments give equal proposals.
+    """Return schedules of a kernel, fewer where TVM refuses others; equal arguments give equal ones.
 
     Args:
-        network: predicts the next token.
-        space: of the kernel.
+        task: names the kernel; its own trials are in the prompt.
+        candidates: of the kernel.
+        knowledge: the network, and trials of any kernels.
         count: how many, at least 1.
         temperature: above 0; lower values favour likelier decisions.
         seed: of the random numbers.
-        known: proposals to exclude.
-        on_progress: called with the number found and the total.
 
     Raises:
-        ValueError: the count or temperature is out of range, or the kernel cannot be written.
+        ValueError: there is no network, or the count or temperature is out of range.
     """
-    if count < 1 or not temperature > 0:
-        raise ValueError(
-            f"{count} proposals at temperature {temperature} were asked for; give at least 1, above 0"
-        )
+    if knowledge.network is None:
+        raise ValueError("there is no network to write; load one")
+    model = draft_model_of(knowledge, seed=seed)
+    others = [each for each in knowledge.trials if each.task != task]
     rng = np.random.default_rng(seed)
-    found: dict[Proposal, float] = {}
+    ranked: list[tuple[float, float | None, float, int, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]] = []
     num_written = 0
-    for _ in range(_MAX_ROUNDS):
-        written = write(network, space, min(count - len(found), MAX_BATCH), temperature, rng)
-        num_written += len(written)
-        found.update((each, likelihood) for each, likelihood in written if each not in known)
-        if on_progress is not None:
-            on_progress(len(found), count)
-        if len(found) >= count:
+    for index, space in enumerate(candidates.spaces):
+        own = [each for each in knowledge.trials if each.task == task and each.space == space]
+        best = (
+            own[0].rows[np.argsort(own[0].latencies_us, kind="stable")]
+            if own
+            else np.zeros((0, len(space.sizes)), dtype=np.int64)
+        )
+        context = context_of(space, others, best)
+        found = knowledge.network.write(space, context, max(64, 2 * count), rng=rng, temperature=temperature)
+        num_written += found.num_written
+        speeds = None if model is None else model.predict(space, found.rows).mean
+        for place, row in enumerate(found.rows):
+            likelihood = float(found.log_probabilities[place])
+            speed = None if speeds is None else float(speeds[place])
+            ranked.append((likelihood if speed is None else speed, speed, likelihood, index, row))
+    ranked.sort(key=lambda each: -each[0])
+    schedules: list[WrittenSchedule] = []
+    tried = legal = 0
+    for _, speed, likelihood, index, row in ranked:
+        if len(schedules) == count:
             break
-    return Generated(tuple(sorted(found, key=lambda each: -found[each])), num_written)
-
-
-def write(
-    network: Network, space: KernelSpace, count: int, temperature: float, rng: np.random.Generator
-) -> list[tuple[Proposal, float]]:
-    """Return proposals with their log-probabilities, duplicates included."""
-    kernel_ids = ids_of(space.text.tokens)
-    options = ids_of(space.text.sketch_choice.next_tokens([]))
-    probabilities = _probabilities(network.start(kernel_ids, 1).logits[0], options, temperature)
-    sketches = rng.choice(len(options), size=count, p=probabilities)
-    proposals = []
-    for index in sorted(set(map(int, sketches))):
-        sketch = space.sketches[index]
-        prompt = [*kernel_ids, options[index], *ids_of(sketch.text.tokens)]
-        answers = _write_answers(network, prompt, sketch, int(np.sum(sketches == index)), temperature, rng)
-        likelihood = math.log(probabilities[index])
-        proposals += [(Proposal(index, tuple(a.decisions)), likelihood + a.log_probability) for a in answers]
-    return proposals
-
-
-class _Answer:
-    """One text that grows: what is decided, and what is forced before the next decision."""
-
-    def __init__(self, sketch: Sketch) -> None:
-        self.sketch = sketch
-        self.decisions: list[Decision] = []
-        self.log_probability = 0.0
-        self.written: list[str] = []
-        self.forced: deque[str] = deque()
-        self.choice: Choice | None = None
-        self._next_choice()
-
-    @property
-    def is_whole(self) -> bool:
-        return self.choice is None and not self.forced
-
-    def allowed(self) -> tuple[str, ...]:
-        """Return the tokens that may follow."""
-        if self.forced:
-            return (self.forced[0],)
-        assert self.choice is not None
-        return self.choice.next_tokens(self.written)
-
-    def append(self, token: str) -> None:
-        """Take one of them."""
-        if self.forced:
-            self.forced.popleft()
-        else:
-            self.written.append(token)
-        while self.choice is not None and not self.forced and not self.choice.next_tokens(self.written):
-            self.decisions.append(self.choice.read(self.written))
-            self._next_choice()
-
-    def _next_choice(self) -> None:
-        self.written = []
-        self.choice = self.sketch.choice(self.decisions)
-        self.forced.extend([END] if self.choice is None else self.choice.header)
-
-
-def _write_answers(
-    network: Network,
-    prompt: list[int],
-    sketch: Sketch,
-    count: int,
-    temperature: float,
-    rng: np.random.Generator,
-) -> list[_Answer]:
-    answers = [_Answer(sketch) for _ in range(count)]
-    writing = network.start(prompt, count)
-    length = len(prompt)
-    while not all(each.is_whole for each in answers):
-        if length >= MAX_POSITIONS:
-            raise ValueError(
-                f"a text of this kernel has more than {MAX_POSITIONS} tokens; the language model cannot "
-                "write its schedules"
-            )
-        following = []
-        for answer, logits in zip(answers, writing.logits, strict=True):
-            if answer.is_whole:
-                following.append(_PADDING)
-                continue
-            allowed = answer.allowed()
-            ids = ids_of(allowed)
-            chosen = 0
-            if len(ids) > 1:
-                probabilities = _probabilities(logits, ids, temperature)
-                chosen = int(rng.choice(len(ids), p=probabilities))
-                answer.log_probability += math.log(probabilities[chosen])
-            answer.append(allowed[chosen])
-            following.append(ids[chosen])
-        writing.append(following)
-        length += 1
-    return answers
-
-
-def _probabilities(
-    logits: npt.NDArray[np.float64], ids: list[int], temperature: float
-) -> npt.NDArray[np.float64]:
-    scores = logits[ids] / temperature
-    exponentials = np.exp(scores - scores.max())
-    return np.asarray(exponentials / exponentials.sum())
+        tried += 1
+        made = candidates.make(index, row)
+        if made is None:
+            continue
+        is_same = made.row is not None and bool(np.array_equal(made.row, row))
+        legal += is_same
+        sketch, decisions = candidates.spaces[index].decisions_of(row if made.row is None else made.row)
+        schedules.append(WrittenSchedule(made, sketch, decisions, not is_same, likelihood, speed))
+    return Generated(tuple(schedules), num_written, len(ranked), legal, tried)

@@ -163,20 +163,27 @@ def _model_kernels(name: str) -> list[IRModule]:
 
 
 def _any_kernel(family: str, rng: np.random.Generator) -> Kernel:
+    """Return a kernel of any size; about a third have columns or channels that are no multiple of 16."""
     wide = [32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512]
     if family == "dense":
         activation = str(rng.choice(["", "relu", "gelu"]))
-        rows = _pick(rng, [1, 8, 16, 32, 49, 64, 100, 128, 196, 256])
-        return Kernel(family, (rows, _pick(rng, wide), _pick(rng, wide)), activation)
+        rows = _pick(rng, [1, 8, 10, 16, 32, 49, 64, 77, 100, 128, 196, 256])
+        columns = _pick(rng, [*wide, 40, 72, 100, 200, 300, 1000])
+        return Kernel(family, (rows, _pick(rng, [*wide, 768]), columns), activation)
     if family == "product":
         batch, inner = _pick(rng, [1, 2, 4, 8, 12, 16]), _pick(rng, [16, 32, 48, 64, 96, 128])
-        return Kernel(family, (batch, _pick(rng, [16, 32, 64, 100, 128]), inner, _pick(rng, wide[:6])))
+        rows, columns = (
+            _pick(rng, [16, 32, 50, 64, 77, 98, 100, 128]),
+            _pick(rng, [*wide[:6], 50, 65, 77, 98]),
+        )
+        return Kernel(family, (batch, rows, inner, columns))
     extent, stride = _pick(rng, [7, 14, 28, 56]), _pick(rng, [1, 1, 1, 2])
     if family == "depthwise":
-        return Kernel(family, (_pick(rng, wide), extent, _pick(rng, [3, 5]), stride))
-    channels = [16, 24, 32, 48, 64, 96, 128]
-    kernel = _pick(rng, [1, 3, 3, 5])
-    return Kernel(family, (_pick(rng, channels), extent, _pick(rng, channels), kernel, stride))
+        count = _pick(rng, [*wide, 24, 40, 88, 144])
+        return Kernel(family, (count, extent, _pick(rng, [3, 5]), stride))
+    channels = [3, 8, 16, 24, 32, 36, 48, 64, 96, 128]
+    kernel, outputs = _pick(rng, [1, 3, 3, 5]), _pick(rng, channels[1:])
+    return Kernel(family, (_pick(rng, channels), extent, outputs, kernel, stride))
 
 
 def _outputs(extent: int, stride: int) -> int:

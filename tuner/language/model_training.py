@@ -1,196 +1,238 @@
-"""From kernels and records to a trained model on disk: training set, pre-training, fine-tuning, checkpoints.
+"""From records to a language model on disk: kernels, distilled schedules, training, and rounds of experts.
 
-A checkpoint is a complete model: training that ends early leaves the last one, and can be resumed from it.
-Checked in tests/scripts/commands/test_language.py.
+Every step leaves a file in the model's folder, and what is there is not done again:
+
+- `distilled.jsonl`: a line for each kernel that nobody measured, with the draft model's diverse best.
+- `language_model.json` and its weights: the best network so far, from the first epoch on.
+
+A round writes schedules of the kernels that the records know, measures them, and trains again on all trials.
+Checked in tests/tuner/language/test_model_training.py and tests/scripts/commands/test_language.py.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
-from records import RecordStore
+from cost_model.draft.draft_model import DraftModel, DraftTrials
+from cost_model.language.examples import Example, example_of
+from cost_model.language.lessons import Taught, distil, lesson_of, measured_lessons
+from cost_model.language.model_files import Manifest, save_network
+from cost_model.language.network import Network
+from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.trials import task_name
-from tuner.language.evaluation import Measuring
+from tuner.errors import TunerError
+from tuner.language.collecting import FAMILIES
+from tuner.language.kernels import kernel_module, named_kernels, parse_kernel, random_kernel
 from tuner.language.machine import Machine
-from tuner.language.model_files import Manifest, save_network
-from tuner.language.network import Network
-from tuner.language.sketches import KernelSpace
-from tuner.language.text import Text
-from tuner.language.training import (
-    Trials,
-    best_texts,
-    fit,
-    random_spaces,
-    sampled_texts,
-    split_kernels,
-)
-from tuner.language.trials import measure_proposals, new_samples, recorded_trials
+from tuner.language.training import fit
 
-_CHECKPOINT_SECONDS = 20.0
-"""Between two checkpoints; writing one takes a tenth of a second."""
+DISTILLED = "distilled.jsonl"
+
+_HELD_OUT = 8
+"""One kernel of so many is held out to choose the weights by, where there are at least twice as many."""
 
 Report: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 
-class ModelTraining:
-    """A network in training, with checkpoints.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """How a language model is trained.
+
+    Attributes:
+        distilled: kernels that nobody measured, whose schedules the draft model chooses.
+        epochs: how often each kernel is seen, each time with another prompt.
+        learning_rate: the largest.
+        seed: of kernels, weights and prompts.
+        families: of kernels that are distilled.
+    """
+
+    distilled: int = 300
+    epochs: int = 30
+    learning_rate: float = 2e-3
+    seed: int = 0
+    families: tuple[str, ...] = FAMILIES
+
+    def __post_init__(self) -> None:
+        if self.distilled < 0 or self.epochs < 1 or not 0 < self.learning_rate < 1 or not self.families:
+            raise ValueError(f"{self} is no plan: at least one epoch and one family, a learning rate below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlace:
+    """Whose kernels are learnt, and where the model is written.
+
+    Attributes:
+        machine: whose kernels they are.
+        folder: of the model.
+        held_out: kernels, as tasks, that are not learnt.
+    """
+
+    machine: Machine
+    folder: Path
+    held_out: frozenset[str] = frozenset()
+
+
+class _Distilled(msgspec.Struct, frozen=True):
+    """A line of `distilled.jsonl`.
+
+    Attributes:
+        kernel: its name.
+        model: digest of the trials that the draft model learnt from.
+        spaces: for each decision space, its good candidates with their weights, and worse ones.
+    """
+
+    kernel: str
+    model: str
+    spaces: tuple[tuple[list[list[int]], list[float], list[list[int]]], ...]
+
+
+def train_language_model(
+    network: Network,
+    manifest: Manifest,
+    known: Sequence[DraftTrials],
+    model: DraftModel,
+    *,
+    plan: TrainingPlan,
+    place: TrainingPlace,
+    on_progress: Report,
+) -> tuple[Network, Manifest]:
+    """Distil, train, and write the model after every epoch that is the best so far.
 
     Args:
         network: what learns.
-        manifest: what is known of it; kept up to date.
-        folder: where the model is written.
-        machine: whose kernels it learns.
-        seed: of the random numbers.
-        learning_rate: the largest; a third of it when fine-tuning.
+        manifest: what is known of it.
+        known: trials of all kernels but those held out.
+        model: a draft model of them.
+        plan: how much.
+        place: where.
         on_progress: told after each step.
+
+    Raises:
+        TunerError: there is nothing to learn from.
     """
-
-    def __init__(
-        self,
-        network: Network,
-        manifest: Manifest,
-        *,
-        folder: Path,
-        machine: Machine,
-        seed: int,
-        learning_rate: float,
-        on_progress: Report,
-    ) -> None:
-        self._network = network
-        self._manifest = manifest
-        self._folder = folder
-        self._machine = machine
-        self._seed = seed
-        self._learning_rate = learning_rate
-        self._on_progress = on_progress
-
-    def pre_train(self, num_kernels: int, num_samples: int, epochs: int) -> None:
-        """Learn what schedules look like, from random kernels of each family."""
-        families = self._manifest.families
-        rng = np.random.default_rng(self._seed)
-        texts: dict[Text, float] = {}
-        spaces = random_spaces(families, num_kernels, self._machine.tuned_for, rng)
-        for number, space in enumerate(spaces):
-            self._on_progress("sampling schedules", number, num_kernels * len(families))
-            texts.update(sampled_texts(space, num_samples, rng))
-        self._manifest = msgspec.structs.replace(self._manifest, num_texts=len(texts))
-        self._fit("pre-training", texts, epochs=epochs, learning_rate=self._learning_rate)
-
-    def fine_tune(
-        self, store: RecordStore, held_out: Sequence[KernelSpace], share: float, epochs: int
-    ) -> Manifest:
-        """Learn which schedules are fast, from the trials of the records; return the finished manifest.
-
-        Args:
-            store: holds the trials.
-            held_out: kernels whose trials are not learnt from.
-            share: of a kernel's trials that count as its best.
-            epochs: how often each of those is seen; half as often the best one alone.
-        """
-        machine = self._machine
-        left_out = {task_name(space.module) for space in held_out}
-        found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
-        known = {name: each for name, each in sorted(found.items()) if name not in left_out and each[1]}
-        learnt, apart = split_kernels(tuple(known))
-        best, best_apart = _best_of(known, learnt, share), _best_of(known, apart, share)
-        self._manifest = msgspec.structs.replace(
-            self._manifest,
-            num_kernels=len(known),
-            num_trials=sum(len(trials) for _, trials in known.values()),
-            num_best=len(best),
+    distilled = list(distilled_kernels(known, model, plan, place, on_progress))
+    measured = measured_lessons(known)
+    taught = [*distilled, *measured]
+    if not taught:
+        raise TunerError(
+            "there is nothing to learn from: no trial is near the best of its kernel, and no kernel is "
+            "distilled; measure some with `tessel language collect`"
         )
-        rate = self._learning_rate / 3
-        phase = f"learning the best {share:.0%}"
-        self._fit(phase, best, epochs=epochs, learning_rate=rate, kept_apart=best_apart)
-        phase, best_one = "learning the best one", _best_of(known, learnt, 0.0)
-        self._fit(phase, best_one, epochs=epochs // 2, learning_rate=rate, kept_apart=best_apart)
-        return self._manifest
+    learnt, apart = _split(taught)
+    epoch_rng = np.random.default_rng([plan.seed, 1])
+    examples_apart = [example_of(lesson_of(each, known, epoch_rng)) for each in apart]
+    manifest = msgspec.structs.replace(
+        manifest,
+        num_distilled=len({each.task for each in distilled}),
+        num_kernels=len({each.task for each in known}),
+        num_trials=sum(len(each.rows) for each in known),
+        num_best=sum(len(each.good) for each in measured),
+    )
 
-    def _fit(
-        self,
-        phase: str,
-        texts: Mapping[Text, float],
-        *,
-        epochs: int,
-        learning_rate: float,
-        kept_apart: Mapping[Text, float] | None = None,
-    ) -> None:
-        steps = fit(
-            self._network,
-            texts,
-            epochs=epochs,
-            learning_rate=learning_rate,
-            seed=self._seed,
-            kept_apart=kept_apart,
-        )
-        saved = time.monotonic()
-        try:
-            for step in steps:
-                self._on_progress(f"{phase}, loss {step.loss:.2f}", step.completed, step.total)
-                if time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                    self._save()
-                    saved = time.monotonic()
-        except KeyboardInterrupt:
-            self._save()
-            raise
-        self._save()
+    def lessons(rng: np.random.Generator) -> list[Example]:
+        return [example_of(lesson_of(each, known, rng)) for each in learnt]
 
-    def _save(self) -> None:
-        self._manifest = save_network(self._network, self._manifest, self._folder)
+    for step in fit(
+        network,
+        lessons,
+        epochs=plan.epochs,
+        learning_rate=plan.learning_rate,
+        seed=plan.seed,
+        held_out=examples_apart,
+    ):
+        on_progress(f"training, loss {step.loss:.2f}", step.completed, step.total)
+        if step.network is not None and step.network is not network:
+            network = step.network
+            manifest = msgspec.structs.replace(manifest, held_out_loss=step.held_out_loss)
+            manifest = save_network(network, manifest, place.folder)
+    return network, manifest
 
 
-def measure_training_set(
-    store: RecordStore,
-    spaces: Sequence[KernelSpace],
-    trials: int,
-    *,
-    machine: Machine,
-    measuring: Measuring,
-    seed: int,
+def held_out_tasks(names: Sequence[str]) -> frozenset[str]:
+    """Return the kernels that names stand for, as tasks; a model's name stands for all of its kernels."""
+    return frozenset(task_name(module) for name in names for _, module in named_kernels(name))
+
+
+def distilled_kernels(
+    known: Sequence[DraftTrials],
+    model: DraftModel,
+    plan: TrainingPlan,
+    place: TrainingPlace,
     on_progress: Report,
-) -> None:
-    """Measure random schedules of kernels until the records hold `trials` of each.
+) -> Iterator[Taught]:
+    """Yield the draft model's choice for kernels that nobody measured; each is kept in the folder."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    path = place.folder / DISTILLED
+    digest = _digest_of(known)
+    kept = {each.kernel: each for each in _read(path) if each.model == digest}
+    measured = {each.task for each in known}
+    rng = np.random.default_rng([plan.seed, 2])
+    names: dict[str, None] = {}
+    while len(names) < plan.distilled:
+        names[random_kernel(plan.families[len(names) % len(plan.families)], rng).name] = None
+    with path.open("ab") as file:
+        for number, name in enumerate(names):
+            on_progress(f"distilling {name}", number, len(names))
+            module = kernel_module(parse_kernel(name))
+            task = task_name(module)
+            if task in measured or task in place.held_out:
+                continue
+            spaces = candidates_of(module, place.machine.tuned_for).spaces
+            if name in kept and len(kept[name].spaces) == len(spaces):
+                yield from (
+                    Taught(task, space, _rows(good), np.asarray(weights), _rows(worse))
+                    for space, (good, weights, worse) in zip(spaces, kept[name].spaces, strict=True)
+                )
+                continue
+            seed = np.random.default_rng([plan.seed, number, 3])
+            found = [distil(task, space, model, seed) for space in spaces]
+            line = _Distilled(
+                name,
+                digest,
+                tuple(
+                    (each.good.tolist(), each.weights.tolist(), each.worse[::16].tolist()) for each in found
+                ),
+            )
+            file.write(msgspec.json.encode(line) + b"\n")
+            file.flush()
+            yield from found
 
-    Args:
-        store: the records, which `measuring` adds to.
-        spaces: of the kernels.
-        trials: of each kernel.
-        machine: what they are tuned for.
-        measuring: builder, runner and records.
-        seed: of the random numbers.
-        on_progress: called with the number measured and the total.
-    """
-    found = recorded_trials(store, machine.tuned_for, machine.target, machine.environment)
-    for number, space in enumerate(spaces):
-        name = task_name(space.module)
-        known = found[name][1] if name in found else {}
-        rng = np.random.default_rng([seed, number, len(known)])
 
-        def report(done: int, _: int, name: str = space.name, before: int = number * trials) -> None:
-            on_progress(f"measuring {name}", before + done, len(spaces) * trials)
-
-        measure_proposals(
-            space,
-            new_samples(space, max(0, trials - len(known)), known, rng),
-            builder=measuring.builder,
-            runner=measuring.runner,
-            keep=None if measuring.keeper is None else measuring.keeper(space),
-            on_progress=report,
-        )
+def _read(path: Path) -> Iterator[_Distilled]:
+    """Yield the lines of a file; what an interruption cut off is left out."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines():
+        try:
+            yield msgspec.json.decode(line, type=_Distilled)
+        except msgspec.MsgspecError:
+            continue
 
 
-def _best_of(
-    known: Mapping[str, tuple[KernelSpace, Trials]], names: Iterable[str], share: float
-) -> dict[Text, float]:
-    """Return the best share of each named kernel's trials."""
-    found: dict[Text, float] = {}
-    for name in names:
-        found.update(best_texts(*known[name], share))
-    return found
+def _rows(rows: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.asarray(rows, dtype=np.int64)
+
+
+def _digest_of(known: Sequence[DraftTrials]) -> str:
+    """Return what names the trials that a draft model learnt from."""
+    text = "\n".join(f"{each.task} {each.rows.tolist()} {each.latencies_us}" for each in known)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _split(taught: Sequence[Taught]) -> tuple[list[Taught], list[Taught]]:
+    """Split kernels into those that are learnt and those that choose the weights, if there are enough."""
+    tasks = sorted({each.task for each in taught})
+    if len(tasks) < 2 * _HELD_OUT:
+        return list(taught), []
+    apart = set(tasks[_HELD_OUT - 1 :: _HELD_OUT])
+    return [each for each in taught if each.task not in apart], [
+        each for each in taught if each.task in apart
+    ]

@@ -1,114 +1,93 @@
-"""The network: a small GPT-2 of Hugging Face's `transformers`, its loss on decisions, and its decoding.
+"""The network of `cost_model.language.network` in torch, which trains it.
 
-This module and those that import it need the extra `language`. Checked in
-tests/tuner/language/test_network.py.
+This module needs the extra `language`. Checked in tests/tuner/language/test_training.py: both predict the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 import torch
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
+from torch import nn
 
-from tuner.language.examples import MAX_POSITIONS, Batch
-from tuner.language.vocabulary import TOKENS
-
-
-class NetworkShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The network's size; the defaults give 0.7 million parameters."""
-
-    layers: int = 3
-    width: int = 128
-    heads: int = 4
-
-    def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads) < 1 or self.width % self.heads:
-            raise ValueError(
-                f"{self.layers} layers of width {self.width} with {self.heads} heads are no network; all are "
-                "at least 1, and heads divide the width"
-            )
+from cost_model.language.examples import Example
+from cost_model.language.network import EPSILON, Network, NetworkShape
+from cost_model.language.text import ANSWER
 
 
-class Network:
-    """A GPT-2 over the tensor language's vocabulary; its weights change while it is trained."""
+class TrainedNetwork(nn.Module):
+    """Weights that change while they are trained."""
 
-    def __init__(self, shape: NetworkShape, *, seed: int = 0) -> None:
-        """Draw weights at random; equal seeds give equal ones."""
-        self.shape = shape
-        config = GPT2Config(
-            vocab_size=len(TOKENS),
-            n_positions=MAX_POSITIONS,
-            n_embd=shape.width,
-            n_layer=shape.layers,
-            n_head=shape.heads,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=None,
-            eos_token_id=None,
+    def __init__(self, network: Network) -> None:
+        """Take copies of a network's weights."""
+        super().__init__()
+        self.shape: NetworkShape = network.shape
+        self.weights = nn.ParameterDict(
+            {name: nn.Parameter(torch.from_numpy(value.copy())) for name, value in network.weights.items()}
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.model = GPT2LMHeadModel(config)
-        self.model.eval()  # type: ignore[no-untyped-call]  # transformers declares it so
 
-    @property
-    def num_parameters(self) -> int:
-        """How many weights there are, the ones shared by input and output counted once."""
-        return sum(each.numel() for each in self.model.parameters())
+    def network(self) -> Network:
+        """Return the weights as they are now."""
+        found = {name: value.detach().numpy().copy() for name, value in self.weights.items()}
+        return Network(self.shape, {name: found[name] for name in self.shape.tensors})
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, float]:
-        """Return the summed cross-entropy of what was decided, and the weight that it sums over."""
-        seen = torch.from_numpy(batch.seen)[:, None]
-        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-        hidden = self.model.transformer(
-            input_ids=torch.from_numpy(batch.ids),
-            position_ids=torch.from_numpy(batch.positions),
-            attention_mask=mask,
-            use_cache=False,
-        ).last_hidden_state
-        rows, columns = np.nonzero(batch.weights)
-        before = hidden[torch.from_numpy(rows), torch.from_numpy(batch.predicted_from[rows, columns])]
-        targets = torch.from_numpy(batch.ids[rows, columns])
-        weights = torch.from_numpy(batch.weights[rows, columns])
-        entropy = torch.nn.functional.cross_entropy(self.model.lm_head(before), targets, reduction="none")
-        return (entropy * weights).sum(), float(weights.sum())
+    def forward(self, example: Example) -> torch.Tensor:
+        """Return the cross-entropy of an example's answers in nats a decision, by their weights."""
+        weights = self.weights
+        prompt = (
+            torch.from_numpy(example.prompt.features) @ weights["input"]
+            + weights["role"][torch.from_numpy(example.prompt.roles)]
+            + weights["segment"][torch.from_numpy(example.prompt.segments)]
+        )
+        roles = torch.from_numpy(example.roles)
+        answers = (
+            torch.from_numpy(example.previous) @ weights["input"]
+            + weights["role"][torch.from_numpy(example.previous_roles)]
+            + weights["segment"][ANSWER]
+            + weights["asked"][roles]
+            + torch.from_numpy(example.queries) @ weights["query"]
+        )
+        for layer in range(self.shape.layers):
+            prompt, answers = self._layer(prompt, answers, layer)
+        asking = self._normed(answers, "last_gain") @ weights["asking"]
+        known = torch.from_numpy(example.options) @ weights["option"]
+        known = torch.relu(known + weights["option_role"][torch.from_numpy(example.option_roles)])
+        logits = asking @ (known @ weights["answering"]).T / math.sqrt(self.shape.width)
+        logits = logits.masked_fill(~torch.from_numpy(example.is_legal), -torch.inf)
+        targets = torch.from_numpy(example.targets)
+        entropy = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        means = entropy.reshape(targets.shape).mean(dim=1)
+        return (means * torch.from_numpy(example.weights)).sum()
 
-    def start(self, prompt: Sequence[int], count: int) -> Writing:
-        """Process a prompt once, for several texts that continue it."""
-        return Writing(self.model, prompt, count)
+    def _layer(
+        self, prompt: torch.Tensor, answers: torch.Tensor, layer: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        query, key, value = self._heads(prompt[None], layer)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        new_prompt = self._finish(prompt[None], mixed, layer)[0]
+        count, length = answers.shape[:2]
+        query, own_key, own_value = self._heads(answers, layer)
+        keys = torch.cat([key.expand(count, -1, -1, -1), own_key], dim=2)
+        values = torch.cat([value.expand(count, -1, -1, -1), own_value], dim=2)
+        mask = torch.ones(length, len(prompt) + length, dtype=torch.bool).tril(len(prompt))
+        mixed = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        return new_prompt, self._finish(answers, mixed, layer)
 
+    def _heads(self, hidden: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries, keys and values, shape (count, heads, length, width of a head)."""
+        found = self._normed(hidden, f"attention_gain{layer}") @ self.weights[f"attention{layer}"]
+        count, length = hidden.shape[:2]
+        split = found.reshape(count, length, 3, self.shape.heads, self.shape.width // self.shape.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        return query, key, value
 
-class Writing:
-    """Texts that grow from one prompt, all by one token at a time."""
+    def _finish(self, hidden: torch.Tensor, mixed: torch.Tensor, layer: int) -> torch.Tensor:
+        joined = mixed.transpose(1, 2).reshape(hidden.shape)
+        hidden = hidden + joined @ self.weights[f"mixed{layer}"]
+        inner = self._normed(hidden, f"hidden_gain{layer}") @ self.weights[f"hidden{layer}"]
+        return hidden + torch.relu(inner).square() @ self.weights[f"result{layer}"]
 
-    def __init__(self, model: GPT2LMHeadModel, prompt: Sequence[int], count: int) -> None:
-        self._model = model
-        self._cache = DynamicCache()
-        self._position = 0
-        first = self._read(torch.tensor([list(prompt)]))
-        self._cache.batch_repeat_interleave(count)
-        self.logits: npt.NDArray[np.float64] = np.repeat(first, count, axis=0)
-        """Of each text's next token, shape (count, vocabulary)."""
-
-    def append(self, ids: Sequence[int]) -> None:
-        """Add one token to each text."""
-        self.logits = self._read(torch.tensor(ids)[:, None])
-
-    def _read(self, ids: torch.Tensor) -> npt.NDArray[np.float64]:
-        positions = torch.arange(self._position, self._position + ids.shape[1])[None].expand(len(ids), -1)
-        self._position += ids.shape[1]
-        with torch.inference_mode():
-            found = self._model(
-                input_ids=ids,
-                position_ids=positions,
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        logits: npt.NDArray[np.float64] = found.logits[:, -1].double().numpy()
-        return logits
+    def _normed(self, values: torch.Tensor, gain: str) -> torch.Tensor:
+        scale = values.square().mean(dim=-1, keepdim=True).add(EPSILON).sqrt()
+        return values / scale * self.weights[gain]

@@ -75,9 +75,10 @@ class SessionSettings:
         backend_names: backends to choose among; every available one if None.
         trials: MetaSchedule trials per kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
-        schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` for a model of those
-            that the records hold.
+        schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` or `draft` for a model of
+            those that the records hold, by loops or by decisions.
         proposer: who proposes MetaSchedule's trials; if None, evolution where they are enough for it.
+        language_model: folder of the language model, if that proposes; the usual one if None.
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
         seed: seed of random inputs.
@@ -91,6 +92,7 @@ class SessionSettings:
     database: str | None = None
     schedule_cost_model: str = "tvm"
     proposer: str | None = None
+    language_model: str | None = None
     num_threads: int | None = None
     jobs: int = 1
     seed: int = 0
@@ -359,6 +361,7 @@ def _tuned(settings: SessionSettings, records_url: str) -> str | None:
         "cost_model": settings.schedule_cost_model,
         **({"records": records_url} if records_url else {}),
         **({} if settings.proposer is None else {"proposer": settings.proposer}),
+        **({} if settings.language_model is None else {"language_model": settings.language_model}),
     }
     return f"metaschedule?{urlencode(named)}"
 

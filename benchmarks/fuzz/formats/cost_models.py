@@ -80,30 +80,20 @@ def _cost_model(
 
 
 def language_model_format() -> Format:
-    from tuner.errors import TunerError
-    from tuner.language.model_files import Manifest, load_network, save_network
-    from tuner.language.network import Network, NetworkShape
-    from tuner.targets.target import Target
+    from cost_model.errors import CostModelError
+    from cost_model.language.model_files import Manifest, load_network, save_network
+    from cost_model.language.network import Network, NetworkShape, initial_weights
 
-    target = Target(name="cpu", kind="cpu", tvm_json='{"kind":"llvm"}', num_threads=1)
     shape = NetworkShape(layers=1, width=16, heads=2)
-    manifest = Manifest(
-        shape=shape,
-        target=target.text,
-        device_model="any",
-        num_threads=1,
-        seed=0,
-        families=("dense",),
-        num_texts=3,
-    )
+    manifest = Manifest(shape=shape, target="cpu", device_model="any", num_threads=1, seed=0)
     with tempfile.TemporaryDirectory() as root:
-        save_network(Network(shape, seed=4), manifest, Path(root))
+        save_network(Network(shape, initial_weights(shape, 4)), manifest, Path(root))
         files = {path.name: path.read_bytes() for path in Path(root).iterdir()}
 
     def change(rng: random.Random, found: Files) -> Files:
         """Change the weights and, half the time, the digest and the name that the manifest has of them."""
         changed = change_by_suffix(json=mutation.changed_text_file)(rng, found)
-        weights = {name: held for name, held in changed.items() if name.endswith(".safetensors")}
+        weights = {name: held for name, held in changed.items() if name.endswith(".f32")}
         if weights == {name: found[name] for name in weights} or rng.random() < 0.5:
             return changed
         ((name, held),) = weights.items()
@@ -119,8 +109,8 @@ def language_model_format() -> Format:
         count=MODEL_COUNT,
         samples=lambda: [files],
         change=change,
-        read=lambda folder: ignore(load_network(folder, target)),
-        own_errors=(TunerError,),
+        read=lambda folder: ignore(load_network(folder, "cpu", 1)),
+        own_errors=(CostModelError,),
     )
 
 

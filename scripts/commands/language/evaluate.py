@@ -1,4 +1,4 @@
-"""`tessel language evaluate`: compare the model's proposals with evolution's and with random ones."""
+"""`tessel language evaluate`: compare who proposes schedules at equal trials."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import typer
 from scripts.commands.language.machine import (
     DEFAULT_MODEL,
     ModelOption,
-    TemperatureOption,
     ThreadsOption,
-    check_extra,
     check_numbers,
-    check_temperature,
     find_machine,
-    find_measuring,
-    find_spaces,
 )
+from scripts.options.arguments import parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     DEFAULT_RECORDS,
@@ -32,24 +28,24 @@ from scripts.options.tuning_options import (
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scripts.documents.language_models import PrintedTrials
-    from scripts.terminal.progress import Reporter
+    from tuner.backends.metaschedule.proposers import Knowledge
     from tuner.language.evaluation import Run
+    from tuner.language.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """Which kernels are tuned, with how many trials, by which model."""
+    """Which kernels are tuned, with how many trials, by whom."""
 
     kernels: Annotated[
         str, typer.Option(help="Kernels to tune, separated by spaces; none that the model was trained on.")
     ] = "dense:196x192x192,gelu convolution:32x28x64x3x2"
+    proposers: Annotated[str, typer.Option(help="Who proposes, separated by commas.")] = (
+        "language,draft,neighbour,evolutionary,random"
+    )
     model: ModelOption = DEFAULT_MODEL
-    trials: Annotated[int, typer.Option(help="Trials of each kernel by each proposer.")] = 64
+    trials: Annotated[int, typer.Option(help="Trials of each kernel by each proposer.")] = 16
     seeds: Annotated[int, typer.Option(help="Repetitions, each with a seed of its own.")] = 1
-    temperature: TemperatureOption = 1.0
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     records: RecordsOption = DEFAULT_RECORDS
@@ -59,99 +55,118 @@ class EvaluateOptions:
 
 @takes_options
 def evaluate(options: EvaluateOptions) -> None:
-    """Compare the best latency after 1, 2, 4, … trials: proposed by the model, by evolution, and at random.
+    """Compare the best latency after 1, 2, 4, … trials, by who proposed them.
 
-    All three are measured by the same builder and runner. Evolution is MetaSchedule's with its XGBoost model.
-    A trial takes about a second; all are kept in the records.
+    All are measured by the same builder and runner, and know the trials that the records hold of other
+    kernels. The trials of the comparison are not kept. A trial takes about a second.
 
-    Example: `tessel language evaluate --kernels dense:196x192x192,gelu --trials 32`
+    Example: `tessel language evaluate --kernels dense:196x192x192,gelu --proposers draft,random --trials 8`
     """
-    check_extra()
     check_numbers(
         ("--trials", options.trials, 1), ("--seeds", options.seeds, 1), ("--threads", options.threads, 1)
     )
-    check_temperature(options.temperature)
-    from tuner.language.evaluation import PROPOSERS, mean_best_us, trial_counts
+    from tuner.language.evaluation import mean_best_us, trial_counts
 
-    runs, num_kernels = _run_all(options)
+    proposers = _checked_proposers(options.proposers)
+    machine = find_machine(options.target, options.threads)
+    runs = _run_all(options, proposers, machine)
     counts = trial_counts(options.trials)
-    curves = {proposer: mean_best_us(runs, proposer, counts) for proposer in PROPOSERS}
-    written = [run for run in runs if run.proposer == "language"]
-    legal_ratio = sum(run.num_legal for run in written) / sum(len(run.latencies_us) for run in written)
-    distinct_ratio = sum(run.distinct_ratio for run in written) / len(written)
+    curves = {proposer: mean_best_us(runs, proposer, counts) for proposer in proposers}
     if options.json:
-        from scripts.documents.language_models import Evaluated
+        from scripts.documents.language_models import Evaluated, PrintedTrials
 
-        finite = {proposer: tuple(map(_finite, curve)) for proposer, curve in curves.items()}
-        document = Evaluated(
-            trials=tuple(counts),
-            language_us=finite["language"],
-            evolutionary_us=finite["evolutionary"],
-            random_us=finite["random"],
-            legal_ratio=legal_ratio,
-            distinct_ratio=distinct_ratio,
-            runs=tuple(map(_run_document, runs)),
+        console.print_json(
+            Evaluated(
+                trials=tuple(counts),
+                best_us={name: tuple(map(_finite, curve)) for name, curve in curves.items()},
+                runs=tuple(
+                    PrintedTrials(
+                        kernel=run.kernel, proposer=run.proposer, seed=run.seed, latencies_us=run.latencies_us
+                    )
+                    for run in runs
+                ),
+            )
         )
-        console.print_json(document)
         return
     console.print_table(
-        f"Best latency by number of trials, {num_kernels} kernels, {options.seeds} seeds",
-        ["trials", *PROPOSERS],
+        f"Best latency by number of trials, {len({run.kernel for run in runs})} kernels, "
+        f"{options.seeds} seeds",
+        ["trials", *proposers],
         [
-            [str(count), *(console.format_us(curves[proposer][index]) for proposer in PROPOSERS)]
+            [str(count), *(console.format_us(curves[proposer][index]) for proposer in proposers)]
             for index, count in enumerate(counts)
         ],
     )
-    console.print_line(f"{legal_ratio:.0%} of the model's schedules legal, {distinct_ratio:.0%} distinct")
 
 
-def _run_all(options: EvaluateOptions) -> tuple[list[Run], int]:
-    """Let every proposer tune every kernel with every seed; return the runs and the number of kernels."""
-    from tuner.language.evaluation import PROPOSERS, run_proposer
-    from tuner.language.model_files import load_network
+def _checked_proposers(text: str) -> tuple[str, ...]:
+    """Return who proposes.
 
-    machine = find_machine(options.target, options.threads)
-    spaces = find_spaces(machine, options.kernels)
-    if not spaces:
+    Raises:
+        typer.BadParameter: one is not known.
+    """
+    from tuner.backends.metaschedule.proposers import PROPOSERS
+
+    names = tuple(parse_names(text) or ())
+    unknown = [name for name in names if name not in PROPOSERS]
+    if unknown or not names:
+        raise typer.BadParameter(
+            f"--proposers names {unknown[0] if unknown else 'nobody'!r}; there are {', '.join(PROPOSERS)}"
+        )
+    return names
+
+
+def _run_all(options: EvaluateOptions, proposers: tuple[str, ...], machine: Machine) -> list[Run]:
+    """Let every proposer tune every kernel with every seed."""
+    from tuner.language.evaluation import Measuring, Run, measure_trials
+    from tuner.language.kernels import named_kernels
+    from tuner.language.trials import new_builder, new_runner
+
+    kernels = dict(each for word in options.kernels.split() for each in named_kernels(word))
+    if not kernels:
         raise typer.BadParameter("--kernels names none; give at least one")
-    network, _ = load_network(options.model, machine.target)
-    measuring = find_measuring(machine, options.records, options.model)
+    knowledge = _knowledge(options, proposers, machine)
+    measuring = Measuring(
+        tuned_for=machine.tuned_for,
+        builder=new_builder(),
+        runner=new_runner(),
+        work_dir=options.model / "logs",
+    )
     runs: list[Run] = []
-    total = len(spaces) * options.seeds * len(PROPOSERS) * options.trials
+    cases = list(itertools.product(range(options.seeds), kernels.items(), proposers))
     with console.progress_bar("measuring") as update:
-        for number, space, proposer in itertools.product(range(options.seeds), spaces, PROPOSERS):
-            label, before = f"{space.name}, {proposer}", len(runs) * options.trials
-            update(label, before, total)
-            runs.append(
-                run_proposer(
-                    proposer,
-                    network,
-                    space,
-                    trials=options.trials,
-                    seed=options.seed + number,
-                    measuring=measuring,
-                    temperature=options.temperature,
-                    on_progress=_progress(update, label, before, total),
-                )
+        for number, (seed, (name, module), proposer) in enumerate(cases):
+            label, before = f"{name}, {proposer}", number * options.trials
+
+            def report(done: int, label: str = label, before: int = before) -> None:
+                update(label, before + done, len(cases) * options.trials)
+
+            latencies, _ = measure_trials(
+                module,
+                proposer,
+                knowledge,
+                trials=options.trials,
+                seed=options.seed + seed,
+                measuring=measuring,
+                on_trial=report,
             )
-    return runs, len(spaces)
+            runs.append(Run(kernel=name, proposer=proposer, seed=options.seed + seed, latencies_us=latencies))
+    return runs
 
 
-def _progress(update: Reporter, text: str, before: int, total: int) -> Callable[[int, int], None]:
-    """Return a callback that reports a part's progress as progress of the total."""
-    return lambda done, _: update(text, before + done, total)
+def _knowledge(options: EvaluateOptions, proposers: tuple[str, ...], machine: Machine) -> Knowledge:
+    """Return the trials of other kernels, and the network where it proposes."""
+    from cost_model.language.model_files import load_network
+    from tuner.language.knowledge import knowledge_of
+    from tuner.language.model_training import held_out_tasks
+
+    network = None
+    if "language" in proposers:
+        network, _ = load_network(options.model, machine.target.text, machine.target.num_threads)
+    return knowledge_of(
+        options.records, machine, network=network, without=held_out_tasks(options.kernels.split())
+    )
 
 
 def _finite(latency_us: float) -> float | None:
     return latency_us if math.isfinite(latency_us) else None
-
-
-def _run_document(run: Run) -> PrintedTrials:
-    from scripts.documents.language_models import PrintedTrials
-
-    return PrintedTrials(
-        kernel=run.kernel,
-        proposer=run.proposer,
-        seed=run.seed,
-        latencies_us=tuple(map(_finite, run.latencies_us)),
-    )

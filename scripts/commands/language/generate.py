@@ -1,7 +1,8 @@
-"""`tessel language generate`: write schedules of a kernel with the tensor language model."""
+"""`tessel language generate`: write schedules of a kernel with the language model."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +11,10 @@ import typer
 from scripts.commands.language.machine import (
     DEFAULT_MODEL,
     ModelOption,
-    TemperatureOption,
     ThreadsOption,
-    check_extra,
     check_numbers,
-    check_temperature,
+    find_kernel,
     find_machine,
-    find_measuring,
-    find_space,
 )
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
@@ -30,9 +27,9 @@ from scripts.options.tuning_options import (
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from tuner.language.generation import Generated as Written
+    from tuner.graph.relax_types import IRModule
+    from tuner.language.generation import Generated
     from tuner.language.machine import Machine
-    from tuner.language.sketches import KernelSpace
 
 _KERNEL_HELP = (
     "`dense:ROWSxINNERxCOLUMNS` (then `,relu` or `,gelu` if wanted), `product:BATCHxROWSxINNERxCOLUMNS`, "
@@ -46,8 +43,10 @@ class GenerateOptions:
     """Which schedules are written, and whether they are measured."""
 
     model: ModelOption = DEFAULT_MODEL
-    count: Annotated[int, typer.Option(help="Distinct schedules to write, at most.")] = 8
-    temperature: TemperatureOption = 1.0
+    count: Annotated[int, typer.Option(help="Distinct schedules to show, at most.")] = 8
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature, above 0; lower values favour likelier decisions.")
+    ] = 1.0
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     measure: Annotated[
@@ -63,7 +62,9 @@ def generate(
     kernel: Annotated[str, typer.Argument(help=_KERNEL_HELP, metavar="KERNEL")],
     options: GenerateOptions,
 ) -> None:
-    """Generate schedules of a kernel, likeliest first, and report which of them TVM accepts unchanged.
+    """Write schedules of a kernel, and rank them by the draft model of the records' trials.
+
+    Similar kernels' trials in the records, and the kernel's own, are in the prompt.
 
     Examples:
 
@@ -71,98 +72,89 @@ def generate(
 
     `tessel language generate convolution:32x28x64x3x1 --measure --records sqlite:///out/records.db`
     """
-    check_extra()
     check_numbers(("--count", options.count, 1), ("--threads", options.threads, 1))
-    check_temperature(options.temperature)
-    from tuner.language.generation import generate as generate_proposals
-    from tuner.language.model_files import load_network
+    if not 0 < options.temperature < math.inf:
+        raise typer.BadParameter(f"--temperature is {options.temperature}; it is above 0")
+    from cost_model.language.model_files import load_network
+    from tuner.language.generation import generate_for
+    from tuner.language.knowledge import knowledge_of
 
     machine = find_machine(options.target, options.threads)
-    space = find_space(machine, kernel)
-    network, _ = load_network(options.model, machine.target)
-    with console.progress_bar("writing schedules") as update:
-        written = generate_proposals(
-            network,
-            space,
+    name, module = find_kernel(kernel)
+    network, _ = load_network(options.model, machine.target.text, machine.target.num_threads)
+    with console.progress_bar("writing schedules"):
+        knowledge = knowledge_of(options.records, machine, network=network)
+        written = generate_for(
+            module,
+            machine,
+            knowledge,
             options.count,
             temperature=options.temperature,
             seed=options.seed,
-            on_progress=lambda done, total: update("writing schedules", done, total),
         )
+    latencies: list[float | None] = [None] * len(written.schedules)
     if options.measure:
-        latencies = _measured_us(written, space, machine, options)
-    else:
-        latencies = [None] * len(written.proposals)
-    legal = [space.schedule(proposal) is not None for proposal in written.proposals]
+        latencies = _measured_us(module, written, machine, options.records)
     if options.json:
-        _print_document(written, space, legal, latencies)
+        _print_document(name, written, latencies)
     else:
-        _print_table(written, space, legal, latencies)
+        _print_table(name, written, latencies)
 
 
-def _measured_us(
-    written: Written, space: KernelSpace, machine: Machine, options: GenerateOptions
-) -> list[float | None]:
+def _measured_us(module: IRModule, written: Generated, machine: Machine, records: str) -> list[float | None]:
     """Measure what was written; None where it failed."""
-    from tuner.language.trials import measure_proposals
+    from tuner.backends.metaschedule.trials import KeepTrials
+    from tuner.language.trials import measure_schedules, new_builder, new_runner
 
-    measuring = find_measuring(machine, options.records, options.model)
-    assert measuring.keeper is not None
-    with console.progress_bar("measuring") as update:
-        measured = measure_proposals(
-            space,
-            written.proposals,
-            builder=measuring.builder,
-            runner=measuring.runner,
-            keep=measuring.keeper(space),
-            on_progress=lambda done, total: update("measuring", done, total),
+    with console.progress_bar("measuring"):
+        return measure_schedules(
+            module,
+            machine.tuned_for,
+            [each.candidate.schedule for each in written.schedules],
+            builder=new_builder(),
+            runner=new_runner(),
+            keep=KeepTrials(records, module, machine.tuned_for, machine.target, machine.environment),
         )
-    return [each.latency_us for each in measured]
 
 
-def _print_document(
-    written: Written, space: KernelSpace, legal: list[bool], latencies: list[float | None]
-) -> None:
-    from scripts.documents.language_models import Generated, PrintedProposal
+def _print_document(name: str, written: Generated, latencies: list[float | None]) -> None:
+    from scripts.documents.language_models import PrintedSchedule, SchedulesWritten
 
-    rows = tuple(
-        PrintedProposal(
-            sketch=proposal.sketch,
-            decisions=proposal.decisions,
-            legal=is_legal,
-            latency_us=latency_us,
-        )
-        for proposal, is_legal, latency_us in zip(written.proposals, legal, latencies, strict=True)
-    )
     console.print_json(
-        Generated(
-            kernel=space.name,
-            proposals=rows,
-            legal_ratio=_share(legal),
-            distinct_ratio=written.distinct_ratio,
+        SchedulesWritten(
+            kernel=name,
+            schedules=tuple(
+                PrintedSchedule(
+                    sketch=each.sketch,
+                    decisions=each.decisions,
+                    repaired=each.is_repaired,
+                    relative_speed=None if each.log_speed is None else math.exp(each.log_speed),
+                    latency_us=latency_us,
+                )
+                for each, latency_us in zip(written.schedules, latencies, strict=True)
+            ),
+            written=written.num_written,
+            distinct=written.num_distinct,
+            legal_ratio=written.legal_ratio,
         )
     )
 
 
-def _print_table(
-    written: Written, space: KernelSpace, legal: list[bool], latencies: list[float | None]
-) -> None:
+def _print_table(name: str, written: Generated, latencies: list[float | None]) -> None:
     console.print_table(
-        f"{space.name}: {_share(legal):.0%} legal, {written.distinct_ratio:.0%} of what was written distinct",
-        ["decisions", "sketch", "latency"],
+        f"{name}: {written.num_distinct} of {written.num_written} schedules distinct, "
+        f"{written.legal_ratio:.0%} taken as written",
+        ["decisions", "sketch", "predicted speed", "latency"],
         [
             [
-                " ".join(map(_decision_text, proposal.decisions)),
-                str(proposal.sketch),
+                " ".join(map(_decision_text, each.decisions)),
+                str(each.sketch),
+                "-" if each.log_speed is None else f"{math.exp(each.log_speed):.2f}",
                 "-" if latency is None else console.format_us(latency),
             ]
-            for proposal, latency in zip(written.proposals, latencies, strict=True)
+            for each, latency in zip(written.schedules, latencies, strict=True)
         ],
     )
-
-
-def _share(legal: list[bool]) -> float:
-    return sum(legal) / max(1, len(legal))
 
 
 def _decision_text(decision: Any) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +11,13 @@ from scripts import installation
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from tuner.language.evaluation import Measuring
+    from tuner.graph.relax_types import IRModule
     from tuner.language.machine import Machine
-    from tuner.language.sketches import KernelSpace
 
 DEFAULT_MODEL = Path("out/language")
 
 ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
 ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
-TemperatureOption = Annotated[
-    float, typer.Option(help="Sampling temperature, above 0; lower values favour likelier decisions.")
-]
 
 
 def find_machine(text: str, threads: int) -> Machine:
@@ -47,60 +42,31 @@ def find_machine(text: str, threads: int) -> Machine:
         return Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
 
 
-def find_spaces(machine: Machine, names: str) -> list[KernelSpace]:
-    """Return the kernels that words name, without those that have nothing to decide."""
-    from tuner.language.kernels import named_kernels
-    from tuner.language.sketches import KernelSpace
-
-    spaces = [
-        KernelSpace(name, module, machine.tuned_for)
-        for word in names.split()
-        for name, module in named_kernels(word)
-    ]
-    return [space for space in spaces if space.has_decisions]
-
-
-def find_space(machine: Machine, name: str) -> KernelSpace:
-    """Return the one kernel that a word names.
+def find_kernel(name: str) -> tuple[str, IRModule]:
+    """Return the one kernel that a word names, with its name.
 
     Raises:
         typer.BadParameter: it names none, or several.
     """
-    spaces = find_spaces(machine, name)
-    if len(spaces) != 1:
-        known = ", ".join(space.name for space in spaces)
+    from tuner.language.kernels import named_kernels
+
+    found = named_kernels(name)
+    if len(found) != 1:
+        known = ", ".join(each for each, _ in found)
         raise typer.BadParameter(
-            f"{name!r} names {len(spaces)} kernels that have something to decide; give one"
+            f"{name!r} names {len(found)} kernels; give one"
             + (f" of {known}" if known else ", such as dense:64x256x256,relu")
         )
-    return spaces[0]
+    return found[0]
 
 
-def find_measuring(machine: Machine, records: str, model: Path) -> Measuring:
-    """Return how kernels are built and run, and where their trials are kept."""
-    from tuner.backends.metaschedule.trials import KeepTrials
-    from tuner.language.evaluation import Measuring
-    from tuner.language.trials import new_builder, new_runner
-
-    def keeper(space: KernelSpace) -> Any:
-        return KeepTrials(records, space.module, space.tuned_for, machine.target, machine.environment)
-
-    return Measuring(
-        builder=new_builder(),
-        runner=new_runner(),
-        work_dir=model / "logs",
-        keeper=keeper,
-    )
-
-
-def check_extra() -> None:
+def check_torch() -> None:
     """Refuse to go on without the extra `language`."""
     import importlib.util
 
-    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
+    if importlib.util.find_spec("torch") is None:
         raise typer.BadParameter(
-            f"{missing[0]} is not installed, and the language model needs it; "
+            "torch is not installed, and training the language model needs it; "
             f"{installation.install_extra('language')}"
         )
 
@@ -117,13 +83,3 @@ def check_numbers(*options: tuple[str, int, int]) -> None:
     for name, value, least in options:
         if value < least:
             raise typer.BadParameter(f"{name} is {value}; it is at least {least}")
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not above 0.
-
-    Raises:
-        typer.BadParameter: it is not.
-    """
-    if not 0 < temperature < math.inf:
-        raise typer.BadParameter(f"--temperature is {temperature}; it is above 0")

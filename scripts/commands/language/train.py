@@ -1,4 +1,4 @@
-"""`tessel language train`: train the tensor language model."""
+"""`tessel language train`: train the language model of schedules."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import typer
 from scripts.commands.language.machine import (
     DEFAULT_MODEL,
     ThreadsOption,
-    check_extra,
     check_numbers,
+    check_torch,
     find_machine,
-    find_measuring,
-    find_spaces,
 )
-from scripts.options.arguments import parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     DEFAULT_RECORDS,
@@ -30,9 +27,15 @@ from scripts.options.tuning_options import (
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from cost_model.language.model_files import Manifest
+    from cost_model.language.network import Network
+    from tuner.language.expert_rounds import ExpertRounds
     from tuner.language.machine import Machine
-    from tuner.language.model_files import Manifest
-    from tuner.language.network import Network, NetworkShape
+
+_ROUND_KERNELS = 48
+"""As `tessel language collect` draws them by default."""
+
+_TRIALS_BEFORE_ROUNDS = 52
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,135 +46,114 @@ class TrainOptions:
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
-    families: Annotated[
-        str, typer.Option(help="Families of kernels to pre-train on, separated by commas.")
-    ] = "dense,product,convolution,depthwise"
-    random: Annotated[int, typer.Option(help="Random kernels of each family, to pre-train on.")] = 40
-    samples: Annotated[int, typer.Option(help="Unmeasured schedules of each random kernel.")] = 16
-    epochs: Annotated[int, typer.Option(help="Epochs of pre-training on unmeasured schedules.")] = 4
-    fine_tuning_epochs: Annotated[
-        int, typer.Option(help="Epochs of fine-tuning on the best trials; half as many on the best one.")
-    ] = 20
-    best: Annotated[float, typer.Option(help="Share of a kernel's trials that count as its best.")] = 0.05
-    kernels: Annotated[
+    distilled: Annotated[
+        int, typer.Option(help="Random kernels, not measured, whose schedules the draft model chooses.")
+    ] = 300
+    epochs: Annotated[int, typer.Option(help="Epochs, each with other prompts.")] = 30
+    rounds: Annotated[
+        int, typer.Option(help="Rounds after that: write schedules, measure them, and train again.")
+    ] = 0
+    batch: Annotated[int, typer.Option(help="Trials of each kernel in a round.")] = 4
+    hold_out: Annotated[
         str | None,
         typer.Option(
-            help="Kernels, or models for all of theirs, to measure first, with --trials; separated by spaces."
+            help="Kernels, models or whole families that are not learnt, separated by spaces, such as "
+            "`dense:64x256x256,relu gpt2:tiny depthwise`."
         ),
     ] = None
-    trials: Annotated[
-        int, typer.Option(help="Random schedules of each of --kernels that the records shall hold.")
-    ] = 0
-    hold_out: Annotated[
-        str | None, typer.Option(help="Kernels whose trials are held out of training, separated by spaces.")
-    ] = None
     layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3
-    width: Annotated[int, typer.Option(help="Width of the network.")] = 128
-    learning_rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 1e-3
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Start from the model in --out, and fine-tune it alone.")
-    ] = False
+    width: Annotated[int, typer.Option(help="Width of the network.")] = 96
+    learning_rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-3
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the model in --out.")] = False
     seed: SeedOption = 0
     json: JsonOption = False
 
 
 @takes_options
 def train(options: TrainOptions) -> None:
-    """Train on unmeasured schedules of random kernels, then on the best trials that the records hold.
+    """Train on what the draft model chooses for random kernels, and on the best trials of the records.
 
-    Checkpoints are complete models: Ctrl-C ends training and keeps the last one; `--resume` starts from it.
+    The records need trials; `tessel language collect` measures them. Every epoch that is the best so far is
+    written as a complete model: Ctrl-C ends training and keeps it; `--resume` goes on from it.
 
-    Examples:
-
-    `tessel language train --records sqlite:///out/records.db`
-
-    `tessel language train --kernels "dense:64x256x256,relu product:8x64x64x64" --trials 16`
+    Example: `tessel language train --records out/records.db --hold-out "dense:64x256x256,relu depthwise"`
     """
-    check_extra()
-    families = _checked_families(options)
-    from records import open_store
-    from tuner.language.model_training import ModelTraining, measure_training_set
+    check_torch()
+    check_numbers(
+        ("--distilled", options.distilled, 0),
+        ("--epochs", options.epochs, 1),
+        ("--rounds", options.rounds, 0),
+        ("--batch", options.batch, 1),
+        ("--threads", options.threads, 1),
+    )
+    if not 0 < options.learning_rate < 1:
+        raise typer.BadParameter(f"--learning-rate is {options.learning_rate}; it is above 0 and below 1")
+    from tuner.language.collecting import FAMILIES
+    from tuner.language.expert_rounds import train_with_rounds
+    from tuner.language.model_training import TrainingPlace, TrainingPlan, held_out_tasks
 
     machine = find_machine(options.target, options.threads)
     check_writable_folder(options.out)
-    network, manifest = _initial_network(options, machine, families)
-    held_out = find_spaces(machine, options.hold_out or "")
-    with console.progress_bar("starting") as update, open_store(options.records) as store:
-        if options.kernels is not None:
-            measure_training_set(
-                store,
-                find_spaces(machine, options.kernels),
-                options.trials,
-                machine=machine,
-                measuring=find_measuring(machine, options.records, options.out),
-                seed=options.seed,
-                on_progress=update,
-            )
-        training = ModelTraining(
+    network, manifest = _initial(options, machine)
+    words = (options.hold_out or "").split()
+    held_out = held_out_tasks([word for word in words if word not in FAMILIES])
+    families = tuple(family for family in FAMILIES if family not in words)
+    if not families:
+        raise typer.BadParameter("--hold-out names every family of kernels; leave one to be learnt")
+    with console.progress_bar("starting") as update:
+        network, manifest = train_with_rounds(
             network,
             manifest,
-            folder=options.out,
-            machine=machine,
-            seed=options.seed,
-            learning_rate=options.learning_rate,
+            plan=TrainingPlan(
+                distilled=options.distilled,
+                epochs=options.epochs,
+                learning_rate=options.learning_rate,
+                seed=options.seed,
+                families=families,
+            ),
+            rounds=_rounds(options),
+            place=TrainingPlace(machine, options.out, held_out),
+            records_url=options.records,
             on_progress=update,
         )
-        if not options.resume:
-            training.pre_train(options.random, options.samples, options.epochs)
-        update("reading trials")
-        manifest = training.fine_tune(store, held_out, options.best, options.fine_tuning_epochs)
     _show(network, manifest, options)
 
 
-def _checked_families(options: TrainOptions) -> tuple[str, ...]:
-    """Return the families of kernels to pre-train on.
-
-    Raises:
-        typer.BadParameter: one is not known, or a number is out of its range.
-    """
-    check_numbers(
-        ("--random", options.random, 1),
-        ("--samples", options.samples, 1),
-        ("--epochs", options.epochs, 0),
-        ("--trials", options.trials, 0 if options.kernels is None else 1),
-        ("--fine-tuning-epochs", options.fine_tuning_epochs, 0),
-        ("--threads", options.threads, 1),
-    )
-    if not 0 < options.best <= 1 or not 0 < options.learning_rate < 1:
-        raise typer.BadParameter("--best is a share above 0 and at most 1, --learning-rate one below 1")
-    from tuner.language.kernels import FAMILIES
-
-    names = parse_names(options.families) or ()
-    unknown = [name for name in names if name not in FAMILIES]
-    if unknown:
-        raise typer.BadParameter(f"--families names {unknown[0]!r}; there are {', '.join(FAMILIES)}")
-    return names
-
-
-def _initial_network(
-    options: TrainOptions, machine: Machine, families: tuple[str, ...]
-) -> tuple[Network, Manifest]:
+def _initial(options: TrainOptions, machine: Machine) -> tuple[Network, Manifest]:
     """Return the model in `--out` with `--resume`, else a new one that has learnt nothing."""
-    from tuner.language.model_files import load_network
-    from tuner.language.network import Network, NetworkShape
+    from cost_model.language.model_files import Manifest, load_network
+    from cost_model.language.network import Network, NetworkShape, initial_weights
 
     if options.resume:
-        return load_network(options.out, machine.target)
-    shape = NetworkShape(layers=options.layers, width=options.width)
-    return Network(shape, seed=options.seed), _new_manifest(machine, shape, families, options.seed)
-
-
-def _new_manifest(machine: Machine, shape: NetworkShape, families: tuple[str, ...], seed: int) -> Manifest:
-    from tuner.language.model_files import Manifest
-
-    return Manifest(
+        return load_network(options.out, machine.target.text, machine.target.num_threads)
+    try:
+        shape = NetworkShape(layers=options.layers, width=options.width)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    manifest = Manifest(
         shape=shape,
         target=machine.target.text,
         device_model=machine.environment.device_model,
         num_threads=machine.target.num_threads,
-        seed=seed,
-        families=families,
-        num_texts=0,
+        seed=options.seed,
+    )
+    return Network(shape, initial_weights(shape, options.seed)), manifest
+
+
+def _rounds(options: TrainOptions) -> ExpertRounds | None:
+    if not options.rounds:
+        return None
+    from tuner.language.collecting import collection_kernels
+    from tuner.language.expert_rounds import ExpertRounds
+    from tuner.language.trials import new_builder, new_runner
+
+    return ExpertRounds(
+        count=options.rounds,
+        kernels=collection_kernels(_ROUND_KERNELS, options.seed),
+        batch=options.batch,
+        trials=_TRIALS_BEFORE_ROUNDS,
+        builder=new_builder(),
+        runner=new_runner(),
     )
 
 
@@ -182,11 +164,7 @@ def _show(network: Network, manifest: Manifest, options: TrainOptions) -> None:
         console.print_json(Trained(model=str(options.out), manifest=manifest))
         return
     console.print_line(
-        f"{network.num_parameters:,} parameters, pre-trained on {manifest.num_texts} schedules, "
-        f"fine-tuned on the best {manifest.num_best} of {manifest.num_trials} trials of "
-        f"{manifest.num_kernels} kernels; written to {options.out}"
+        f"{network.shape.num_parameters:,} parameters, trained on {manifest.num_distilled} distilled kernels "
+        f"and the best {manifest.num_best} of {manifest.num_trials} trials of {manifest.num_kernels} "
+        f"kernels; written to {options.out}"
     )
-    if not manifest.num_trials:
-        console.print_note(
-            f"{options.records} holds no trials to learn from; give --kernels and --trials to make some"
-        )

@@ -27,7 +27,7 @@ LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
 }
 _RESUMES = Rule(
     excludes=given("--resume"),
-    why="the model in --out is fine-tuned as it is",
+    why="the model in --out is trained as it is",
     remedy="leave --resume out",
 )
 LANGUAGE_TRAIN: Mapping[str, tuple[Rule, ...]] = {
@@ -36,33 +36,34 @@ LANGUAGE_TRAIN: Mapping[str, tuple[Rule, ...]] = {
         "--out",
         "--target",
         "--threads",
-        "--fine-tuning-epochs",
-        "--best",
+        "--distilled",
+        "--epochs",
+        "--rounds",
         "--hold-out",
         "--learning-rate",
         "--resume",
         "--seed",
     ),
-    "--families": (_RESUMES,),
-    "--random": (_RESUMES,),
-    "--samples": (_RESUMES,),
-    "--epochs": (_RESUMES,),
-    "--kernels": (
-        Rule(
-            needs=given("--trials"),
-            why="the number of trials is not given",
-            remedy="add --trials",
-        ),
-    ),
-    "--trials": (
-        Rule(needs=given("--kernels"), why="no kernel is named to measure", remedy="add --kernels"),
-    ),
+    "--batch": (Rule(needs=given("--rounds"), why="no round measures anything", remedy="add --rounds"),),
     "--layers": (_RESUMES,),
     "--width": (_RESUMES,),
 }
 LANGUAGE_GENERATE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--model", "--count", "--temperature", "--target", "--threads", "--measure", "--seed"),
-    "--records": (
-        Rule(needs=given("--measure"), why="only measured trials are kept", remedy="add --measure"),
+    **free(
+        "--model", "--count", "--temperature", "--target", "--threads", "--measure", "--records", "--seed"
+    ),
+}
+LANGUAGE_EVALUATE: Mapping[str, tuple[Rule, ...]] = {
+    **free("--kernels", "--proposers", "--trials", "--seeds", "--target", "--threads", "--records", "--seed"),
+    "--model": (
+        Rule(
+            excludes=(
+                Condition(
+                    "--proposers without language",
+                    lambda line: "language" not in str(line.values.get("--proposers", "language")).split(","),
+                ),
+            ),
+            why="the language model does not propose",
+        ),
     ),
 }

@@ -34,7 +34,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
         NO_TUNER,
         Rule(needs=(_TRIALS,), why="it orders trials, and there is none", remedy="add --trials"),
         Rule(
-            excludes=(valued("--proposer", "draft", "neighbour", "random"),),
+            excludes=(valued("--proposer", "draft", "language", "neighbour", "random"),),
             why="this proposer orders schedules itself",
             remedy="leave --schedule-cost-model out",
         ),
@@ -44,6 +44,13 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
         NO_TUNER,
         Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
         MEASURED,
+    ),
+    "--language-model": (
+        Rule(
+            needs=(valued("--proposer", "language"),),
+            why="nobody else proposes with it",
+            remedy="add --proposer language",
+        ),
     ),
 }
 _MODEL: Mapping[str, tuple[Rule, ...]] = {"--train": (), "--infer": (), "--batch": BATCH, "--shape": ()}

@@ -12,10 +12,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from option_cases import CHEAP, COMMANDS, OF_TORCH, OF_TVM, ONLY_BY_RULES, ROOT, Case, Manifest, options_of
+from option_cases import CHEAP, COMMANDS, OF_TORCH, OF_TVM, ONLY_BY_RULES, ROOT, Case, options_of
 
 from records import RecordStore
 from scripts.main import main
@@ -69,10 +68,6 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def spy(name: str, returned: object) -> Callable[..., object]:
         def called(*arguments: object, **named: object) -> object:
             calls.append((name, plain((arguments, named))))
-            if returned == "{training}":
-                return SimpleNamespace(
-                    pre_train=spy("pre_train", None), fine_tune=spy("fine_tune", Manifest())
-                )
             if returned == "{file}":
                 Path(str(arguments[1])).write_bytes(b"picture")
                 return None

@@ -1,4 +1,4 @@
-"""Proposals are built and run for real, kept as MetaSchedule's trials are, and read again as proposals."""
+"""Schedules are built and run for real, and kept as MetaSchedule's trials are."""
 
 from __future__ import annotations
 
@@ -9,56 +9,33 @@ import pytest
 from kernel_spaces import cpu, space_of
 
 from benchmarks.trials.in_process import builder_and_runner
-from records import Environment, open_store
+from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule
-from tuner.backends.metaschedule.trials import KeepTrials, task_name
-from tuner.language.sketches import KernelSpace, Proposal
-from tuner.language.trials import measure_proposals, new_samples, recorded_trials
-from tuner.targets.resolution import resolve_target
+from tuner.backends.metaschedule.candidates import candidates_of
+from tuner.backends.metaschedule.draft_trials import load_draft_trials
+from tuner.backends.metaschedule.trials import KeepTrials
+from tuner.language.trials import measure_schedules
 
 pytestmark = pytest.mark.tvm
 
-NAME = "dense:4x8x8"
 
-
-def environment() -> Environment:
-    return environment_of(cpu(), MetaSchedule())
-
-
-def keeper(space: KernelSpace, url: str) -> object:
-    return KeepTrials(url, space.module, space.tuned_for, cpu(), environment())
-
-
-def test_trials_are_records_and_read_again_as_proposals(tmp_path: Path) -> None:
-    url, space = str(tmp_path / "records.db"), space_of(NAME)
-    proposals = new_samples(space, 3, (), np.random.default_rng(0))
-    illegal = Proposal(0, ((3, 1, 1, 1), *proposals[0].decisions[1:]))
+def test_measured_schedules_are_records(tmp_path: Path) -> None:
+    url, kernel = str(tmp_path / "records.db"), space_of("dense:4x8x12")
+    candidates = candidates_of(kernel.module, kernel.tuned_for)
+    rng = np.random.default_rng(0)
+    drawn = [each for each in (candidates.sample(rng) for _ in range(3)) if each is not None]
+    environment = environment_of(cpu(), MetaSchedule())
     builder, runner = builder_and_runner()
-    told = []
-    measured = measure_proposals(
-        space,
-        [proposals[0], illegal, *proposals[1:]],
+    latencies = measure_schedules(
+        kernel.module,
+        kernel.tuned_for,
+        [each.schedule for each in drawn],
         builder=builder,
         runner=runner,
-        keep=keeper(space, url),
-        on_progress=lambda done, total: told.append((done, total)),
+        keep=KeepTrials(url, kernel.module, kernel.tuned_for, cpu(), environment),
     )
-    assert told == [(4, 4)]
-    assert [each.latency_us is None for each in measured] == [False, True, False, False]
-
+    assert all(each is not None and each > 0 for each in latencies)
     with open_store(url) as store:
-        found = recorded_trials(store, space.tuned_for, cpu(), environment())
-        two_threads = environment_of(resolve_target("cpu", num_threads=2))
-        assert not recorded_trials(store, space.tuned_for, cpu(), two_threads)
-    ((name, (read, trials)),) = found.items()
-    assert name == task_name(space.module)
-    assert [sketch.key for sketch in read.sketches] == [sketch.key for sketch in space.sketches]
-    assert trials == {each.proposal: each.latency_us for each in measured if each.latency_us is not None}
-
-
-def test_new_samples_are_new_and_end_where_a_space_does() -> None:
-    space = space_of("dense:1x2x1")
-    everything = new_samples(space, 60, (), np.random.default_rng(0))
-    assert len(set(everything)) == len(everything) < 60
-    assert not set(new_samples(space, 4, everything[:10], np.random.default_rng(0))) & set(everything[:10])
+        (known,) = load_draft_trials(store, cpu(), environment)
+    assert sorted(known.latencies_us) == pytest.approx(sorted(each for each in latencies if each), rel=1e-6)

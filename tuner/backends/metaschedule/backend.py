@@ -24,15 +24,21 @@ from tvm import relax
 from tvm.s_tir import meta_schedule
 
 from cost_model.draft.draft_model import DraftTrials
+from cost_model.errors import CostModelFileError
+from cost_model.language.model_files import load_network
+from cost_model.language.network import Network
 from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
+from tuner.backends.metaschedule.draft_cost_model import DraftCostModel
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
+    DEFAULT_PROPOSER,
     EVOLUTIONARY,
+    LANGUAGE,
     PROPOSERS,
     RANDOM,
     Knowledge,
@@ -57,6 +63,8 @@ _TVM_LOGGER = "tvm.s_tir.meta_schedule"
 
 DEFAULT_FOLDER = "out/metaschedule"
 
+DEFAULT_LANGUAGE_MODEL = "out/language"
+
 _TRIAL_TIMEOUT_S = 10.0
 """Longest run of one trial; kernels of a model take milliseconds."""
 
@@ -76,8 +84,8 @@ FEW_TRIALS = 2 * _BATCH
 """Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
 takes 20 s before its first trial."""
 
-TVM_MODEL, RECORDS_MODEL = "tvm", "records"
-COST_MODELS = (TVM_MODEL, RECORDS_MODEL)
+TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL = "tvm", "records", "draft"
+COST_MODELS = (TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL)
 """Who orders schedules before they are measured."""
 
 
@@ -93,25 +101,28 @@ class MetaSchedule:
         cost_model: str = TVM_MODEL,
         records: str = "",
         proposer: str = "",
+        language_model: str = "",
     ) -> None:
         """Tune with so many trials per kernel; 0 only reads the database.
 
         Args:
             trials: measured schedules for each kernel that the database has none of.
             database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
-            cost_model: who orders schedules: `tvm`, or `records` for a model of the records' trials.
+            cost_model: who orders schedules: `tvm`, or a model of the records' trials, by their loops
+                (`records`) or by their decisions (`draft`).
             records: URL of the records that keep trials; none are kept if empty.
-            proposer: who proposes schedules; if empty, TVM's evolution where trials are enough for it to
-                learn from, else chance.
+            proposer: who proposes schedules; `DEFAULT_PROPOSER` if empty, or evolution where a cost model of
+                ours orders its candidates.
+            language_model: folder of the one that proposes; the usual one if empty.
 
         Raises:
             ValueError: there is no such cost model or proposer, or a model has no records.
         """
         if cost_model not in COST_MODELS:
             raise ValueError(f"cost model {cost_model!r} is not known; give one of {', '.join(COST_MODELS)}")
-        if cost_model == RECORDS_MODEL and not records:
+        if cost_model != TVM_MODEL and not records:
             raise ValueError(
-                "the cost model `records` learns from records, but none are named; add records=URL"
+                f"the cost model `{cost_model}` learns from records, but none are named; add records=URL"
             )
         if proposer and proposer not in PROPOSERS:
             raise ValueError(f"proposer {proposer!r} is not known; give one of {', '.join(PROPOSERS)}")
@@ -119,7 +130,8 @@ class MetaSchedule:
         self.database = database
         self.cost_model = cost_model
         self.records = records
-        self.proposer = proposer
+        self.proposer = proposer or (DEFAULT_PROPOSER if cost_model == TVM_MODEL else "")
+        self.language_model = language_model
 
     @property
     def settings(self) -> str:
@@ -138,7 +150,11 @@ class MetaSchedule:
             "database": self.database,
             "cost_model": self.cost_model,
         }
-        given = {"records": self.records, "proposer": self.proposer}
+        given = {
+            "records": self.records,
+            "proposer": self.proposer,
+            "language_model": self.language_model,
+        }
         return f"{self.name}?{urlencode(named | {name: text for name, text in given.items() if text})}"
 
     @property
@@ -159,6 +175,11 @@ class MetaSchedule:
             return f"there is no database {given / WORKLOAD_FILE}; give --trials to make one"
         if target.kind == "cuda" and not tvm.cuda(0).exist:
             return "tuning needs the GPU on this machine"
+        if self.trials and self.proposer == LANGUAGE:
+            try:
+                self._network(target)
+            except CostModelFileError as error:
+                return str(error)
         return None
 
     def rule(self, target: Target) -> Rule:
@@ -217,19 +238,38 @@ class MetaSchedule:
         """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
         if self.proposer in ("", EVOLUTIONARY):
             return self.proposer or None
+        knowledge = self._knowledge(target, with_records=self.proposer != RANDOM)
+        return proposed_trials(self.proposer, task_name(task), knowledge, seed=1)
+
+    def _knowledge(self, target: Target, *, with_records: bool) -> Knowledge:
+        """Return what the records hold of this device, and the language model where it proposes."""
         environment = environment_of(target, self)
         known: tuple[DraftTrials, ...] = ()
-        if self.records and self.proposer != RANDOM:
+        if self.records and with_records:
             with open_store(self.records) as store:
                 known = load_draft_trials(store, target, environment)
-        caches = caches_of_this_machine(target.num_threads)
-        return proposed_trials(
-            self.proposer, task_name(task), Knowledge(known, caches, environment.device_model), seed=1
+        return Knowledge(
+            known,
+            caches_of_this_machine(target.num_threads),
+            environment.device_model,
+            self._network(target) if self.proposer == LANGUAGE else None,
         )
 
+    def _network(self, target: Target) -> Network:
+        """Return the language model.
+
+        Raises:
+            CostModelFileError: there is none for the target.
+        """
+        folder = Path(self.language_model or DEFAULT_LANGUAGE_MODEL)
+        network, _ = load_network(folder, target.text, target.num_threads)
+        return network
+
     def _learnt_model(self, task: IRModule, tuned_for: Any, target: Target) -> Any | None:
-        if self.cost_model != RECORDS_MODEL:
+        if self.cost_model == TVM_MODEL:
             return None
+        if self.cost_model == DRAFT_MODEL:
+            return DraftCostModel(task_name(task), task, self._knowledge(target, with_records=True))
         known = load_trials(self.records, tuned_for, target, environment_of(target, self))
         return RecordsCostModel(task_name(task), known)
 

@@ -1,4 +1,4 @@
-"""Who proposes the schedules of a kernel that are measured: chance, similar kernels, or the draft model.
+"""Who proposes a kernel's schedules: chance, similar kernels, the draft model, or the language model.
 
 All start from what the records hold of other kernels, and learn from each batch of the kernel at hand. A
 kernel without decisions that the draft model knows is proposed for at random. Checked in
@@ -21,19 +21,33 @@ from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
 from cost_model.draft.neighbours import neighbour_rows
+from cost_model.language.lessons import context_of
+from cost_model.language.network import Network
+from cost_model.language.text import MAX_OWN
 from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
 
 logger = logging.getLogger(__name__)
 
-RANDOM, NEIGHBOUR, DRAFT, EVOLUTIONARY = "random", "neighbour", "draft", "evolutionary"
-PROPOSERS = (DRAFT, NEIGHBOUR, EVOLUTIONARY, RANDOM)
+RANDOM, NEIGHBOUR, DRAFT, LANGUAGE = "random", "neighbour", "draft", "language"
+EVOLUTIONARY = "evolutionary"
+PROPOSERS = (LANGUAGE, DRAFT, NEIGHBOUR, EVOLUTIONARY, RANDOM)
 """All who propose; `evolutionary` is TVM's own search."""
+
+DEFAULT_PROPOSER = ""
+"""Who proposes where nobody is named: one of `PROPOSERS`; if empty, evolution where trials are enough, else
+chance. `python -m benchmarks.proposers` compares them."""
 
 BATCH = 4
 """Trials that are measured before the draft model learns from them."""
 
 _SHORT_LIST = 256
 """Candidates among which a diverse batch is picked."""
+
+_WRITTEN = 48
+"""Schedules that the language model writes at each temperature for one batch; the draft model ranks them."""
+
+_TEMPERATURES = (1.0, 1.5)
+"""The higher one writes what is unlike the neighbours, where these are not good enough."""
 
 _DRAWS = 16
 """Draws for each candidate that is wanted, after which a kernel has no more that are new."""
@@ -57,11 +71,13 @@ class Knowledge:
         trials: of any kernels, the one at hand included.
         caches: of this machine.
         device_model: this machine's processor.
+        network: the language model, if it proposes.
     """
 
     trials: tuple[DraftTrials, ...] = ()
     caches: Caches = field(default_factory=Caches)
     device_model: str = ""
+    network: Network | None = None
 
 
 def new_proposer(
@@ -77,15 +93,19 @@ def new_proposer(
         seed: of the random numbers.
 
     Raises:
-        ValueError: there is no such proposer.
+        ValueError: there is no such proposer, or the language model has no network.
     """
-    if name == RANDOM or (name in (NEIGHBOUR, DRAFT) and not candidates.spaces):
+    if name == RANDOM or (name in (NEIGHBOUR, DRAFT, LANGUAGE) and not candidates.spaces):
         return RandomProposer(candidates, seed=seed)
     if name == NEIGHBOUR:
         return NeighbourProposer(task, candidates, knowledge, seed=seed)
     if name == DRAFT:
         return DraftProposer(task, candidates, knowledge, seed=seed)
-    raise ValueError(f"proposer {name!r} is not known here; give one of {RANDOM}, {NEIGHBOUR}, {DRAFT}")
+    if name == LANGUAGE:
+        return LanguageProposer(task, candidates, knowledge, seed=seed)
+    raise ValueError(
+        f"proposer {name!r} is not known here; give one of {RANDOM}, {NEIGHBOUR}, {DRAFT}, {LANGUAGE}"
+    )
 
 
 class RandomProposer:
@@ -288,6 +308,81 @@ class DraftProposer(_Informed):
         is_new = np.asarray([(index, row.tobytes()) not in self.known for row in found.rows], dtype=bool)
         listed = Scored(found.rows[is_new][:_SHORT_LIST], found.scores[is_new][:_SHORT_LIST])
         return listed, decision_features(space, listed.rows, model.caches)
+
+
+class LanguageProposer(DraftProposer):
+    """Proposes what the language model writes, ranked by the draft model where it knows enough.
+
+    Its prompt holds the best of similar kernels and of this one, so that it writes others after every batch.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        candidates: KernelCandidates,
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        exploration: float = 0.0,
+        model: DraftModel | None = None,
+        is_new_only: bool = False,
+    ) -> None:
+        """See `DraftProposer`.
+
+        Raises:
+            ValueError: what is known has no network.
+        """
+        if knowledge.network is None:
+            raise ValueError("the language model has no network; train one with `tessel language train`")
+        self.network = knowledge.network
+        super().__init__(
+            task,
+            candidates,
+            knowledge,
+            seed=seed,
+            exploration=exploration,
+            model=model,
+            is_new_only=is_new_only,
+        )
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return a diverse batch of what was written; random ones where too few are new."""
+        if self.model is not None:
+            return super().propose(count)
+        written = [
+            (float(likelihood), index, row)
+            for index, space in enumerate(self.candidates.spaces)
+            for row, likelihood in zip(*self._written(index, space), strict=True)
+        ]
+        written.sort(key=lambda each: -each[0])
+        found = self.make(((index, row) for _, index, row in written), count)
+        if len(found) < count:
+            found += sampled(self.candidates, count - len(found), self.known, self.rng)
+        return found
+
+    def _written(
+        self, index: int, space: DecisionSpace
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        context = context_of(space, self.others, self.best_rows(index, MAX_OWN))
+        found = [
+            self.network.write(space, context, _WRITTEN, rng=self.rng, temperature=temperature)
+            for temperature in _TEMPERATURES
+        ]
+        rows = np.concatenate([each.rows for each in found])
+        _, first = np.unique(rows, axis=0, return_index=True)
+        places = np.sort(first)
+        return rows[places], np.concatenate([each.log_probabilities for each in found])[places]
+
+    def _short_list(
+        self, model: DraftModel, index: int, space: DecisionSpace
+    ) -> tuple[Scored, npt.NDArray[np.float32]]:
+        rows, _ = self._written(index, space)
+        is_new = np.asarray([(index, row.tobytes()) not in self.known for row in rows], dtype=bool)
+        new = rows[is_new]
+        predicted = model.predict(space, new)
+        scores = predicted.mean + self.exploration * predicted.spread
+        order = np.argsort(-scores, kind="stable")
+        return Scored(new[order], scores[order]), decision_features(space, new[order], model.caches)
 
 
 def sampled(

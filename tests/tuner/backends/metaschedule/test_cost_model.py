@@ -52,7 +52,7 @@ def dense(rows: int, columns: int) -> IRModule:
 def test_a_model_without_records_or_of_no_name_is_refused() -> None:
     with pytest.raises(ValueError, match="none are named"):
         MetaSchedule(trials=4, cost_model="records")
-    with pytest.raises(ValueError, match="not known; give one of tvm, records"):
+    with pytest.raises(ValueError, match="not known; give one of tvm, records, draft"):
         MetaSchedule(trials=4, cost_model="recrods")
 
 

@@ -10,13 +10,16 @@ from draft_samples import CACHES, made_up_latencies
 from kernel_spaces import space_of
 
 from cost_model.draft.draft_model import DraftTrials
+from cost_model.language.network import Network, NetworkShape, initial_weights
 from tuner.backends.metaschedule.candidates import KernelCandidates, candidates_of
 from tuner.backends.metaschedule.proposers import (
     DRAFT,
+    LANGUAGE,
     NEIGHBOUR,
     RANDOM,
     DraftProposer,
     Knowledge,
+    LanguageProposer,
     RandomProposer,
     new_proposer,
 )
@@ -39,10 +42,11 @@ def knowledge() -> Knowledge:
         (space,) = candidates_named(name).spaces
         rows = np.unique(space.sample(40, np.random.default_rng(number)), axis=0)
         trials.append(DraftTrials(name, space, rows, made_up_latencies(space, rows)))
-    return Knowledge(tuple(trials), CACHES, "made up")
+    shape = NetworkShape(layers=1, width=16, heads=2)
+    return Knowledge(tuple(trials), CACHES, "made up", Network(shape, initial_weights(shape, 0)))
 
 
-@pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT])
+@pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT, LANGUAGE])
 def test_candidates_are_new_and_many(name: str, knowledge: Knowledge) -> None:
     candidates = candidates_named("dense:24x72x112")
     proposer = new_proposer(name, "new", candidates, knowledge, seed=0)
@@ -98,6 +102,21 @@ def test_a_kernel_without_levels_of_tiles_is_proposed_for_at_random() -> None:
     candidates = candidates_named(NAMES[0])
     candidates.spaces = []
     assert isinstance(new_proposer(DRAFT, "new", candidates, Knowledge(), seed=0), RandomProposer)
+
+
+def test_the_language_model_goes_on_from_what_was_measured(knowledge: Knowledge) -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    alone = Knowledge((), CACHES, "", knowledge.network)
+    proposer = new_proposer(LANGUAGE, "new", candidates, alone, seed=0)
+    assert isinstance(proposer, LanguageProposer)
+    first = proposer.propose(4)  # nothing is known, so that the likeliest are proposed
+    rows = np.stack([each.row for each in first if each.row is not None])
+    latencies = made_up_latencies(space, rows)
+    proposer.learn(first, latencies)
+    assert np.array_equal(proposer.best_rows(0, 1)[0], rows[int(np.argmin(latencies))])
+    with pytest.raises(ValueError, match="has no network"):
+        new_proposer(LANGUAGE, "new", candidates, Knowledge(), seed=0)
 
 
 def test_an_unknown_proposer_is_refused() -> None:
