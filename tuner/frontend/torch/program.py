@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -170,12 +171,16 @@ def import_module(
 ) -> Model:
     """Return the model of a torch module, exported for the shapes of its example inputs and for inference.
 
+    An input that another shape is given for is its example repeated or cut along each axis, so that whole
+    numbers and masks stay such as the module takes.
+
     Sub-modules that `cut_pipeline_stage` marked are its cuts. Dropout is left out and batch normalisation
     uses its running statistics, as `module.eval()` has it.
 
     Raises:
         UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
     """
+    inputs = _with_shapes(module, inputs, shapes or {})
     was_training = module.training
     try:
         with quiet_export():
@@ -193,6 +198,36 @@ def import_module(
         TorchReference(module=module, examples=tuple(inputs), program=program),
     )
     return replace(model, cuts=marked_cuts(module))
+
+
+def _with_shapes(
+    module: torch.nn.Module, inputs: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Any, ...]:
+    """Return the inputs in the shapes given by name; what does not fit is left for `require_shapes`."""
+    return tuple(
+        _resized(value, shapes[name])
+        if name in shapes and isinstance(value, torch.Tensor) and value.dim() == len(shapes[name])
+        else value
+        for name, value in zip(_argument_names(module, len(inputs)), inputs, strict=True)
+    )
+
+
+def _argument_names(module: torch.nn.Module, count: int) -> list[str]:
+    """Return the names that an export gives to inputs by position."""
+    names: list[str] = []
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}_{index}" for index in range(count - len(names))]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(parameter.name)
+    return [*names, *[""] * count][:count]
+
+
+def _resized(example: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    for axis, (old, new) in enumerate(zip(example.shape, shape, strict=True)):
+        if old and old != new:
+            example = example.index_select(axis, torch.arange(new, device=example.device) % old)
+    return example
 
 
 def _with_reference(model: Model, reference: TorchReference) -> Model:

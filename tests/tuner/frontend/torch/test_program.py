@@ -256,3 +256,35 @@ def test_values_of_parameters_are_those_of_the_module() -> None:
     model = import_module(module, (torch.zeros(2, 3, dtype=torch.long),), "own")
     for name, value in model.parameters.items():
         assert np.array_equal(value, module.state_dict()[name].numpy())
+
+
+SIZED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
+    def forward(self, ids, mask, *more):
+        return self.head((self.table(ids) * mask[..., None] + more[0]).mean(1))
+
+def build():
+    ids = torch.tensor([[1, 2, 6]])
+    return Net(), (ids, (ids > 1).float(), torch.randn(1, 1, 4))
+"""
+
+
+def test_a_functions_examples_take_the_shapes_that_are_given(tmp_path: Path, run_model, assert_close) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(SIZED)
+    shapes = {"ids": (2, 5), "mask": (2, 5), "more_0": (2, 1, 4)}
+    model = load_model(f"{path}:build", shapes=shapes)
+    assert {spec.name: spec.shape for spec in model.inputs} == shapes
+    inputs, (expected,) = model.reference.own(model.inputs, 0)
+    assert inputs["ids"].tolist() == [[1, 2, 6, 1, 2]] * 2
+    assert_close(run_model(model, list(inputs.values()), model.parameters)[0], expected)
+    with pytest.raises(UnknownNameError, match="idz"):
+        load_model(f"{path}:build", shapes={"idz": (2, 5)})
+    with pytest.raises(ValueError, match="ids"):
+        load_model(f"{path}:build", shapes={"ids": (2, 5, 1)})

@@ -1,0 +1,77 @@
+"""Training as users write it, in two stages: every gradient is torch's.
+
+One module has frozen weights beneath adapters of low rank, a table tied to the head, changes in place, a
+checkpoint, and losses in a dict; what is wrong in one of them shows in a gradient.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - after the skip
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from benchmarks.architectures.training import check_training, stages_of  # noqa: E402
+from tuner.frontend.torch.program import import_module  # noqa: E402
+from tuner.stages.interface import gradient_name  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and a product of low rank that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(8, 8).requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+    def forward(self, x):
+        y = self.base(x) + self.up(self.down(x))
+        y.mul_(0.5)
+        y[..., 0] += 1
+        return torch.relu_(y)
+
+
+class Users(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.layers = nn.ModuleList([Adapted(), Adapted()])
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        logits = self.head(x)
+        return {
+            "loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            "penalty": 0.1 * logits.square().mean(),
+            "logits": logits,
+        }
+
+
+def built():
+    torch.manual_seed(0)
+    return import_module(Users(), (torch.randint(11, (2, 6)), torch.randint(11, (2, 6))), "users")
+
+
+def test_frozen_weights_get_no_gradient_and_tied_ones_get_one_each_stage() -> None:
+    model, stages = stages_of(built(), 2)
+    assert any("the sum of its 2 scalars" in note for note in model.notes)
+    made = [info.name for stage in stages for info in stage.backward.outputs]
+    weights = {name for stage in stages for name in stage.parameters}
+    trained = {name for name in weights if gradient_name(name) in made}
+    assert {name for name in weights if ".base." in name} == {
+        f"layers.{index}.base.{kind}" for index in range(2) for kind in ("weight", "bias")
+    }
+    assert trained == {name for name in weights if ".base." not in name}
+    assert {"layers.0.down.weight", "layers.1.up.weight", "table.weight"} <= trained
+
+
+@pytest.mark.slow
+def test_stages_have_the_gradients_of_torch() -> None:
+    finding = check_training(built(), 2)
+    assert finding.outcome == "equal", finding.reason
