@@ -23,9 +23,16 @@ from tuner.targets.target import Target
 
 
 class Machine:
-    """A compiled function that takes and returns torch tensors by name."""
+    """A compiled function that takes and returns torch tensors by name.
 
-    def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
+    Attributes:
+        storages: bytes of each storage that TVM planned for its results and intermediate tensors.
+    """
+
+    def __init__(
+        self, executable: Any, function: StageFunction, target: Target, *, storages: Sequence[int] = ()
+    ) -> None:
+        self.storages = tuple(storages)
         self._machine = relax.VirtualMachine(executable, _device(target))
         self._inputs = [info.name for info in function.inputs]
         self._outputs = [info.name for info in function.outputs]
@@ -38,7 +45,13 @@ class Machine:
 
 
 class StageMachine(Protocol):
-    """A function of a stage that takes and returns torch tensors by name."""
+    """A function of a stage that takes and returns torch tensors by name.
+
+    Attributes:
+        storages: bytes of each storage that it holds beside its arguments, results included.
+    """
+
+    storages: tuple[int, ...]
 
     def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
         """Run on the inputs among the known tensors; return every output by name."""
@@ -166,7 +179,10 @@ class CompiledStage:
             function = "backward"
         made = self._machines[function]({**known, **self._weights})
         if not is_last:
-            self._kept[micro_batch] = known | made
+            held = {info.name for info in self._stage.saved_for_weight}
+            self._kept[micro_batch] = {
+                name: value for name, value in (known | made).items() if name in held
+            }
         self._results.add((name, made.get(gradient_name(name))) for name in self._stage.parameters)
         if function == "backward_weight":
             return {}
