@@ -35,7 +35,7 @@ from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan
-from tuner.programs.compiled_stage import CompiledStage, Machine
+from tuner.programs.compiled_stage import CompiledStage, Machine, with_release
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import Tensors
 from tuner.shards import ShardedStage, Split, shard_ends
@@ -382,7 +382,7 @@ def _compile(
     function: StageFunction, plan: ModelPlan, backends: Sequence[Backend], target: Target
 ) -> Machine:
     partitioned = _partition_as_planned(function.module, plan, backends, target)
-    lowered = lower_module(partitioned, backends, target)
+    lowered = with_release(lower_module(partitioned, backends, target))
     executable, storages = build_with_storages(lowered, target)
     return Machine(executable, function, target, storages=storages)
 
