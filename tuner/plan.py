@@ -335,3 +335,34 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def device_kind(self) -> Literal["cpu", "cuda"]:
         """What the target is: a processor, or a GPU."""
         return "cuda" if '"kind":"cuda"' in self.target.replace(" ", "") else "cpu"
+
+
+class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process holds of a compiled stage, tensor by tensor; bytes by name.
+
+    Attributes:
+        weights: that the process has, of a divided stage its parts.
+        inputs: of the user's, each micro-batch.
+        received: from the stage before.
+        sent: to the stage after.
+        received_gradients: from the stage after.
+        sent_gradients: to the stage before.
+        saved: kept from the forward to the joint backward.
+        saved_for_weight: kept from the input half to the weight half.
+        storages: of each function, the bytes of every storage that TVM planned for its results and its
+            intermediate tensors.
+        outputs: names of each function's results.
+        recomputes: whether the forward keeps only what it received.
+    """
+
+    weights: dict[str, int]
+    inputs: dict[str, int]
+    received: dict[str, int]
+    sent: dict[str, int]
+    received_gradients: dict[str, int]
+    sent_gradients: dict[str, int]
+    saved: dict[str, int]
+    saved_for_weight: dict[str, int]
+    storages: dict[str, tuple[int, ...]]
+    outputs: dict[str, frozenset[str]]
+    recomputes: bool = False

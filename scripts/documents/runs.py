@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tessel.engine.results_check import TensorCheck
-from tessel.engine.run import RunFigures
+from tessel.engine.run import RankMemory, RunFigures
 
 
 class OrdersWritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,7 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
         ranks_per_gpu: ranks on the GPU that most of them share; 0 where they compute on the CPU.
         nodes: machines that torchrun started ranks on; 1 without it.
         clock_error_ms: by how much times of ranks on other nodes may be off those of rank 0.
+        memory: of each rank, what its process was predicted to hold in steps, and what it held.
         searched: times of the schedule.
         one_f_one_b: times of 1F1B, as `1f1b`; left out where the schedule is 1F1B or it does not apply.
     """
@@ -54,5 +55,6 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_gpu: int
     nodes: int
     clock_error_ms: float
+    memory: tuple[RankMemory, ...]
     searched: RunFigures
     one_f_one_b: RunFigures | msgspec.UnsetType = msgspec.field(name="1f1b", default=msgspec.UNSET)

@@ -115,6 +115,10 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         events: of every counted step of each schedule.
         losses: by schedule and micro-batch.
         gradient_types: data types in which it computed gradients, which files may hold in a wider one.
+        predicted_bytes: what the stages' own plans say that its process holds in steps; None where they have
+            none, or it computes on a GPU.
+        held_bytes: what its process did hold, beyond the imports and what building the stages left; None
+            where the system does not say.
         clock_error_s: by how much its events may be off those of rank 0, on another machine's clock.
     """
 
@@ -122,6 +126,8 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     events: dict[str, tuple[tuple[Event, ...], ...]]
     losses: dict[str, dict[int, float]]
     gradient_types: tuple[str, ...] = ()
+    predicted_bytes: int | None = None
+    held_bytes: int | None = None
     clock_error_s: float = 0.0
 
 

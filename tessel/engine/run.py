@@ -116,6 +116,13 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     real_ms_by_step: tuple[float, ...]
 
 
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's process was predicted to hold in steps, and what it held; see `RankResult`."""
+
+    predicted_bytes: int | None
+    held_bytes: int | None
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What running schedules showed.
 
@@ -125,6 +132,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         ranks_per_core: ranks that share a core of this machine; real times equal simulated ones only up to 1.
         ranks_per_gpu: ranks on the GPU that most of them share, likewise; 0 where they compute on the CPU.
         clock_error_ms: by how much times of ranks on other machines may be off; 0 where all are on one.
+        memory: of each rank.
         events: every counted step's events by schedule, then by rank.
     """
 
@@ -133,6 +141,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_core: float
     ranks_per_gpu: int
     clock_error_ms: float
+    memory: tuple[RankMemory, ...]
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
 
     @property
@@ -191,6 +200,10 @@ def run_schedule(
         check=check,
         ranks_per_core=(settings.ranks_here or job.num_ranks) * settings.num_threads / num_usable_cores(),
         ranks_per_gpu=settings.devices.ranks_per_gpu,
+        memory=tuple(
+            RankMemory(predicted_bytes=result.predicted_bytes, held_bytes=result.held_bytes)
+            for result in results
+        ),
         clock_error_ms=1000 * max(result.clock_error_s for result in results),
         events={name: _steps(results, name) for name in schedules},
     )

@@ -80,7 +80,7 @@ def build_module(module: IRModule, target: Target) -> Executable:
 
     Kernels that no backend scheduled get the `tvm` backend's schedules.
     """
-    return build_planned(module, target)[0]
+    return build_with_storages(module, target)[0]
 
 
 def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
@@ -88,13 +88,19 @@ def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
 
     That is all a program holds beside its arguments, except what a library allocates within a call.
     """
+    executable, storages = build_with_storages(module, target)
+    return executable, sum(storages)
+
+
+def build_with_storages(module: IRModule, target: Target) -> tuple[Executable, tuple[int, ...]]:
+    """Return what `build_module` does, and the bytes of each storage that TVM planned."""
     provide_torch_calls(module)
     if target.kind == "cuda":
         provide_compiler()
     device = tvm_target(target)
     planned: list[int] = []
     executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))
-    return executable, sum(planned)
+    return executable, tuple(planned)
 
 
 def build_reference(module: IRModule, target: Target) -> Executable:

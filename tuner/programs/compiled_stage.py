@@ -6,7 +6,7 @@ work twice. Checked in tests/tuner/programs/test_compiled_stages.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,19 +14,46 @@ import tvm
 from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
-from tuner.plan import TensorInfo
+from tuner.graph.relax_types import IRModule
+from tuner.plan import StageMemory, TensorInfo
 from tuner.programs.autograd_stage import StageAction
 from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
 from tuner.stages import Stage, StageFunction
 from tuner.stages.interface import gradient_name
 from tuner.targets.target import Target
 
+_RELEASE = "release"
+"""Name of a function that returns nothing, in the place of what the last call returned."""
+
+
+def with_release(module: IRModule) -> IRModule:
+    """Return the module with a function that lets TVM's machine forget the last results.
+
+    The machine keeps a reference to what it returned until its next call: a stage would hold one more set of
+    gradients than it needs.
+    """
+    builder = relax.BlockBuilder()
+    with builder.function(_RELEASE, []):
+        builder.emit_func_output(relax.Tuple([]))
+    added = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    added.update_func(relax.GlobalVar(_RELEASE), builder.get()[_RELEASE])
+    return added
+
 
 class Machine:
-    """A compiled function that takes and returns torch tensors by name."""
+    """A compiled function that takes and returns torch tensors by name.
 
-    def __init__(self, executable: Any, function: StageFunction, target: Target) -> None:
+    Attributes:
+        storages: bytes of each storage that TVM planned for its results and intermediate tensors.
+    """
+
+    def __init__(
+        self, executable: Any, function: StageFunction, target: Target, *, storages: Sequence[int] = ()
+    ) -> None:
+        self.storages = tuple(storages)
         self._machine = relax.VirtualMachine(executable, _device(target))
+        is_released = self._machine.module.implements_function(_RELEASE)
+        self._release = self._machine[_RELEASE] if is_released else None
         self._inputs = [info.name for info in function.inputs]
         self._outputs = [info.name for info in function.outputs]
 
@@ -34,11 +61,19 @@ class Machine:
         """Run on the inputs among the known tensors; return every output by name."""
         arguments = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
         results = self._machine["main"](*arguments)
+        if self._release is not None:
+            self._release()
         return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
 
 
 class StageMachine(Protocol):
-    """A function of a stage that takes and returns torch tensors by name."""
+    """A function of a stage that takes and returns torch tensors by name.
+
+    Attributes:
+        storages: bytes of each storage that it holds beside its arguments, results included.
+    """
+
+    storages: tuple[int, ...]
 
     def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
         """Run on the inputs among the known tensors; return every output by name."""
@@ -125,6 +160,31 @@ class CompiledStage:
         """Return each weight's gradient, the mean over the step's micro-batches."""
         return self._results.mean_gradients()
 
+    @property
+    def memory(self) -> StageMemory:
+        """What this process holds of the stage, by its functions' own plans."""
+        return StageMemory(
+            weights={name: weight.nbytes for name, weight in self._weights.items()},
+            inputs=self._bytes_of([info for info in self._stage.inputs if info not in self.received]),
+            received=self._bytes_of(self.received),
+            sent=self._bytes_of(self.sent),
+            received_gradients=self._bytes_of(self.received_gradients, gradient_name),
+            sent_gradients=self._bytes_of(self.sent_gradients, gradient_name),
+            saved=self._bytes_of(self._stage.saved),
+            saved_for_weight=self._bytes_of(self._stage.saved_for_weight),
+            storages={name: machine.storages for name, machine in self._machines.items()},
+            outputs={
+                name: frozenset(info.name for info in function.outputs)
+                for name, function in self._stage.functions().items()
+                if name in self._machines
+            },
+            recomputes=self._recomputes,
+        )
+
+    def _bytes_of(self, infos: Iterable[TensorInfo], named: Callable[[str], str] = str) -> dict[str, int]:
+        """Return the bytes that this process holds of each tensor; all of it, unless it is divided."""
+        return {named(info.name): info.num_bytes for info in infos}
+
     def losses(self) -> dict[int, float]:
         """Return the loss of each micro-batch; empty but for the last stage."""
         return dict(self._results.losses)
@@ -169,7 +229,8 @@ class CompiledStage:
             function = "backward"
         made = self._machines[function]({**known, **self._weights})
         if not is_last:
-            self._kept[micro_batch] = known | made
+            held = {info.name for info in self._stage.saved_for_weight}
+            self._kept[micro_batch] = {name: value for name, value in (known | made).items() if name in held}
         self._results.add((name, made.get(gradient_name(name))) for name in self._stage.parameters)
         if function == "backward_weight":
             return {}

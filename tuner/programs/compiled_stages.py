@@ -24,19 +24,19 @@ from tuner.backends.registry import available_backends
 from tuner.errors import TunerError
 from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.loading import with_torch_calls
-from tuner.frontend.model import Model, Reference
+from tuner.frontend.model import InputSpec, Model, Reference
 from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
-from tuner.lowering.lower import build_module, lower_module
+from tuner.lowering.lower import build_module, build_with_storages, lower_module
 from tuner.lowering.outline import extract_function, outline_partitions
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan
-from tuner.programs.compiled_stage import CompiledStage, Machine
+from tuner.programs.compiled_stage import CompiledStage, Machine, with_release
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.shards import ShardedStage, Split, shard_ends
@@ -229,9 +229,13 @@ def draw_weights(model: Model, seed: int) -> Tensors:
 
 def draw_inputs(model: Model, seed: int, micro_batch: int) -> Tensors:
     """Return random inputs of one micro-batch; the same in every process."""
+    return _draw(model.inputs, seed, micro_batch)
+
+
+def _draw(inputs: Sequence[InputSpec], seed: int, micro_batch: int) -> Tensors:
     rng = np.random.default_rng([seed, 1, micro_batch])
     drawn = {}
-    for spec in model.inputs:
+    for spec in inputs:
         if "float" in spec.dtype:
             values = rng.standard_normal(spec.shape).astype(spec.dtype)
         else:
@@ -333,11 +337,12 @@ def _on_device(tensors: Tensors, target: Target) -> Tensors:
 
 def _inputs_on_device(model: Model, spec: ProgramSpec) -> Callable[[int], Tensors]:
     """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
-    kind = spec.plan.device_kind
+    # Not the model: it may hold weights, of which a stage has its own.
+    kind, specs, seed = spec.plan.device_kind, model.inputs, spec.seed
 
     @functools.cache
     def inputs(micro_batch: int) -> Tensors:
-        return {name: t.to(kind) for name, t in draw_inputs(model, spec.seed, micro_batch).items()}
+        return {name: t.to(kind) for name, t in _draw(specs, seed, micro_batch).items()}
 
     return inputs
 
@@ -381,8 +386,9 @@ def _compile(
     function: StageFunction, plan: ModelPlan, backends: Sequence[Backend], target: Target
 ) -> Machine:
     partitioned = _partition_as_planned(function.module, plan, backends, target)
-    lowered = lower_module(partitioned, backends, target)
-    return Machine(build_module(lowered, target), function, target)
+    lowered = with_release(lower_module(partitioned, backends, target))
+    executable, storages = build_with_storages(lowered, target)
+    return Machine(executable, function, target, storages=storages)
 
 
 def _partition_as_planned(

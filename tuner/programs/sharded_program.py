@@ -8,12 +8,13 @@ tests/tuner/programs/test_sharded_program.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from tuner.plan import TensorInfo
 from tuner.programs.compiled_stage import CompiledStage, StageMachine
 from tuner.programs.step_results import Tensors
 from tuner.shards import Replicated, ShardedFunction, ShardedStage, Split, take_shard
@@ -47,6 +48,10 @@ class OwnShard:
     def divides(self, name: str) -> bool:
         """Whether a weight is divided, so that other ranks hold other parts of it."""
         return isinstance(self._stage.layouts.get(name), Split)
+
+    def bytes_of(self, info: TensorInfo) -> int:
+        """Return what a tensor of the stage takes on this rank."""
+        return self._stage.bytes_of(info)[self._rank]
 
     def part_of(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """Return this shard's part of a weight, in memory of its own unless it is whole here."""
@@ -101,6 +106,8 @@ class ShardedMachine:
         self, function: ShardedFunction, segments: Sequence[StageMachine], rank: int, device: str
     ) -> None:
         self._segments = tuple(segments)
+        # What a segment makes is held until the last has run.
+        self.storages = tuple(num_bytes for segment in segments for num_bytes in segment.storages)
         self._rounds = function.rounds
         self._sources = function.sources
         self._offsets = {
@@ -163,6 +170,9 @@ class ShardedProgram(CompiledStage):
     def divided_weights(self) -> frozenset[str]:
         """Names of the weights of which each rank holds a part of its own."""
         return frozenset(name for name in self.weights if self._shard.divides(name))
+
+    def _bytes_of(self, infos: Iterable[TensorInfo], named: Callable[[str], str] = str) -> dict[str, int]:
+        return {named(info.name): self._shard.bytes_of(info) for info in infos}
 
     def gradients(self) -> Tensors:
         """Return each weight's whole gradient; every rank asks for its stages in the same order."""

@@ -64,6 +64,7 @@ def run_document(report: RunReport, *, num_nodes: int) -> RunDone:
         ranks_per_gpu=report.ranks_per_gpu,
         nodes=num_nodes,
         clock_error_ms=report.clock_error_ms,
+        memory=report.memory,
         searched=report.figures["searched"],
         one_f_one_b=report.figures.get("1f1b", UNSET),
     )
@@ -99,6 +100,7 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
             f"the nodes' clocks are compared to within {report.clock_error_ms:.2f} ms; overheads, and the "
             "links between nodes, are not simulated"
         )
+    _print_memory(report)
     _print_check(report.check)
     if report.ranks_per_gpu > 1:
         console.print_line(
@@ -110,6 +112,22 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
             f"{report.ranks_per_core:.1f} ranks share a core here, so measured steps take longer than "
             "simulated"
         )
+
+
+def _print_memory(report: RunReport) -> None:
+    """Print what each rank's process was predicted to hold, and what it held, where both are known."""
+    rows = [
+        [
+            str(rank),
+            console.format_bytes(each.predicted_bytes),
+            console.format_bytes(each.held_bytes),
+            f"{each.held_bytes / each.predicted_bytes:.2f}",
+        ]
+        for rank, each in enumerate(report.memory)
+        if each.predicted_bytes and each.held_bytes is not None
+    ]
+    if rows:
+        console.print_table("memory in steps", ["rank", "predicted", "held", "held/predicted"], rows)
 
 
 def _print_check(check: ResultsCheck) -> None:

@@ -19,14 +19,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, unlisted
 
-from tessel.engine.actions import actions_from_csv
+from tessel.engine.actions import Action, actions_from_csv
 from tessel.engine.devices import Devices
 from tessel.engine.job import Event, JobSpec, Meeting, RankResult
+from tessel.engine.memory import predict_held_bytes
 from tessel.engine.program import StageProgram
 from tessel.engine.ranks.executor import Executor
 from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
+from tessel.engine.ranks.held_memory import forget_peak, give_back, peak_bytes, resident_bytes
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
+from tuner.plan import StageMemory
 
 WARM_UP_STEPS = 1
 """Steps that are run before those that count: the first one connects peers and touches memory."""
@@ -68,12 +71,16 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     programs = provider(job.provider_spec, own_stages)
     executor = Executor(rank, job.ranks_by_stage, programs, progress, device)
     steps = {run.name: executor.prepare(actions_from_csv("\n".join(run.actions) + "\n")) for run in job.runs}
+    predicted_bytes, weight_bytes = _predict_memory(programs, [step.actions for step in steps.values()])
     events: dict[str, list[tuple[Event, ...]]] = {run.name: [] for run in job.runs}
     losses: dict[str, dict[int, float]] = {}
     gradient_types: set[str] = set()
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
     gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
     # In turn, so that a change of the machine's load affects every schedule alike.
+    give_back()
+    resident_before, peak_before = resident_bytes(), 0
+    counts_peak = forget_peak()
     clocks = []
     for repeat in range(WARM_UP_STEPS + job.repeats):
         if repeat == WARM_UP_STEPS and job.meeting is not None:
@@ -87,12 +94,15 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
             # What a rank does after its last action would take a core from those that are still in the step.
             progress.wait("waiting for all ranks after a step")
             dist.barrier(on_host)
+            peak_before = max(peak_before, peak_bytes() or 0)
             if repeat >= WARM_UP_STEPS:
                 events[name].append(tuple(done))
             losses[name] = {m: loss for program in programs.values() for m, loss in program.losses().items()}
             if job.write_gradients and repeat == WARM_UP_STEPS + job.repeats - 1:
                 progress.work("writing gradients")
                 gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
+                give_back()
+                forget_peak()
     progress.wait("waiting for all ranks at the end")
     dist.barrier(on_host)
     if job.meeting is not None:
@@ -103,6 +113,10 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
         events={name: tuple(steps) for name, steps in events.items()},
         losses=losses,
         gradient_types=tuple(sorted(gradient_types)),
+        predicted_bytes=predicted_bytes,
+        held_bytes=peak_before - resident_before + weight_bytes
+        if predicted_bytes is not None and resident_before is not None and counts_peak
+        else None,
         clock_error_s=max((reading.error_s for reading in clocks), default=0.0),
     )
     # MessagePack, since JSON has no word for a loss that is not a number.
@@ -122,6 +136,18 @@ def _meeting_place(meeting: Meeting | None, folder: Path) -> dict[str, Any]:
         return {"init_method": f"file://{folder / 'rendezvous'}"}
     store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False)
     return {"store": PrefixStore(meeting.prefix, store)}
+
+
+def _predict_memory(
+    programs: Mapping[int, StageProgram], orders: Sequence[Sequence[Action]]
+) -> tuple[int | None, int]:
+    """Return what the process is predicted to hold in steps, and the bytes of its weights."""
+    found = {number: getattr(program, "memory", None) for number, program in programs.items()}
+    stages = {number: memory for number, memory in found.items() if isinstance(memory, StageMemory)}
+    if not stages or len(stages) < len(found):
+        return None, 0
+    weights = {name: num_bytes for memory in stages.values() for name, num_bytes in memory.weights.items()}
+    return predict_held_bytes(orders, stages), sum(weights.values())
 
 
 def _take_device(devices: Devices, rank: int) -> torch.device:
