@@ -6,7 +6,8 @@ A stage takes F : B : W = 1 : 1.3 : 1, its joint backward 2.2; the one with the 
 the one with the output head 60 % more, and a hop takes 5 % of a forward. A forward holds two units, of which
 B and W free one each. Memory is a part of what 1F1B holds on its first device. The rules stand at equal
 memory, each with the best of its free parameters (`tessel.handwritten.strongest`); V-half and V-min beside it
-as published, with the memory that they need. The limit is one on processor seconds.
+as published, with the memory that they need. The limit is one on processor seconds. With `--sail-sg CHECKOUT`
+that project's own schedulers run in the same run (`benchmarks.schedule_search.sail_sg`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.cpsat.makespan import solve_makespan
+from benchmarks.schedule_search.sail_sg import SCHEDULERS, ask_sail_sg
 from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.strongest import build_strongest
@@ -122,7 +125,22 @@ def as_published(case: Case) -> str:
     return ", ".join(found) or "-"
 
 
-def run_case(case: Case, *, seconds: float) -> str:
+def of_sail_sg(case: Case, checkout: Path | None) -> str:
+    """Return the makespans of sail-sg's schedulers, and their memory as a part of the limit."""
+    if checkout is None or not case.name.startswith("zbv") or case.placement.choices:
+        return "-"
+    found = []
+    for name in SCHEDULERS:
+        rival = ask_sail_sg(checkout, name, case.placement, case.micro_batches, case.memory[0])
+        if rival.schedule is None:
+            found.append(f"{name}: {rival.failure}")
+            continue
+        share = max(rival.schedule.peak_memory) / case.memory[0]
+        found.append(f"{name} {rival.schedule.makespan} ({share:.0%} of the memory)")
+    return ", ".join(found)
+
+
+def run_case(case: Case, *, seconds: float, checkout: Path | None) -> str:
     """Search, check, and return the row."""
     began = time.process_time()
     budget = SearchBudget(None, seconds, clock=processor_clock)
@@ -151,6 +169,7 @@ def run_case(case: Case, *, seconds: float) -> str:
         if rule is None
         else f"{rule.found_by} {rule.makespan} ({rule.makespan / ours.makespan - 1:+.1%})",
         as_published(case),
+        of_sail_sg(case, checkout),
         cpsat,
     )
     return f"| {' | '.join(columns)} |"
@@ -161,14 +180,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="processor seconds of each search")
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument("--sail-sg", type=Path, default=None, help="folder of that project's code")
     arguments = parser.parse_args()
     print(
-        "| case | search | bound | gap | found by | taken s | best rule that fits | as published | CP-SAT |"
+        "| case | search | bound | gap | found by | taken s | best rule that fits | as published | sail-sg "
+        "| CP-SAT |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for case in tight_cases():
         if arguments.only in case.name:
-            print(run_case(case, seconds=arguments.seconds), flush=True)
+            print(run_case(case, seconds=arguments.seconds, checkout=arguments.sail_sg), flush=True)
 
 
 if __name__ == "__main__":

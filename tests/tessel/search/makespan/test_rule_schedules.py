@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten import HANDWRITTEN, StreamRule
 from tessel.handwritten.construction.greedy import Preference, run_greedily
 from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule.schedule import peak_memory
 from tessel.search.makespan.device_orders import orders_of_devices
+from tessel.search.makespan.incumbent import makespan_of
 from tessel.search.makespan.rule_schedules import rule_schedules, simulate
 from tessel.search.model.instance import build_instance
 from tessel.shapes import SHAPES, interleaved, make_shape, vshape, zbv
@@ -114,3 +115,22 @@ def test_what_is_listed_by_preference_is_what_is_simulated(
         start + placement.blocks[block].span for (block, _), start in simulated.items()
     )
     assert tuple(found.peaks) == peak_memory(placement, simulated)
+
+
+def test_simulations_that_cannot_pay_end_early_and_others_do_not() -> None:
+    placement = zbv(16, split_backward=True, lag=1)
+    rule = next(each for each in HANDWRITTEN if each.name == "1f1b")
+    assert isinstance(rule, StreamRule)
+    free = build_instance(placement, micro_batches=256, memory=None)
+    (start,) = rule_schedules(rule, free, variants=False)
+    makespan = makespan_of(free.arrays, start)
+    (again,) = rule_schedules(rule, free, variants=False, known=makespan + 1)
+    assert (again == start).all()
+    arrays, asked = free.arrays, rule.generalised
+    assert asked is not None
+    flow = asked.flow(placement)
+    limits, groups = asked.in_flight(flow), asked.groups(flow)
+    assert simulate(arrays, flow, limits, groups, known=2056) is None  # 256 x 8 steps of work and eight more
+    tight = build_instance(placement, micro_batches=256, memory=8).arrays
+    assert simulate(tight, flow, limits, groups, known=makespan + 1) is None
+    assert simulate(tight, flow, limits, groups) is not None
