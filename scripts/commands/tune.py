@@ -288,11 +288,13 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.tuned_model.model_placement import AUTO, BASELINE
+    from tessel.tuned_model.model_placement import AUTO, BASELINE, model_placement
 
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
+        copies = {next(iter(tuned)): choice.copies}
     else:
+        copies = {name: model_placement(name, options.devices).copies for name in tuned}
         tuned = {name: _with_copies(name, found, options) for name, found in tuned.items()}
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
@@ -301,7 +303,8 @@ def _plan(
             failures[name] = result
             continue
         try:
-            plans[name] = _search(name, result, options, memory_bytes)
+            share = options.micro_batches // copies.get(name, 1)
+            plans[name] = _search(name, result, replace(options, micro_batches=share), memory_bytes)
         except InfeasibleError as error:
             failures[name] = error
     chosen = options.placement
@@ -373,7 +376,7 @@ def _search(
         budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
-            micro_batches=options.micro_batches // tuned.replicas,
+            micro_batches=options.micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=options.optimizer,
             recompute=not options.no_recompute,
