@@ -28,6 +28,8 @@ from scripts.searching.planned_layout import choose_planned_layout, placement_na
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
     from tessel.search.budget import StoppedBy
@@ -101,9 +103,9 @@ class TuneOptions(TuningOptions):
     placement: Annotated[
         str,
         typer.Option(
-            help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; mshape, one, with "
-            "vocabulary-parallel embedding and head over all devices; auto, as planned from measured "
-            "layers.",
+            help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; xshape, one and a "
+            "copy in reverse; mshape, one, with vocabulary-parallel embedding and head over all devices; "
+            "auto, as planned from measured layers.",
             rich_help_panel=_PIPELINE,
             autocompletion=completion.model_placements,
             callback=_check_placement,
@@ -272,7 +274,7 @@ def _choose_layout(
 
 
 def _plan(
-    tuned: dict[str, ModelPlan | TunerError],
+    tuned: Mapping[str, ModelPlan | Exception],
     choice: ChosenLayout | None,
     options: TuneOptions,
     memory_bytes: int | None,
@@ -286,10 +288,14 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.tuned_model.model_placement import AUTO, BASELINE
+    from tessel.tuned_model.model_placement import AUTO, BASELINE, model_placement
 
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
+        copies = {next(iter(tuned)): choice.copies}
+    else:
+        copies = {name: model_placement(name, options.devices).copies for name in tuned}
+        tuned = {name: _with_copies(name, found, options) for name, found in tuned.items()}
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
@@ -297,7 +303,8 @@ def _plan(
             failures[name] = result
             continue
         try:
-            plans[name] = _search(name, result, options, memory_bytes)
+            share = options.micro_batches // copies.get(name, 1)
+            plans[name] = _search(name, result, replace(options, micro_batches=share), memory_bytes)
         except InfeasibleError as error:
             failures[name] = error
     chosen = options.placement
@@ -323,19 +330,36 @@ def _plan(
 
 
 def _with_planned_layout(
-    tuned: dict[str, ModelPlan | TunerError], choice: ChosenLayout
-) -> dict[str, ModelPlan | TunerError]:
+    tuned: Mapping[str, ModelPlan | Exception], choice: ChosenLayout
+) -> dict[str, ModelPlan | Exception]:
     """Name the planned layout as its placement is, and give it its replicas."""
     from tessel.tuned_model.replicas import replicated
 
-    copies = choice.layout.data_parallel
-    name = placement_name(choice.layout) if copies == 1 else f"{placement_name(choice.layout)} × {copies}"
+    replicas = choice.layout.data_parallel
+    name = placement_name(choice.layout) if replicas == 1 else f"{placement_name(choice.layout)} × {replicas}"
     if name in tuned:
         name = f"{name}, planned"
     planned = tuned[PLANNED]
     if not isinstance(planned, Exception):
-        planned = replicated(planned, copies)
+        planned = replicated(planned, choice.copies, is_mirrored=choice.is_mirrored)
     return {name: planned} | {each: found for each, found in tuned.items() if each != PLANNED}
+
+
+def _with_copies(name: str, found: ModelPlan | Exception, options: TuneOptions) -> ModelPlan | Exception:
+    """Give a tuned chain the copies that its placement has."""
+    from tessel.errors import ScheduleError
+    from tessel.tuned_model.model_placement import model_placement
+    from tessel.tuned_model.replicas import replicated
+
+    copies = model_placement(name, options.devices).copies
+    if isinstance(found, Exception) or copies == 1:
+        return found
+    if options.micro_batches % copies:
+        return ScheduleError(
+            f"{name} sends half of the micro-batches each way, and there are {options.micro_batches}; give "
+            "an even number with --micro-batches"
+        )
+    return replicated(found, copies, is_mirrored=True)
 
 
 def _search(
@@ -352,7 +376,7 @@ def _search(
         budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
         plan = build_plan(
             tuned,
-            micro_batches=options.micro_batches // tuned.replicas,
+            micro_batches=options.micro_batches,
             memory_limit_bytes=memory_bytes,
             optimizer=options.optimizer,
             recompute=not options.no_recompute,

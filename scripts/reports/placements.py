@@ -52,6 +52,8 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
     console.print_line(
         "to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken"
     )
+    if any(row.placement.startswith("xshape") or "×" in row.placement for row in placements):
+        console.print_line("Sums of gradients over copies, after the last block, are not in these times.")
     for row in placements:
         if row.reason:
             console.print_line(f"{row.placement}: {row.reason}")

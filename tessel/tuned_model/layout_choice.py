@@ -32,7 +32,7 @@ OPTIMIZERS = {
 }
 """As `tessel.pipeline.OPTIMIZER_STATES` counts bytes: gradients are held even where nothing is updated."""
 
-RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "mshape")
+RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "xshape", "mshape")
 """Placements that `tessel run` takes."""
 
 MAX_CHUNKS = 4
@@ -75,6 +75,16 @@ class ChosenLayout:
     layout: Layout
     rows: tuple[PlannedRow, ...]
     lower_bound_us: float
+
+    @property
+    def copies(self) -> int:
+        """Copies of the pipeline: replicas, and two in each of an `xshape`."""
+        return self.layout.data_parallel * (2 if self.is_mirrored else 1)
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether copies share devices in opposite directions."""
+        return self.layout.placement == "xshape"
 
     @property
     def after_us(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
     vshape          a stage a device                          0 1 2 3
     interleaved:2   two stages a device, round after round    0 1 2 3 0 1 2 3
     zbv             two stages a device, there and back       0 1 2 3 3 2 1 0
+    xshape          a stage a device, and a copy back up      0 1 2 3 and 3 2 1 0
     mshape          a stage a device, between the first and   *  0 1 2 3  *
                     the last layer, divided over all
 
@@ -24,7 +25,7 @@ AUTO = "auto"
 BASELINE = "vshape"
 """The placement that others are compared with."""
 
-AUTO_PLACEMENTS = (BASELINE, "interleaved:2", "zbv", "mshape")
+AUTO_PLACEMENTS = (BASELINE, "interleaved:2", "zbv", "xshape", "mshape")
 
 MAX_CHUNKS = 8
 """Most stages of one device: beyond, hops cost more than a shorter warm-up saves."""
@@ -41,11 +42,13 @@ class ModelPlacement:
         chain: the device of each stage of the chain.
         divides_ends: whether the first and the last layer are divided over all devices, before and after the
             chain.
+        copies: of the chain; the second of two goes over the devices in the opposite direction.
     """
 
     name: str
     chain: tuple[int, ...]
     divides_ends: bool = False
+    copies: int = 1
 
 
 def model_placement(name: str, num_devices: int) -> ModelPlacement:
@@ -66,6 +69,8 @@ def model_placement(name: str, num_devices: int) -> ModelPlacement:
         raise ScheduleError(f"{name} needs at least 2 devices, and there is {num_devices}; use vshape")
     if name == "zbv":
         return ModelPlacement(name=name, chain=(*there, *there[::-1]))
+    if name == "xshape":
+        return ModelPlacement(name=name, chain=there, copies=2)
     if name == "mshape":
         return ModelPlacement(name=name, chain=there, divides_ends=True)
     return ModelPlacement(name=name, chain=there * _chunks(name))

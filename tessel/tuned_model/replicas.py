@@ -5,9 +5,17 @@
     device 2   f2 .  b2 .         copy 1: stages 2 and 3, micro-batches 1, 3, 5, …
     device 3   .  f3 b3
 
+Mirrored, both copies share all devices, in opposite directions (Chimera, the x shape), so that each device
+has a stage of each:
+
+    device 0   f0 . . f3 b3 . . b0
+    device 1   . f1 f2 . . b2 b1 .
+
 Stage s + S is stage s again, on devices of its own, and a weight that both hold is tied: its gradient is the
 sum over them. So whatever runs, trains or checks tied weights does the same for copies. Checked in
 tests/tessel/tuned_model/test_replicas.py.
+
+Source of the mirrored copies: Li and Hoefler, Chimera (SC 2021), section 3.
 """
 
 from __future__ import annotations
@@ -18,12 +26,13 @@ from tessel.errors import ScheduleError
 from tuner.plan import ModelPlan, TiedParameter
 
 
-def replicated(tuned: ModelPlan, replicas: int) -> ModelPlan:
+def replicated(tuned: ModelPlan, replicas: int, *, is_mirrored: bool = False) -> ModelPlan:
     """Return the plan with so many copies of its stages, each on as many devices as the one had.
 
     Args:
         tuned: one copy; it has the devices of its stages.
-        replicas: at least 1.
+        replicas: at least 1; even where they are mirrored.
+        is_mirrored: whether every other copy goes over the devices of the one before it, backwards.
 
     Raises:
         ScheduleError: a stage is divided over devices, which only one copy can have.
@@ -37,6 +46,12 @@ def replicated(tuned: ModelPlan, replicas: int) -> ModelPlan:
     devices = tuned.stage_devices or tuple((stage,) for stage in range(num_stages))
     width = 1 + max(device for each in devices for device in each)
     tied, tied_bytes = _tied(tuned, replicas)
+
+    def device_of(device: int, copy: int) -> int:
+        if not is_mirrored:
+            return device + copy * width
+        return (width - 1 - device if copy % 2 else device) + copy // 2 * width
+
     return msgspec.structs.replace(
         tuned,
         stages=tuple(
@@ -46,7 +61,9 @@ def replicated(tuned: ModelPlan, replicas: int) -> ModelPlan:
         ),
         replicas=replicas,
         stage_devices=tuple(
-            tuple(device + copy * width for device in each) for copy in range(replicas) for each in devices
+            tuple(sorted(device_of(device, copy) for device in each))
+            for copy in range(replicas)
+            for each in devices
         ),
         # Nothing goes from one copy to the next.
         hop_latency_us=((*tuned.hop_latency_us, 0.0) * replicas)[:-1],
@@ -73,6 +90,6 @@ def _tied(tuned: ModelPlan, replicas: int) -> tuple[tuple[tuple[TiedParameter, .
         for name in stage.parameters
         if (name, number) not in known
     ]
-    # Copies are on devices of their own: none holds a weight twice for them.
+    # Copies have devices of their own, or other stages of the same: only what was tied before is held twice.
     num_bytes = tuned.tied_bytes or (0,) * len(tuned.tied)
     return tuple(map(copies, (*tuned.tied, *alone))), (*num_bytes, *(0 for _ in alone))

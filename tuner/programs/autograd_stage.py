@@ -81,6 +81,7 @@ class AutogradStage:
         loss: makes the loss of a micro-batch from all tensors by name; only for the last stage in training.
         differentiable: names of the tensors that cross borders and have gradients.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
+        copy: of the pipeline that it belongs to.
     """
 
     def __init__(

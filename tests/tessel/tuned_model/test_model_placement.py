@@ -23,12 +23,14 @@ from tessel.tuned_model.model_placement import (
         ("interleaved:3", (0, 1, 2) * 3),
         ("zbv", (0, 1, 2, 2, 1, 0)),
         ("mshape", (0, 1, 2)),
+        ("xshape", (0, 1, 2)),
     ],
 )
 def test_a_name_says_where_each_stage_runs(name: str, chain: tuple[int, ...]) -> None:
     placement = model_placement(name, 3)
     assert placement.chain == chain
     assert placement.divides_ends == (name == "mshape")
+    assert placement.copies == (2 if name == "xshape" else 1)
 
 
 def test_every_placement_is_tuned_beside_the_plain_chain() -> None:

@@ -95,6 +95,17 @@ def test_copies_have_devices_of_their_own_and_share_all_weights(halves: ModelPla
         check_chain(placement)
 
 
+def test_mirrored_copies_share_all_devices_in_opposite_directions(halves: ModelPlan) -> None:
+    assert devices_of(replicated(halves, 2, is_mirrored=True)) == ((0,), (1,), (1,), (0,))
+    four = devices_of(replicated(halves, 4, is_mirrored=True))
+    assert four == ((0,), (1,), (1,), (0,), (2,), (3,), (3,), (2,))
+
+
+def test_an_x_shape_has_the_losses_and_gradients_of_plain_torch(halves: ModelPlan) -> None:
+    """The tied table is in both stages, so that each rank holds it for both ends of both copies."""
+    check(run(replicated(halves, 2, is_mirrored=True)))
+
+
 def test_one_copy_is_the_plan_itself(halves: ModelPlan) -> None:
     assert replicated(halves, 1) is halves
 
