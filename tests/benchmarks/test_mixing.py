@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.mixing.report import best_single, most_by_sums, report
 from benchmarks.mixing.row import DTYPES, SETS, Row
+
+ROOT = Path(__file__).parents[2]
 
 
 def row(
@@ -76,3 +82,32 @@ def test_a_gain_a_proof_and_a_loss_are_told_apart() -> None:
     noise = row(single=1.2, bound_ms=9.0, other=(0.99, 0.97, 1.01))
     assert "beyond the interval: 0" in report([noise])
     assert "torch.compile: no compiler" in report([noise])
+
+
+@pytest.mark.slow
+def test_a_small_row_is_measured_and_proven(tmp_path: Path) -> None:
+    # A process of its own, as rows have, since libraries read their number of threads when they are loaded.
+    name = "tiny_tower/bfloat16/1/1/avx2"
+    options = {
+        "--records": f"sqlite:///{tmp_path}/records.db",
+        "--out": f"{tmp_path}/mixing.json",
+        "--backends": "tvm?depth=1,torch,blas",
+        "--seconds": "0.5",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.mixing",
+        name,
+        *(part for pair in options.items() for part in pair),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (figures,) = json.loads((tmp_path / "mixing.json").read_text()).values()
+    assert figures["proven"]
+    assert figures["row"] == name
+    assert {"mix", "torch eager"} <= set(figures["latency_ms"])
+    assert "bfloat16" in figures["refused"]["onnxruntime"]
+    assert name in done.stdout
+    again = subprocess.run([*command, "--report"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.stdout == done.stdout
