@@ -10,7 +10,7 @@ import numpy as np
 from cost_model import Dataset, train_kernel_model
 from cost_model.evaluation import folds_by_split
 from cost_model.features import feature_matrix, roofline_vector
-from cost_model.forests.neighbours import neighbours_of
+from cost_model.neighbours import neighbours_of
 
 NUM_RECORDS = 500
 MIN_US = (0.0, 20.0, 100.0)
