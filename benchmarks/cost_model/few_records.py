@@ -52,7 +52,7 @@ def _held_out(dataset: Dataset, held_out: np.ndarray, seed: int, num_records: in
     known = dataset.subset(sorted(map(int, chosen)))
     backends = {query.backend for query in known.queries}
     asked = dataset.subset(
-        i for i in np.flatnonzero(held_out) if dataset.samples[i].query.backend in backends
+        i for i in map(int, np.flatnonzero(held_out)) if dataset.samples[i].query.backend in backends
     )
     if not asked.samples:
         return np.zeros((6, 0))
