@@ -12,7 +12,6 @@ import numpy as np
 
 from cost_model.dataset import Dataset, extent_groups, shape_groups, split_folds
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_quick_mean, train_scale
-from cost_model.forests.neighbours import MAX_NEIGHBOURS, Blend, best_share, blended, neighbours_of
 from cost_model.intervals import (
     LONG_US,
     MAX_WIDTH,
@@ -22,6 +21,7 @@ from cost_model.intervals import (
     group_quantile,
     scale_features,
 )
+from cost_model.neighbours import MAX_NEIGHBOURS, Blend, best_share, blended, neighbours_of
 from cost_model.training_range import ASSUMED_WIDENING, LEAST_WIDENING, extreme_parts, range_of
 
 _NUM_FOLDS = 4

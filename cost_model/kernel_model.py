@@ -7,7 +7,7 @@ contains the true latency. Each width has the same total weight, because a new n
 rather than new kernels. The error grows with a program's distance from the training set, so residuals are
 computed, and intervals calibrated, separately for each *novelty*: a known combination of operators around a
 known shape, a known combination around a new shape, and a new combination. With few records the nearest
-measured kernel counts too (`forests.neighbours`). Checked in
+measured kernel counts too (`neighbours`). Checked in
 tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for
@@ -38,8 +38,8 @@ from cost_model.features import (
     shape_key,
 )
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
-from cost_model.forests.neighbours import Blend, Neighbours
 from cost_model.intervals import MAX_WIDTH, NOVELTIES, Widths, centres_and_widths
+from cost_model.neighbours import Blend, Neighbours
 from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name

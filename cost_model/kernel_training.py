@@ -16,9 +16,9 @@ from cost_model.features import FEATURE_NAMES, FEATURES_VERSION, feature_matrix,
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_mean, train_scale
 from cost_model.forests.model_files import provenance_of
-from cost_model.forests.neighbours import neighbours_of
 from cost_model.intervals import NOVELTIES, Widths
 from cost_model.kernel_model import KernelModel, Manifest, TargetKind, base_of, short_hash
+from cost_model.neighbours import neighbours_of
 from cost_model.training_range import range_of
 
 

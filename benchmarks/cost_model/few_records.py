@@ -10,7 +10,7 @@ import numpy as np
 from cost_model import Dataset, train_kernel_model
 from cost_model.evaluation import folds_by_split
 from cost_model.features import feature_matrix, roofline_vector
-from cost_model.forests.neighbours import neighbours_of
+from cost_model.neighbours import neighbours_of
 
 NUM_RECORDS = 500
 MIN_US = (0.0, 20.0, 100.0)
@@ -52,7 +52,7 @@ def _held_out(dataset: Dataset, held_out: np.ndarray, seed: int, num_records: in
     known = dataset.subset(sorted(map(int, chosen)))
     backends = {query.backend for query in known.queries}
     asked = dataset.subset(
-        i for i in np.flatnonzero(held_out) if dataset.samples[i].query.backend in backends
+        i for i in map(int, np.flatnonzero(held_out)) if dataset.samples[i].query.backend in backends
     )
     if not asked.samples:
         return np.zeros((6, 0))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu_cost_model.cut_regret import print_regret
 from benchmarks.gpu_cost_model.kernel_errors import print_families, print_kernels
 from benchmarks.gpu_cost_model.network_errors import print_networks
 from benchmarks.gpu_cost_model.programs import print_programs
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model.save(options.model)
     print_families(model)
     print_networks(root, model)
+    print_regret(root, model)
     print_kernels(root, model)
     print_programs(root, model)
 

@@ -34,7 +34,7 @@ def errors_of_system(runs: Sequence[NetworkRun], system: str) -> Errors:
 
 def errors_of_model(runs: Sequence[NetworkRun], model: GpuKernelModel) -> Errors:
     """Return the errors of a model's predictions."""
-    prices = _prices(runs, model)
+    prices = prices_of(runs, model)
     return _errors((run, *_predicted(run, prices)) for run in runs)
 
 
@@ -51,7 +51,9 @@ def _errors(predicted: Iterator[tuple[NetworkRun, dict[str, float], float | None
     return errors
 
 
-def _prices(runs: Sequence[NetworkRun], model: GpuKernelModel) -> dict[tuple[GpuKernel, str], GpuPrediction]:
+def prices_of(
+    runs: Sequence[NetworkRun], model: GpuKernelModel
+) -> dict[tuple[GpuKernel, str], GpuPrediction]:
     """Return a prediction for each distinct kernel on each device."""
     keys = {
         (call.kernel, run.device)
@@ -65,20 +67,29 @@ def _prices(runs: Sequence[NetworkRun], model: GpuKernelModel) -> dict[tuple[Gpu
     return dict(zip(ordered, predictions, strict=True))
 
 
-def _predicted(
-    run: NetworkRun, prices: dict[tuple[GpuKernel, str], GpuPrediction]
-) -> tuple[dict[str, float], float]:
-    device, sums, whole = find_gpu(run.device), dict.fromkeys(COLUMNS, 0.0), 0.0
-    for operator in run.operators:
-        us = sum(
+def predicted_operators(run: NetworkRun, prices: dict[tuple[GpuKernel, str], GpuPrediction]) -> list[float]:
+    """Return milliseconds of one occurrence of each operator."""
+    device = find_gpu(run.device)
+    return [
+        sum(
             call.copied_bytes / device.bandwidth_gb_s / _MS
             if call.kernel is None
             else prices[call.kernel, run.device].latency_us
             for call in operator.calls
         )
-        whole += operator.count * us / _MS
+        / _MS
+        for operator in run.operators
+    ]
+
+
+def _predicted(
+    run: NetworkRun, prices: dict[tuple[GpuKernel, str], GpuPrediction]
+) -> tuple[dict[str, float], float]:
+    sums, whole = dict.fromkeys(COLUMNS, 0.0), 0.0
+    for operator, ms in zip(run.operators, predicted_operators(run, prices), strict=True):
+        whole += operator.count * ms
         if operator.column is not None:
-            sums[operator.column] += operator.count * us / _MS
+            sums[operator.column] += operator.count * ms
     return sums, whole
 
 

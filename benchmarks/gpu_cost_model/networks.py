@@ -112,6 +112,11 @@ class NetworkRun:
         columns = {operator.name: operator.column for operator in self.operators}
         return self._sums(_rows(path), "latency", lambda row: columns.get(row["Name"]))
 
+    def measured_by_operator(self) -> dict[str, float]:
+        """Return milliseconds of one occurrence of each operator; empty where they are not there."""
+        path = self.root / "label" / self.device / f"{self.description}.csv"
+        return {row["Name"]: float(row["latency"] or 0) for row in _rows(path)} if path.exists() else {}
+
     def predicted_by_column(self, system: str) -> dict[str, float]:
         """Return milliseconds by column that one of their systems predicted; empty where it did not."""
         path = self._prediction(system, "csv")

@@ -128,7 +128,8 @@ class _Training:
 
     def _held_out(self, held_out: np.ndarray) -> Array:
         found: Array = self.forest(~held_out, quick=True).inplace_predict(self.features[held_out])
-        return found - self.labels[held_out]
+        errors: Array = found - self.labels[held_out]
+        return errors
 
     def _some(self, chosen: np.ndarray) -> np.ndarray:
         """Return a mask of at most `_QUICK_SAMPLES` of the chosen samples."""

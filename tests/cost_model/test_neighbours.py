@@ -10,14 +10,14 @@ from kernel_physics import many_records
 
 from cost_model import load_dataset, load_kernel_model, train_kernel_model
 from cost_model.features import FEATURE_NAMES, feature_matrix, roofline_vector
-from cost_model.forests.neighbours import (
+from cost_model.kernel_model import base_of
+from cost_model.neighbours import (
     MAX_NEIGHBOURS,
     Blend,
     Neighbours,
     best_share,
     neighbours_of,
 )
-from cost_model.kernel_model import base_of
 
 BLAS, TVM = (FEATURE_NAMES.index(f"backend_{name}") for name in ("blas", "tvm"))
 FLOPS = FEATURE_NAMES.index("log_flops")

@@ -4,7 +4,7 @@ A forest needs thousands of kernels; with a few hundred, the kernel that is most
 quantity is scaled by its spread in the training set, the same backend comes first, and what is carried over
 is the ratio of the latency to the roofline bound. How much of it counts is chosen on out-of-fold predictions
 (`best_share`): 0 leaves the forest alone, 1 is the nearest neighbour. Checked in
-tests/cost_model/forests/test_neighbours.py.
+tests/cost_model/test_neighbours.py.
 
 Source: Wolpert, "Stacked generalization", Neural Networks 1992 (weights from out-of-fold predictions).
 """
