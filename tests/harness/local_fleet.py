@@ -124,7 +124,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(holds: Callable[[], object], *, timeout_s: float = 120.0) -> None:
+def wait_until(holds: Callable[[], object], *, timeout_s: float = 400.0) -> None:
     """Return when a condition holds; fail where it takes too long."""
     deadline = time.monotonic() + timeout_s
     while not holds():

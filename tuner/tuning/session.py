@@ -125,6 +125,11 @@ def start_session(
             here, or no machine of the fleet measures for the target; says why.
         RecordError: the records cannot be opened.
     """
+    if is_remote(target_name) and pricing is not None and pricing.mode != "measured":
+        raise ValueError(
+            f"prices by --price {pricing.mode} start from a device's peak rates, which are not probed behind "
+            "an RPC tracker; leave out --price"
+        )
     place = _measuring_place(target_name, settings, records_url)  # before a file of records is made
     target, backends = place.target, place.backends
     check_assignments(settings.assignments, backends)

@@ -101,7 +101,8 @@ def test_a_partition_through_the_tracker_is_the_local_one(tessel: Run, tmp_path:
         for document in (one, other):
             del document["new_measurements"], document["reused_measurements"]
         assert one["partitions"] == other["partitions"]
-        for option in (("--trials", "4"), ("--threads", "2"), ("--backends", "blas")):
+        options = (("--trials", "4"), ("--threads", "2"), ("--backends", "blas"), ("--price", "active"))
+        for option in options:
             refused = tessel("partition", "mlp:tiny", "--target", devices.address(), *option)
             assert refused.status == 2
             assert "RPC tracker" in refused.stderr
