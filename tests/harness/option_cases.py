@@ -533,8 +533,7 @@ OF_TORCH: dict[str, Case] = {
             "tuner.language.collecting.train_on_records": SimpleNamespace(
                 save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
             ),
-            "tuner.language.trials.new_builder": None,
-            "tuner.language.trials.new_runner": None,
+            "tuner.language.trial_worker.builder_and_runner": (None, None),
             "tuner.language.collecting.collect_schedules": SimpleNamespace(
                 num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)
             ),
@@ -571,8 +570,7 @@ OF_TORCH: dict[str, Case] = {
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),
             ),
-            "tuner.language.trials.new_builder": None,
-            "tuner.language.trials.new_runner": None,
+            "tuner.language.trial_worker.builder_and_runner": (None, None),
             "cost_model.language.model_files.load_network": (
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),
@@ -630,8 +628,7 @@ OF_TORCH: dict[str, Case] = {
             "tuner.language.model_training.held_out_tasks": frozenset(),
             "tuner.language.evaluation.measure_trials": ((1.0,), None),
             "tuner.language.evaluation.mean_best_us": [1.0] * 9,
-            "tuner.language.trials.new_builder": None,
-            "tuner.language.trials.new_runner": None,
+            "tuner.language.trial_worker.builder_and_runner": (None, None),
         },
     ),
 }

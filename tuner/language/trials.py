@@ -1,4 +1,4 @@
-"""Measure schedules as MetaSchedule measures its candidates: same builder, same runner, same records.
+"""Measure schedules as MetaSchedule measures its candidates: by a builder and a runner, into records.
 
 Checked in tests/tuner/language/test_trials.py.
 """
@@ -11,23 +11,7 @@ from typing import Any
 
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.metaschedule.backend import build_trial
 from tuner.graph.relax_types import IRModule
-
-_BUILD_TIMEOUT_S, _TRIAL_TIMEOUT_S = 60.0, 10.0
-"""As the backend `metaschedule` has them: a build takes 0.3 s, and a kernel of a model milliseconds."""
-
-
-def new_builder() -> Any:
-    """Return TVM's builder with a process of its own, as MetaSchedule gets it."""
-    return meta_schedule.builder.LocalBuilder(
-        max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
-    )
-
-
-def new_runner() -> Any:
-    """Return TVM's runner with a process of its own, as MetaSchedule gets it."""
-    return meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S)
 
 
 def measure_schedules(

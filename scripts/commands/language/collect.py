@@ -68,20 +68,21 @@ def collect(options: CollectOptions) -> None:
     )
     check_writable_folder(options.out)
     from tuner.language.collecting import CollectionPlan, collect_schedules, train_on_records
-    from tuner.language.trials import new_builder, new_runner
+    from tuner.language.trial_worker import builder_and_runner
 
     machine = find_machine(options.target, options.threads)
     plan = CollectionPlan(
         random=options.random, rounds=options.rounds, batch=options.batch, seed=options.seed
     )
+    builder, runner = builder_and_runner(options.threads)
     with console.progress_bar("starting") as update:
         found = collect_schedules(
             _kernels(options),
             plan,
             machine=machine,
             records_url=options.records,
-            builder=new_builder(),
-            runner=new_runner(),
+            builder=builder,
+            runner=runner,
             on_progress=update,
         )
         model = train_on_records(options.records, machine, seed=options.seed)

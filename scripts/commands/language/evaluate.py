@@ -58,7 +58,7 @@ def evaluate(options: EvaluateOptions) -> None:
     """Compare the best latency after 1, 2, 4, … trials, by who proposed them.
 
     All are measured by the same builder and runner, and know the trials that the records hold of other
-    kernels. The trials of the comparison are not kept. A trial takes about a second.
+    kernels. The trials of the comparison are not kept. A trial takes about half a second.
 
     Example: `tessel language evaluate --kernels dense:196x192x192,gelu --proposers draft,random --trials 8`
     """
@@ -120,16 +120,17 @@ def _run_all(options: EvaluateOptions, proposers: tuple[str, ...], machine: Mach
     """Let every proposer tune every kernel with every seed."""
     from tuner.language.evaluation import Measuring, Run, measure_trials
     from tuner.language.kernels import named_kernels
-    from tuner.language.trials import new_builder, new_runner
+    from tuner.language.trial_worker import builder_and_runner
 
     kernels = dict(each for word in options.kernels.split() for each in named_kernels(word))
     if not kernels:
         raise typer.BadParameter("--kernels names none; give at least one")
     knowledge = _knowledge(options, proposers, machine)
+    builder, runner = builder_and_runner(options.threads)
     measuring = Measuring(
         tuned_for=machine.tuned_for,
-        builder=new_builder(),
-        runner=new_runner(),
+        builder=builder,
+        runner=runner,
         work_dir=options.model / "logs",
     )
     runs: list[Run] = []

@@ -104,15 +104,17 @@ def generate(
 def _measured_us(module: IRModule, written: Generated, machine: Machine, records: str) -> list[float | None]:
     """Measure what was written; None where it failed."""
     from tuner.backends.metaschedule.trials import KeepTrials
-    from tuner.language.trials import measure_schedules, new_builder, new_runner
+    from tuner.language.trial_worker import builder_and_runner
+    from tuner.language.trials import measure_schedules
 
+    builder, runner = builder_and_runner(machine.target.num_threads)
     with console.progress_bar("measuring"):
         return measure_schedules(
             module,
             machine.tuned_for,
             [each.candidate.schedule for each in written.schedules],
-            builder=new_builder(),
-            runner=new_runner(),
+            builder=builder,
+            runner=runner,
             keep=KeepTrials(records, module, machine.tuned_for, machine.target, machine.environment),
         )
 

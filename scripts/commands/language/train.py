@@ -145,15 +145,16 @@ def _rounds(options: TrainOptions) -> ExpertRounds | None:
         return None
     from tuner.language.collecting import collection_kernels
     from tuner.language.expert_rounds import ExpertRounds
-    from tuner.language.trials import new_builder, new_runner
+    from tuner.language.trial_worker import builder_and_runner
 
+    builder, runner = builder_and_runner(options.threads)
     return ExpertRounds(
         count=options.rounds,
         kernels=collection_kernels(_ROUND_KERNELS, options.seed),
         batch=options.batch,
         trials=_TRIALS_BEFORE_ROUNDS,
-        builder=new_builder(),
-        runner=new_runner(),
+        builder=builder,
+        runner=runner,
     )
 
 

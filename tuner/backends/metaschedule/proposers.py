@@ -313,7 +313,8 @@ class DraftProposer(_Informed):
 class LanguageProposer(DraftProposer):
     """Proposes what the language model writes, ranked by the draft model where it knows enough.
 
-    Its prompt holds the best of similar kernels and of this one, so that it writes others after every batch.
+    Its prompt holds the best of similar kernels and of this one, so that it writes others after every batch;
+    changes of the best so far are ranked beside them.
     """
 
     def __init__(
@@ -377,6 +378,10 @@ class LanguageProposer(DraftProposer):
         self, model: DraftModel, index: int, space: DecisionSpace
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
         rows, _ = self._written(index, space)
+        best = self.best_rows(index, BATCH)
+        if len(best):
+            parents = best[self.rng.integers(len(best), size=_WRITTEN)]
+            rows = np.unique(np.concatenate([rows, mutate(space, parents, self.rng)]), axis=0)
         is_new = np.asarray([(index, row.tobytes()) not in self.known for row in rows], dtype=bool)
         new = rows[is_new]
         predicted = model.predict(space, new)
