@@ -3,8 +3,8 @@
     python -m benchmarks.import_time              about a minute
     python -m benchmarks.import_time --layers 96  a decoder of another depth alone
 
-Each is imported in a process of its own, from the module to the Relax function, with the export. Configurations
-are tiny: what counts is the number of operators. Processor time does not depend on what else runs here.
+Each is imported in a process of its own, from the module to the Relax function, with the export.
+Configurations are tiny: what counts is the number of operators. Processor time hardly depends on other load.
 """
 
 from __future__ import annotations

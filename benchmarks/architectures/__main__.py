@@ -2,6 +2,7 @@
 
     python -m benchmarks.architectures                        import all of them: some ten minutes
     python -m benchmarks.architectures gpt2 swin --partition  some, partitioned too
+    python -m benchmarks.architectures --files                from .pt2 and ONNX files too
     python -m benchmarks.architectures --train --run          trained in two and four stages; run on ranks too
     python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
     python -m benchmarks.architectures --results FILE.json --again    and compares what was refused once more
@@ -9,11 +10,12 @@
 
 Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported, lowered
 by TVM's default pipeline, and run beside torch on the same inputs; equal is within 1e-5 of the largest
-output. Further steps are compared within the tolerance of the data type, with given prices in place of
-measured ones: `--partition` lowers a partition with parts of every backend; `--train` cuts the model in two
-and in four stages and compares the loss and every gradient with torch's, by the joint and the split backward;
-`--run` runs two stages on two ranks. `--table` writes the table between the marks of a page. Status 1 where
-one is refused or differs.
+output. `--files` imports it from the `.pt2` and the ONNX file that torch writes, too. Further steps are
+compared within the tolerance of the data type, with given prices in place of measured ones: `--partition`
+lowers a partition with parts of every backend; `--train` cuts the model in two and in four stages and
+compares the loss and every gradient with torch's, by the joint and the split backward; `--run` runs two
+stages on two ranks. `--table` writes the table between the marks of a page. Status 1 where one is refused or
+differs.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ _LIMIT_S = 400.0
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="of architectures; all by default")
+    parser.add_argument("--files", action="store_true", help="import it from .pt2 and ONNX files too")
     parser.add_argument("--partition", action="store_true", help="lower a partition too")
     parser.add_argument("--train", action="store_true", help="train in two and in four stages too")
     parser.add_argument("--run", action="store_true", help="run the stages on two ranks too")
@@ -55,7 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     transformers.logging.set_verbosity_error()
     rows = load_results(given.results) if given.results else {}
     names = given.names or list(ARCHITECTURES)
-    steps = [step for step in STEPS if step == "import" or getattr(given, step.partition("-")[0])]
+    chosen = {"import": True, "pt2": given.files, "onnx": given.files}
+    steps = [step for step in STEPS if chosen.get(step, getattr(given, step.partition("-")[0], False))]
     for name, row in check_all(names, steps, rows, limit_s=given.limit, again=given.again):
         rows[name] = row
         if given.results:

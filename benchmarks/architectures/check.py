@@ -15,6 +15,7 @@ import tvm
 from torch.utils import _pytree as pytree
 from tvm import relax
 
+from benchmarks.architectures.files import check_exported, check_onnx
 from benchmarks.architectures.finding import Finding, compared
 from benchmarks.architectures.language import Built
 from benchmarks.architectures.partition import check_partitions
@@ -28,8 +29,8 @@ from tuner.frontend.torch.program import import_module
 from tuner.graph.torch_call import torch_calls_in
 from tuner.numerical_error import tolerance_of
 
-STEPS = ("import", "partition", "train", "train-4", "run")
-"""What is compared, in order: training in two and in four stages are two steps."""
+STEPS = ("import", "pt2", "onnx", "partition", "train", "train-4", "run")
+"""What is compared, in order: two kinds of files, and training in two and in four stages, are steps apart."""
 
 LIMIT = 1e-5
 """Largest error of an import in float32: it is compared more strictly than what tunes."""
@@ -81,13 +82,20 @@ def check(
         torch_calls=tuple(sorted({call.name for call in torch_calls_in(model.module["main"])})),
         import_cpu_s=time.process_time() - started,
     )
-    if "import" in steps or "partition" in steps:
+    if {"import", "pt2", "onnx", "partition"} & set(steps):
         with torch.no_grad():
             results = pytree.tree_leaves(module(*inputs))
         expected = [as_array(leaf) for leaf in results if isinstance(leaf, torch.Tensor)]
         arrays = [as_array(each) for each in inputs]
     if "import" in steps:
         yield "import", size, _check_import(model, arrays, expected)
+    for step, check_file in (("pt2", check_exported), ("onnx", check_onnx)):
+        if step in steps:
+
+            def compare(loaded: Model, given: Sequence[np.ndarray]) -> Finding:
+                return _check_import(loaded, given, expected)
+
+            yield step, size, check_file(module, inputs, model, compare)
     if "partition" in steps:
         yield "partition", size, check_partitions(model, arrays, expected)
     if "train" in steps:

@@ -16,11 +16,16 @@ BEGIN = "<!-- architectures: begin -->\n"
 END = "<!-- architectures: end -->\n"
 """What stands before and after the table in the page."""
 
+_COLUMNS = (
+    *("architecture", "weights", "operators", "torch calls", "import", ".pt2", "ONNX", "partition"),
+    *("2 stages", "4 stages", "run", "date"),
+)
+
 _INTRODUCTION = """{counts} of {all} architectures.
 torch {torch}, transformers {transformers}, TVM {tvm}.
 
-| architecture | weights | operators | torch calls | import | partition | 2 stages | 4 stages | run | date |
-|---|--:|--:|---|---|---|---|---|---|---|
+| {columns} |
+|---|--:|--:|{rest}
 """
 
 
@@ -36,6 +41,8 @@ def as_table(rows: Mapping[str, Row]) -> str:
         torch=torch.__version__.partition("+")[0],
         transformers=transformers.__version__,
         tvm=tvm.__version__,
+        columns=" | ".join(_COLUMNS),
+        rest="---|" * (len(_COLUMNS) - 3),
     )
     lines = [
         f"| {name} | {row.parameters:,} | {row.operators or ''} | {', '.join(row.torch_calls)} | "

@@ -230,9 +230,13 @@ def _vectorise_row_reduction(schedule: Schedule, block: BlockHandle) -> bool:
 
 
 def _vectorise_column_reduction(schedule: Schedule, block: BlockHandle) -> bool:
-    """Reduce over outer axes with a vector of neighbouring results."""
+    """Reduce over outer axes with a vector of neighbouring results.
+
+    Not where a reduction has several results, as the place of a maximum and its value: in a vector, places
+    came out wrong for windows that overlap (the backward of a pool).
+    """
     kinds = _axis_kinds(schedule, block)
-    if "R" not in kinds or "S" not in kinds:
+    if "R" not in kinds or "S" not in kinds or len(schedule.get(block).writes) > 1:
         return False
     loops = schedule.get_loops(block)
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     ),
     "products of a batch": ([(3, 16, 24), (3, 24, 32)], lambda x, w: op.matmul(x, w)),
     "product of a vector": ([(1, 24), (24, 48)], lambda x, w: op.matmul(x, w)),
+    "backward of a pool whose windows overlap": (
+        [(1, 8, 8, 8), (1, 8, 16, 16)],
+        lambda g, x: op.grad.max_pool2d_backward(g, x, (3, 3), (2, 2), (1, 1, 1, 1)),
+    ),
     "convolution": ([(1, 8, 14, 14), (16, 8, 3, 3)], lambda x, w: op.nn.conv2d(x, w, padding=1)),
     "convolution in steps of two": (
         [(1, 3, 16, 16), (16, 3, 3, 3)],

@@ -14,7 +14,7 @@ from tuner.frontend.loading import for_training  # noqa: E402
 from tuner.frontend.torch.call_arguments import replay  # noqa: E402
 from tuner.frontend.torch.own_functions import functions_kept, own_function  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
-from tuner.graph.torch_call import torch_calls_in  # noqa: E402
+from tuner.graph.torch_call import RecordedStep, Recording, torch_calls_in  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -127,3 +127,10 @@ def test_recordings_give_what_the_function_gives() -> None:
     found = replay(recorded.backward, [x.detach(), y.detach(), *gradients])
     for mine, true in zip([*replay(recorded.forward, [x, y]), *found], [one, other, *expected], strict=True):
         np.testing.assert_allclose(mine.detach(), true.detach(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["as_strided.default", "add_.Tensor", "rand_like.default", "save.x"])
+def test_a_recording_runs_only_what_a_call_of_torch_may_name(operator: str) -> None:
+    step = RecordedStep(operator=operator, arguments=({"tensor": 0},))
+    with pytest.raises(ValueError, match=operator.partition(".")[0]):
+        replay(Recording(steps=(step,), results=(1,)), [torch.zeros(2)])
