@@ -1,4 +1,4 @@
-"""`tessel run` says what each rank's process holds, and predicts it from the compiled functions' own plans."""
+"""`tessel run` says what each rank's process holds, and predicts it from the functions' own plans."""
 
 from __future__ import annotations
 
