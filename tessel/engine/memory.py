@@ -10,7 +10,7 @@ optimizer: `tessel run` has none.
     ▆       ▆▆      ▆▆ + backward's
 
 Left out: what libraries allocate within a call, and buffers of connections, some megabytes together. Checked
-against processes in tests/tessel/engine/test_memory.py.
+against processes in tests/scripts/commands/test_run_memory.py, by hand in tests/tessel/engine/test_memory.py.
 """
 
 from __future__ import annotations

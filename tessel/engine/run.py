@@ -140,9 +140,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     check: ResultsCheck
     ranks_per_core: float
     ranks_per_gpu: int
-    clock_error_ms: float
-    memory: tuple[RankMemory, ...]
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
+    clock_error_ms: float = 0.0
+    memory: tuple[RankMemory, ...] = ()
 
     @property
     def max_gradient_error(self) -> float | None:

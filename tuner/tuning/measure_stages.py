@@ -135,6 +135,42 @@ def measure_stages(
     )
 
 
+def require_memory(
+    model: Model, *, num_stages: int | None, memory_limit_bytes: int | None, are_ends_divided: bool
+) -> None:
+    """Refuse, before anything is measured, what no cut can fit: cuts are found by bytes that are known.
+
+    Args:
+        model: what is to be cut where the cuts fit best; given cuts are for the schedule search to judge.
+        num_stages: how many stages.
+        memory_limit_bytes: what a stage may need; None for no limit.
+        are_ends_divided: whether the first and the last layer are divided, and only those between are cut.
+
+    Raises:
+        TunerError: every cut has a stage that does not fit; names the layer.
+    """
+    if memory_limit_bytes is None or num_stages is None or num_stages < 2 or model.cuts:
+        return
+    layers = layers_of(model)
+    if are_ends_divided:
+        layers = layers[1:-1]
+    if len(layers) < num_stages:
+        return  # which is refused elsewhere, and better
+    choose_cuts(
+        [1.0] * len(layers),
+        _layer_bytes(model, _alone(model, layers)),
+        num_stages,
+        memory_limit_bytes=memory_limit_bytes,
+        names=[layer.name for layer in layers],
+    )
+
+
+def _layer_bytes(model: Model, alone: Sequence[Stage]) -> list[int]:
+    """Return what each layer needs as a stage of its own, with one micro-batch in flight."""
+    copies = _WEIGHT_COPIES if model.training else 1
+    return [copies * stage.weight_bytes + stage.saved_bytes for stage in alone]
+
+
 @dataclass(frozen=True, slots=True)
 class _Ends:
     """The stages that are divided over all devices, by name, and what measured them."""
@@ -248,12 +284,11 @@ def _find_cuts(
             functions_of_layer[key] = [
                 _partition(session, function, name, penalty_us) for name, function in functions.items()
             ]
-    copies = _WEIGHT_COPIES if model.training else 1
 
     def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
         return choose_cuts(
             costs_us,
-            [copies * stage.weight_bytes + stage.saved_bytes for stage in alone],
+            _layer_bytes(model, alone),
             num_stages,
             memory_limit_bytes=memory_limit_bytes,
             communication_us=[float(stage.boundary_bytes) for stage in alone[:-1]],

@@ -20,7 +20,7 @@ from tuner.measuring.communication.transfer import measure_transfers, transfer_w
 from tuner.plan import ModelPlan, StagePlan
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
-from tuner.tuning.measure_stages import measure_stages
+from tuner.tuning.measure_stages import measure_stages, require_memory
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
@@ -126,11 +126,20 @@ def tune_placements(
     Raises:
         TunerError: the whole model cannot be tuned.
     """
+    found: dict[str, ModelPlan | TunerError] = {}
+    for name, settings in placements.items():
+        try:
+            _require_memory(model, settings)
+        except TunerError as error:
+            found[name] = error
+    if len(found) == len(placements):
+        return found
     model, _ = admit_import(model, session)
     first = next(iter(placements.values()))
     whole = partition_model(model, session, graph_level_search=first.graph_level_search)
-    found: dict[str, ModelPlan | TunerError] = {}
     for name, settings in placements.items():
+        if name in found:
+            continue
         try:
             plan = _plan_stages(model, session, settings, whole)
         except TunerError as error:
@@ -138,6 +147,16 @@ def tune_placements(
         else:
             found[name] = msgspec.structs.replace(plan, shapes=dict(shapes or {}), batch=batch)
     return found
+
+
+def _require_memory(model: Model, settings: TuningSettings) -> None:
+    if settings.cuts is None:
+        require_memory(
+            model,
+            num_stages=settings.num_stages,
+            memory_limit_bytes=settings.memory_limit_bytes,
+            are_ends_divided=settings.divides_ends,
+        )
 
 
 def _plan_stages(

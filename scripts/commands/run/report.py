@@ -44,7 +44,7 @@ def draw_run(subject: Subject, report: RunReport, path: Path) -> None:
     save_figure(schedule_figure(ran, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)
 
 
-def run_document(report: RunReport, *, num_nodes: int) -> RunDone:
+def run_document(report: RunReport, *, num_nodes: int = 1) -> RunDone:
     """Return what `--json` prints."""
     from msgspec import UNSET
 
@@ -70,7 +70,7 @@ def run_document(report: RunReport, *, num_nodes: int) -> RunDone:
     )
 
 
-def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_nodes: int) -> None:
+def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_nodes: int = 1) -> None:
     """Print the measured and simulated times of each schedule, and what was checked."""
     rows = []
     for name, figures in report.figures.items():

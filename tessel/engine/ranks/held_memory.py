@@ -3,7 +3,7 @@
 The kernel counts the largest resident set (`VmHWM`), and starts to count anew when asked. What building the
 stages left behind (the compiler's heap, the whole model's weights, of which a rank keeps its own) is given
 back to the system first, as far as it can be. Only Linux counts so; elsewhere nothing is reported. Checked in
-tests/tessel/engine/ranks/test_held_memory.py.
+tests/tessel/engine/test_memory.py.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from random_schedules import draw_schedule
 
 from tessel.comparison import compare_schedules
 from tessel.engine import EngineError
+from tessel.engine.actions import actions_of, schedule_of_actions
 from tessel.engine.job import Event
 from tessel.engine.results_check import ExpectedResults, Reference
 from tessel.engine.run import (
@@ -141,3 +142,22 @@ def test_the_1f1b_that_runs_is_the_one_of_comparisons() -> None:
     listed = dict(compare_schedules(published).schedules)["1f1b"]
     assert listed.makespan < published.makespan, "this placement must tell the two apart"
     assert one_f_one_b_of(published) == {"1f1b": listed}
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("memory", [None, 8])
+def test_1f1b_of_an_m_shape_is_run_as_it_is_compared(devices: int, memory: int | None) -> None:
+    """Also where blocks are as uneven as measured ones, under a memory limit, and its orders timed again."""
+    rng = np.random.default_rng([devices, memory or 0])
+    shape = make_shape("mshape", devices)
+    blocks = tuple(
+        msgspec.structs.replace(block, span=int(rng.integers(1, 99)), memory=block.memory)
+        for block in shape.blocks
+    )
+    placement = msgspec.structs.replace(shape, blocks=blocks)
+    limits = None if memory is None else (memory,) * devices
+    started = ONE_F_ONE_B.build(placement, micro_batches=2 * devices, memory=limits)
+    table = {row.schedule: row.makespan for row in compare_schedules(started).rows}
+    run = one_f_one_b_of(started)["1f1b"]
+    again = schedule_of_actions(placement, actions_of(run), found_by="its orders")
+    assert table["1f1b"] == run.makespan == again.makespan

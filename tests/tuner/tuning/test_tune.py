@@ -223,3 +223,17 @@ def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
     name = first.stages[0].layers[-1]
     with pytest.raises(TunerError, match="2 stages, but the placement has 3"):
         measure_stages(model, opened, num_stages=3, cuts=(name,))
+
+
+@pytest.mark.parametrize("divides_ends", [False, True])
+def test_a_model_that_cannot_fit_is_refused_before_anything_is_measured(
+    divides_ends: bool, open_session: Callable[[], Session]
+) -> None:
+    session = open_session()
+    before = session.measurer.new_measurements + session.measurer.reused_measurements
+    settings = TuningSettings(
+        num_stages=2, memory_limit_bytes=1000, hop_us=1.0, divides_ends=divides_ends, link=None
+    )
+    with pytest.raises(TunerError, match=r"layer .*needs|limit"):
+        tune_model(load_model("gpt2:tiny"), session, settings)
+    assert session.measurer.new_measurements + session.measurer.reused_measurements == before

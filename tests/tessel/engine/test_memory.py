@@ -1,0 +1,67 @@
+"""What a rank's process holds is predicted from its stages' plans, by hand as a person counts it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tessel.engine.actions import actions_from_csv
+from tessel.engine.memory import predict_held_bytes
+from tessel.engine.ranks.held_memory import forget_peak, peak_bytes, resident_bytes
+from tuner.plan import StageMemory
+
+PAGE = 4096
+
+STAGE = StageMemory(
+    weights={"w": 10 * PAGE},
+    inputs={},
+    received={"x": PAGE},
+    sent={"y": PAGE},
+    received_gradients={"y.grad": PAGE},
+    sent_gradients={"x.grad": PAGE},
+    saved={"x": PAGE, "h": 2 * PAGE},
+    saved_for_weight={"x": PAGE, "y.grad": PAGE},
+    storages={"forward": (2 * PAGE, 2 * PAGE, PAGE), "backward": (10 * PAGE, PAGE, 2 * PAGE)},
+    outputs={"forward": frozenset({"h", "y"}), "backward": frozenset({"w.grad", "x.grad"})},
+)
+
+
+def pages(orders: str, stage: StageMemory = STAGE) -> float:
+    (actions,) = actions_from_csv(orders)
+    return predict_held_bytes([actions], {0: stage}) / PAGE
+
+
+def test_a_hand_worked_rank_holds_what_a_person_counts() -> None:
+    """Weights 10. In the backward: gradient 10, given y.grad 1 and x 1; and from the pool
+
+    one of 10 (the gradient as it is made), two of 2 (h, and what both functions work in), and of single
+    pages y, which is still being sent, and x.grad.
+    """
+    assert pages("0F0,0B0\n") == 10 + 10 + 2 + (10 + 2 * 2 + 2)
+
+
+def test_each_micro_batch_in_flight_adds_what_it_keeps_and_sends() -> None:
+    one, two, three = (
+        pages(",".join([*(f"0F{m}" for m in range(num)), *(f"0B{m}" for m in range(num))]) + "\n")
+        for num in (1, 2, 3)
+    )
+    # x and h of each, and its y and x.grad, which are still being sent.
+    assert two - one == three - two == 1 + 2 + 1 + 1
+
+
+def test_a_stage_that_recomputes_keeps_less() -> None:
+    orders = ",".join([*(f"0F{m}" for m in range(6)), *(f"0B{m}" for m in range(6))]) + "\n"
+    again = msgspec.structs.replace(STAGE, recomputes=True)
+    assert pages(orders) - pages(orders, again) >= 2 * 4
+
+
+def test_the_peak_of_a_process_is_counted_anew() -> None:
+    if not forget_peak():
+        pytest.skip("this system does not count the largest resident set anew")
+    before = resident_bytes()
+    large = bytearray(b"1") * (64 << 20)
+    assert before is not None
+    assert (peak_bytes() or 0) - before > 60 << 20
+    del large
+    forget_peak()
+    assert (peak_bytes() or 0) - before < 30 << 20
