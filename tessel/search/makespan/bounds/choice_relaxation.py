@@ -4,10 +4,12 @@ Where a block may run joint or as two blocks one after the other on the same dev
 long, hold at least as much and let others start no earlier than a pair that takes the best of either:
 
     b          2.2 steps, frees 2 at its start
-    i .. w     1.3 and 1 steps, free 1 and 1              relaxed    i' .. w'    1.3 and 0.9, free 2 and 0
+    i .. w     1.3 and 1 steps, free 1 and 1              relaxed    i' .. w'    1.3 and 0.9, free 1 and 1
 
 A schedule of the placement, with i' where b or i starts and w' behind i' or where w starts, is one of the
-relaxation, so that each bound on the latter holds for the former. Choices of another form are not relaxed.
+relaxation, so that each bound on the latter holds for the former: what b frees at its start is of no use
+before its end, since whatever adds memory needs the device, so that a part may as well be freed inside it.
+Choices of another form are not relaxed.
 Checked in tests/tessel/search/makespan/bounds/test_choice_relaxation.py against CP-SAT.
 """
 
@@ -72,12 +74,11 @@ class _Split:
     def relaxed(self) -> tuple[Block, Block]:
         """The pair that takes the best of either option."""
         span = min(self.joint.span, self.first.span)
-        held = min(self.joint.memory, self.first.memory)
+        rest = min(self.second.span, self.joint.span - span)
         left = min(self.joint.memory, self.first.memory + self.second.memory)
-        return (
-            _changed(self.first, span, held),
-            _changed(self.second, min(self.second.span, self.joint.span - span), min(0, left - held)),
-        )
+        # A second block without a span would start when the next one may, and free too late for it.
+        held = self.first.memory if rest > 0 else min(self.joint.memory, self.first.memory)
+        return _changed(self.first, span, held), _changed(self.second, rest, min(0, left - held))
 
 
 def _changed(block: Block, span: int, memory: int) -> Block:

@@ -106,6 +106,7 @@ def test_what_is_listed_by_preference_is_what_is_simulated(
     simulated = run_greedily(flow, micro_batches=micro_batches, in_flight=limits, groups=groups)
     arrays = build_instance(placement, micro_batches=micro_batches, memory=None).arrays
     found = simulate(arrays, flow, limits, groups)
+    assert found is not None
     listed = {
         (task % arrays.num_blocks, task // arrays.num_blocks): int(found.start[task])
         for task in np.flatnonzero(found.start >= 0).tolist()
