@@ -1,4 +1,4 @@
-"""Any valid order of a placement at all, drawn step by step."""
+"""Random schedules: any valid order of a placement, or list schedules by random priorities."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import numpy as np
 
 from tessel.placement import Placement
 from tessel.schedule import Schedule
+from tessel.search.makespan.device_orders import orders_of
+from tessel.search.makespan.list_scheduling import by_priority, list_schedule
+from tessel.search.makespan.window_rebuild import Timed, timed_of
+from tessel.search.model.instance import Instance
 
 
 def draw_schedule(placement: Placement, micro_batches: int, rng: np.random.Generator) -> Schedule:
@@ -34,3 +38,19 @@ def draw_schedule(placement: Placement, micro_batches: int, rng: np.random.Gener
         for device in block.devices:
             free[device] = start + block.span
     return Schedule.of(placement, starts, micro_batches=micro_batches)
+
+
+def listed(instance: Instance, seed: int) -> Timed:
+    """Return a list schedule by random priorities and a random option of each choice."""
+    arrays = instance.arrays
+    rng = np.random.default_rng(seed)
+    start = np.empty(instance.num_tasks, dtype=np.int64)
+    options = rng.integers(0, 2, (len(arrays.default_option), arrays.micro_batches))
+    priority = rng.integers(0, 1000, instance.num_tasks)
+    assert list_schedule(arrays, by_priority(arrays, priority), options, start) is not None
+    return timed_of(arrays, orders_of(arrays, start).sequence)
+
+
+def copy_of(timed: Timed) -> Timed:
+    """Return a schedule to be overwritten."""
+    return Timed(*(row.copy() for row in timed))

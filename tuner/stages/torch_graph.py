@@ -17,7 +17,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tuner.errors import TunerError
-from tuner.frontend.torch.program import quiet_export
+from tuner.frontend.torch.export import quiet_export
 from tuner.frontend.torch.training import find_own_backwards
 
 _STATE = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})

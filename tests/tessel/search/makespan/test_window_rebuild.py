@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_schedules import copy_of, listed
 
 from tessel.search.makespan.incumbent import makespan_of
 from tessel.search.makespan.window_rebuild import STUCK, rebuild
@@ -12,7 +13,6 @@ from tessel.search.model.instance import build_instance
 from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
 from tests.samples.schedule_samples import as_schedule
-from tests.samples.timed_samples import copy_of, listed
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from random_schedules import copy_of, listed
 
 from tessel.errors import InfeasibleError
 from tessel.handwritten.zero_bubble.zb_v import ZB_V
@@ -16,7 +17,6 @@ from tessel.search.model.instance import build_instance
 from tessel.shapes import zbv
 from tessel.validation import check_schedule
 from tests.samples.schedule_samples import Case, as_schedule, least_makespan, tiny_cases
-from tests.samples.timed_samples import copy_of, listed
 
 ONLY_WINDOWS = MakespanParams(left_out=frozenset(Phase) - {Phase.WINDOWS})
 
