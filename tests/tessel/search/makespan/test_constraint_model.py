@@ -47,7 +47,7 @@ def test_choices_are_proven_and_the_proof_is_labelled() -> None:
     )
 
     def search(params: MakespanParams) -> tuple[int, int, str]:
-        found = find_schedule(placement, micro_batches=4, memory=2, budget=SearchBudget(2.0), params=params)
+        found = find_schedule(placement, micro_batches=5, memory=2, budget=SearchBudget(1.0), params=params)
         return found.makespan, found.lower_bound, found.found_by
 
     without = MakespanParams(left_out=frozenset({Phase.EXACT}))
