@@ -7,8 +7,8 @@ A window is a stretch of a topological order of all tasks, so that what comes be
 it, and what comes after it finds the same units held as before. Among its tasks that are ready and fit, the
 one that could end first names a device, and the most urgent that could start there before that end is taken
 (Giffler and Thompson); tasks of one block keep their order. Whether a task fits is asked of that task alone,
-so that the priorities may lead to tasks none of which fits; then they are infeasible. O(tasks of the window x those of them that are
-ready) for the window, O(tasks) for the times of all. Checked in
+so that priorities may be infeasible: they may lead to where no ready task fits. O(tasks of the window x those
+of them that are ready) for the window, O(tasks) for the times of all. Checked in
 tests/tessel/search/makespan/test_window_rebuild.py.
 
 Source: Ruiz and Stützle, "A simple and effective iterated greedy algorithm" (2007), for destruction and
