@@ -66,6 +66,7 @@ def unroll(tessel: Path, python: str, file: Path) -> str:
     """Return the steps by micro-batches that Tessel's own loader and `unroll` give."""
     done = subprocess.run(
         [python, "-c", UNROLL, str(file)],
+        cwd=tessel,  # where it runs is first on the path, and this repository has a package of that name
         env={**os.environ, "PYTHONPATH": str(tessel)},
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ Checked in tests/tessel/search/jit/test_cache.py.
 
 from __future__ import annotations
 
+from tessel.placement import Block, Edge, Placement
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
 from tessel.planning.options import PlanOptions
@@ -29,11 +30,20 @@ def compile_all() -> None:
     find_repetend(vshape(4), memory=3, max_copies=3)
     split = zbv(3, split_backward=True, lag=1)
     choice = vshape(3, choose_backward=True, backward_input_span=2, backward_weight_span=2)
-    for placement in (split, choice):
+    for placement, micro_batches, memory in ((split, 5, 6), (choice, 5, 6), (_freeing(), 2, 3)):
         budget = SearchBudget(work_limit=WORK, time_limit_s=None)
-        find_schedule(placement, micro_batches=5, memory=6, budget=budget)
+        find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=budget)
     _plan()
     leave_stamp()
+
+
+def _freeing() -> Placement:
+    """Return blocks that free more than they add, whose micro-batches cannot run one after the other."""
+    blocks = tuple(
+        Block(name=name, devices=(0,), span=1, memory=memory)
+        for name, memory in (("x", -2), ("a", 6), ("z", -5))
+    )
+    return Placement(devices=1, blocks=blocks, edges=(Edge("a", "z"),))
 
 
 def _plan() -> None:

@@ -128,19 +128,23 @@ def fit_limits(
     flow: Flow,
     micro_batches: int,
     memory: Sequence[int],
-    simulate: Callable[[Mapping[int, int]], _Found],
-) -> _Found:
+    simulate: Callable[[Mapping[int, int]], _Found | None],
+) -> _Found | None:
     """Return the simulation under the largest limits found that fit, or under limits of one if none do.
+
+    None where a simulation gave none, which ends the search for limits.
 
     Args:
         flow: the blocks of one micro-batch.
         micro_batches: how many are run, >= 1.
         memory: limit in units, one per device.
-        simulate: runs 1F1B with so many micro-batches in flight, by opening block.
+        simulate: runs 1F1B with so many micro-batches in flight, by opening block; None where it was ended.
     """
     limits = {block: min(depth, micro_batches) for block, depth in flow.depth.items()}
     while True:
         found = simulate(limits)
+        if found is None:
+            return None
         over = {
             device: limit / peak
             for device, (peak, limit) in enumerate(zip(found.peaks, memory, strict=True))
@@ -158,7 +162,7 @@ def _give_back(
     memory: Sequence[int],
     limits: dict[int, int],
     best: _Found,
-    simulate: Callable[[Mapping[int, int]], _Found],
+    simulate: Callable[[Mapping[int, int]], _Found | None],
 ) -> _Found:
     """Raise limits one by one where that fits and is shorter, or as short; within so many simulations."""
     runs_left = MAX_TASKS_SIMULATED // (len(flow.blocks) * micro_batches)
@@ -168,6 +172,8 @@ def _give_back(
         runs_left -= 1
         tried = {**limits, block: limits[block] + 1}
         found = simulate(tried)
+        if found is None:
+            break
         is_within = all(peak <= limit for peak, limit in zip(found.peaks, memory, strict=True))
         if is_within and found.makespan <= best.makespan:
             limits, best = tried, found
@@ -195,7 +201,9 @@ def _fit(placement: Placement, micro_batches: int, memory: Sequence[int], prefer
         makespan = max(start + placement.blocks[block].span for (block, _), start in starts.items())
         return _Run(starts, makespan, peak_memory(placement, starts))
 
-    return fit_limits(flow, micro_batches, memory, simulate).starts
+    found = fit_limits(flow, micro_batches, memory, simulate)
+    assert found is not None  # none of these simulations is ended
+    return found.starts
 
 
 def _shrink(flow: Flow, limits: dict[int, int], over: dict[int, float]) -> bool:

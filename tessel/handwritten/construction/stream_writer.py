@@ -39,6 +39,7 @@ class StreamWriter:
     _pieces: defaultdict[Work, list[tuple[_IntArray, _IntArray]]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    _single: defaultdict[Work, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     _length: int = 0
 
     def write(self, *works: Work, rounds: int = 1) -> None:
@@ -48,6 +49,13 @@ class StreamWriter:
             works: what a round consists of, in order; no work twice.
             rounds: how many; none below 1.
         """
+        if rounds == 1:  # as plain numbers, which cost less than arrays of one
+            for place, work in enumerate(works):
+                key = self._key(work)
+                self._single[work].append((self._asked[key], self._length + place))
+                self._asked[key] += 1
+            self._length += len(works)
+            return
         turns = np.arange(max(0, rounds), dtype=np.int64)
         for place, work in enumerate(works):
             key = self._key(work)
@@ -57,8 +65,8 @@ class StreamWriter:
 
     def write_of(self, work: Work, micro_batches: Sequence[int]) -> None:
         """Add work of these micro-batches, which are not counted."""
-        turns = np.arange(len(micro_batches), dtype=np.int64)
-        self._pieces[work].append((np.array(micro_batches, dtype=np.int64), self._length + turns))
+        for place, micro_batch in enumerate(micro_batches):
+            self._single[work].append((micro_batch, self._length + place))
         self._length += len(micro_batches)
 
     def count(self, work: Work) -> int:
@@ -68,7 +76,9 @@ class StreamWriter:
     def columns(self) -> Columns:
         """Return the instructions written."""
         parts = []
-        for (kind, stage), pieces in self._pieces.items():
+        for kind, stage in dict.fromkeys((*self._pieces, *self._single)):
+            single = np.array(self._single[kind, stage], dtype=np.int64).reshape(-1, 2)
+            pieces = [*self._pieces[kind, stage], (single[:, 0], single[:, 1])]
             micro_batch, key = (np.concatenate(rows) for rows in zip(*pieces, strict=True))
             is_there = micro_batch < self.micro_batches
             parts.append((kind, stage, micro_batch[is_there], key[is_there]))

@@ -1,7 +1,8 @@
 """Quick first schedules: one micro-batch after the other, hand-written rules, and urgencies.
 
 The first one always exists, and the rules come next, before any limit is looked at: they take time linear in
-the tasks, and the answer is never to be longer than one of them that fits.
+the tasks, and the answer is never to be longer than one of them that fits. `1f1b-limited` alone, which may
+take several simulations, is left out where time is over and another rule fits.
 
 An urgency is the priority α·m·T - tail(b): the longest way to the end first, with the micro-batches T steps
 of the busiest device apart. α = 0 runs all forwards first, α = 1 keeps a steady rhythm, and a large α
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessel.handwritten import HANDWRITTEN, Rule, StreamRule
+from tessel.handwritten.limited_1f1b import LimitedRule
 from tessel.handwritten.strongest import MAX_TASKS
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.limits_in_flight import Setting, offer_limits_in_flight
@@ -45,17 +47,26 @@ def offer_rules(best: Incumbent) -> None:
         return
     num_tasks = best.instance.num_tasks
     is_large = num_tasks > MAX_TASKS
+    has_rule = False
+
+    def is_dispensable() -> bool:
+        return best.budget.is_interrupted or (has_rule and best.budget.seconds_left <= 0)
+
     for rule in sorted(HANDWRITTEN, key=_turn) if is_large else HANDWRITTEN:
         if best.budget.is_interrupted or best.makespan <= best.lower_bound:
             return
         operations = num_tasks * (OPERATIONS_A_TASK if _is_linear(rule) else OPERATIONS_A_TASK_ARRANGED)
         if is_large and not _is_linear(rule) and not best.budget.covers(operations):
             continue
+        if isinstance(rule, LimitedRule) and is_dispensable():
+            continue
         is_any = False
         known = best.makespan if is_large else NEVER
-        for start in rule_schedules(rule, best.instance, variants=not is_large, known=known):
+        for start in rule_schedules(
+            rule, best.instance, variants=not is_large, known=known, is_dispensable=is_dispensable
+        ):
             best.offer(start, rule.name)
-            is_any = True
+            is_any = has_rule = True
         best.budget.charge(operations if is_any else num_tasks)
 
 

@@ -13,7 +13,7 @@ rules.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +47,12 @@ class Simulation:
 
 
 def rule_schedules(
-    rule: Rule, instance: Instance, *, variants: bool, known: int = NEVER
+    rule: Rule,
+    instance: Instance,
+    *,
+    variants: bool,
+    known: int = NEVER,
+    is_dispensable: Callable[[], bool] = lambda: False,
 ) -> Iterator[IntArray]:
     """Yield the starts by task of every way to follow a rule that fits; none where it does not apply.
 
@@ -56,6 +61,8 @@ def rule_schedules(
         instance: what is scheduled.
         variants: whether other ways than the published one are tried.
         known: a makespan; what is seen to be no shorter before it is complete may be left out.
+        is_dispensable: asked every few thousandths of a second while limits in flight are simulated; where it
+            says yes, they are left out.
     """
     arrays = instance.arrays
     # A rule of one's own, or peaks that do not follow from orders. Where blocks take no time, what is taken
@@ -66,7 +73,7 @@ def rule_schedules(
         return
     if isinstance(rule, LimitedRule):
         for preference in _ways(rule.preference, instance, variants=variants):
-            yield from _limited(preference, instance)
+            yield from _limited(preference, instance, is_dispensable)
         return
     try:
         pipeline = read_pipeline(instance.placement)
@@ -76,7 +83,13 @@ def rule_schedules(
         for preference in _ways(rule.generalised, instance, variants=variants):
             flow = preference.flow(instance.placement)
             limits = preference.in_flight(flow)
-            found = simulate(arrays, flow, limits, preference.groups(flow), known=known)
+            found = simulate(
+                arrays,
+                flow,
+                limits,
+                preference.groups(flow),
+                goes_on=lambda listing: may_pay(arrays, listing, known),
+            )
             if found is not None:
                 yield from _fitting(found, instance)
         return
@@ -97,7 +110,7 @@ def simulate(
     in_flight: Mapping[int, int],
     groups: Mapping[int, int],
     *,
-    known: int | None = None,
+    goes_on: Callable[[Listing], bool] | None = None,
 ) -> Simulation | None:
     """List what the rules of any placement simulate; the same starts where every block takes time.
 
@@ -106,7 +119,7 @@ def simulate(
         flow: how its blocks enter and leave.
         in_flight: most micro-batches between an opening block and its closing ones.
         groups: of `Preference.groups`.
-        known: None is returned where it is seen not to fit or to be no shorter than that; left out, never.
+        goes_on: asked every few thousandths of a second; where it says no, None is returned.
     """
     group = np.zeros(arrays.num_blocks, dtype=np.int64)
     group[list(groups)] = list(groups.values())
@@ -118,23 +131,14 @@ def simulate(
         if arrays.choice[block] >= 0:
             options[arrays.choice[block]] = arrays.option[block]
     start = np.empty(arrays.num_blocks * arrays.micro_batches, dtype=np.int64)
-    goes_on = None if known is None else lambda listing: _may_pay(arrays, listing, known)
     listing = list_schedule(arrays, dispatch, options, start, keeps_limits=False, goes_on=goes_on)
     if listing is None:
-        assert known is not None  # a limit makes a micro-batch wait only for earlier ones
+        assert goes_on is not None  # a limit makes a micro-batch wait only for earlier ones
         return None
     return Simulation(start, int(listing.makespan[0]), listing.peak.tolist())
 
 
-def _simulate_all(
-    arrays: InstanceArrays, flow: Flow, in_flight: Mapping[int, int], groups: Mapping[int, int]
-) -> Simulation:
-    found = simulate(arrays, flow, in_flight, groups)
-    assert found is not None  # no makespan is known that would end it
-    return found
-
-
-def _may_pay(arrays: InstanceArrays, listing: Listing, known: int) -> bool:
+def may_pay(arrays: InstanceArrays, listing: Listing, known: int) -> bool:
     """Return whether a simulation under way still fits, and may end before a known makespan."""
     if (listing.peak > arrays.limit).any():
         return False
@@ -159,7 +163,9 @@ def _ways(preference: Preference | None, instance: Instance, *, variants: bool) 
         yield from itertools.islice(preference.variants(instance.placement), None if variants else 1)
 
 
-def _limited(preference: Preference, instance: Instance) -> Iterator[IntArray]:
+def _limited(
+    preference: Preference, instance: Instance, is_dispensable: Callable[[], bool]
+) -> Iterator[IntArray]:
     if instance.memory is None:
         return
     flow = preference.flow(instance.placement)
@@ -168,9 +174,12 @@ def _limited(preference: Preference, instance: Instance) -> Iterator[IntArray]:
         flow,
         instance.micro_batches,
         instance.memory,
-        lambda limits: _simulate_all(instance.arrays, flow, limits, groups),
+        lambda limits: simulate(
+            instance.arrays, flow, limits, groups, goes_on=lambda listing: not is_dispensable()
+        ),
     )
-    yield from _fitting(found, instance)
+    if found is not None:
+        yield from _fitting(found, instance)
 
 
 def _fitting(found: Simulation, instance: Instance) -> Iterator[IntArray]:

@@ -7,8 +7,8 @@ A window is a stretch of a topological order of all tasks, so that what comes be
 it, and what comes after it finds the same units held as before. Among its tasks that are ready and fit, the
 one that could end first names a device, and the most urgent that could start there before that end is taken
 (Giffler and Thompson); tasks of one block keep their order. Whether a task fits is asked of that task alone,
-so that the window may get stuck; then there is nothing new. O(tasks of the window x those of them that are
-ready) for the window, O(tasks) for the times of all. Checked in
+so that priorities may be infeasible: they may lead to where no ready task fits. O(tasks of the window x those
+of them that are ready) for the window, O(tasks) for the times of all. Checked in
 tests/tessel/search/makespan/test_window_rebuild.py.
 
 Source: Ruiz and Stützle, "A simple and effective iterated greedy algorithm" (2007), for destruction and
@@ -25,8 +25,8 @@ from tessel.search.jit.compiled import compiled, compiled_leaf
 from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.model.instance import InstanceArrays, IntArray
 
-STUCK = -1
-"""What `rebuild` returns where these priorities lead nowhere."""
+INFEASIBLE = -1
+"""What `rebuild` returns where no task that is ready fits any more."""
 
 
 class Timed(NamedTuple):
@@ -85,7 +85,7 @@ def rebuild(
     is_active: bool,
     trial: Timed,
 ) -> int:
-    """Write the schedule with this window built anew; return its makespan, or `STUCK`.
+    """Write the schedule with this window built anew; return its makespan, or `INFEASIBLE`.
 
     Args:
         arrays: of the instance.
@@ -114,7 +114,7 @@ def rebuild(
     for done in range(size):
         at = _select(arrays, window, num_ready, priority, is_active)
         if at < 0:
-            return STUCK
+            return INFEASIBLE
         place = window.ready[at]
         task = window.tasks[place]
         num_ready = _start(arrays, current, begin, end, window, at, num_ready, trial.start)

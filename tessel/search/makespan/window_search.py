@@ -4,12 +4,12 @@
 
 Tabu search changes one place of one device at a time and stays where every such change is for the worse; a
 window of some hundred tasks on all devices is another neighbourhood. A window ends anywhere and is any length
-up to half of the schedule, short ones as often as long ones; its urgencies are, by lot, the longest way to
-the end in a steady rhythm or in the present orders, the present starts, or the middle of the last two, with
+up to half of the schedule, short ones as often as long ones; its urgencies are, at random, the longest path
+to the end in a steady rhythm or in the present orders, the present starts, or the mean of the last two, with
 some noise and with blocks that nothing waits for moved up or down. What is as short as before is kept, too.
 
 The end of a schedule is built anew first, from many places on: where the last micro-batches drain, nothing
-new must be held back for, so that the longest way first is a good rule, and hand-written rules are not at
+new must be held back for, so that the longest path first is a good rule, and hand-written rules are not at
 their best. That is one list schedule of a small part each. Checked in
 tests/tessel/search/makespan/test_window_search.py.
 
@@ -28,16 +28,16 @@ from tessel.search.jit.random_generator import below, next_state
 from tessel.search.makespan.device_orders import orders_of
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
-from tessel.search.makespan.window_rebuild import STUCK, Timed, rebuild, timed_of
+from tessel.search.makespan.window_rebuild import INFEASIBLE, Timed, rebuild, timed_of
 from tessel.search.model.instance import InstanceArrays, IntArray
 
 FOUND_BY = "window search"
 
-ROUND_LOOKS = 1_500_000
-"""Tasks looked at between two looks at the budget: a few hundredths of a second."""
+ROUND_VISITS = 1_500_000
+"""Tasks visited between two checks of the budget: a few hundredths of a second."""
 
-OPERATIONS_A_LOOK = 20
-"""Charged for each task that a round looks at."""
+OPERATIONS_A_VISIT = 20
+"""Charged for each task visited."""
 
 MIN_WINDOW = 8
 """Tasks of the shortest windows."""
@@ -54,7 +54,7 @@ ROUNDS_TO_SLOW_DOWN, MAX_WAIT = 8, 4
 over: a chain of 8 devices gained nothing from 90 000 windows, where tabu search still did."""
 
 ACCEPTED_A_REFRESH = 16
-"""Equally good schedules accepted before the longest ways to the end are computed again."""
+"""Equally good schedules accepted before the longest paths to the end are computed again."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class WindowSearch:
         state: state of the random generator.
         current: the schedule that it stands at; None before the first round.
         makespan: of that schedule.
-        in_vain: rounds since the last one that found something shorter.
+        rounds_without_gain: rounds since the last one that found something shorter.
         passed: turns passed over since the last round.
     """
 
@@ -74,7 +74,7 @@ class WindowSearch:
     state: int
     current: Timed | None = None
     makespan: int = 0
-    in_vain: int = 0
+    rounds_without_gain: int = 0
     passed: int = 0
 
     def rebuild_ends(self) -> None:
@@ -99,9 +99,9 @@ class WindowSearch:
                 priority = -arrays.tail[current.sequence[begin:] % arrays.num_blocks]
                 makespan = rebuild(arrays, current, begin, len(starts), priority, True, trial)
                 best.budget.charge(
-                    (len(starts) + (len(starts) - begin) * arrays.num_devices) * OPERATIONS_A_LOOK
+                    (len(starts) + (len(starts) - begin) * arrays.num_devices) * OPERATIONS_A_VISIT
                 )
-                if STUCK < makespan < best.makespan:
+                if INFEASIBLE < makespan < best.makespan:
                     best.offer(trial.start, FOUND_BY)
                 if step <= 0:
                     break
@@ -113,26 +113,26 @@ class WindowSearch:
         best = self.best
         if Phase.WINDOWS in best.params.left_out or best.is_over:
             return
-        if self.passed < min(self.in_vain // ROUNDS_TO_SLOW_DOWN, MAX_WAIT):
+        if self.passed < min(self.rounds_without_gain // ROUNDS_TO_SLOW_DOWN, MAX_WAIT):
             self.passed += 1
             return
         self.passed = 0
         if self.current is None or best.makespan < self.makespan:
             self.current, self.makespan = self._at(best.best.start), best.makespan
-        makespan, self.state, num_looks = search_windows(
+        makespan, self.state, num_visited = search_windows(
             best.instance.arrays,
             self.current,
             self.makespan,
             max(1, int(best.instance.least_work().max())),
-            ROUND_LOOKS,
+            ROUND_VISITS,
             best.lower_bound,
             self.state,
         )
-        best.budget.charge(num_looks * OPERATIONS_A_LOOK)
+        best.budget.charge(num_visited * OPERATIONS_A_VISIT)
         self.makespan = makespan
-        self.in_vain += 1
+        self.rounds_without_gain += 1
         if makespan < best.makespan:
-            self.in_vain = 0
+            self.rounds_without_gain = 0
             best.offer(self.current.start, FOUND_BY)
 
     def _at(self, start: IntArray) -> Timed:
@@ -146,7 +146,7 @@ def search_windows(
     current: Timed,
     makespan: int,
     stride: int,
-    most_looks: int,
+    max_visited: int,
     target: int,
     state: int,
 ) -> tuple[int, int, int]:
@@ -157,22 +157,22 @@ def search_windows(
         current: the schedule; changed.
         makespan: of that schedule.
         stride: steps between micro-batches of a steady rhythm, >= 1.
-        most_looks: tasks looked at before it ends.
+        max_visited: tasks visited before it ends.
         target: it ends at a makespan that is not above it.
         state: state of the random generator.
 
     Returns:
-        The makespan, the state, and the tasks looked at.
+        The makespan, the state, and the tasks visited.
     """
     num_tasks = len(current.sequence)
     tail = np.zeros(len(current.rank), dtype=np.int64)
     trial = Timed(current.sequence.copy(), current.rank.copy(), current.start.copy())
-    longest_ways(arrays, current, tail)
-    num_looks, accepted = num_tasks, 0
+    longest_paths(arrays, current, tail)
+    num_visited, accepted = num_tasks, 0
     num_sizes = 1
     while MIN_WINDOW << num_sizes < num_tasks:
         num_sizes += 1
-    while num_looks < most_looks and makespan > target:
+    while num_visited < max_visited and makespan > target:
         state = next_state(state)
         size = MIN_WINDOW << below(state, num_sizes)
         state = next_state(state)
@@ -186,8 +186,8 @@ def search_windows(
         state = urgencies(arrays, current, begin, tail, stride, priority, state)
         state = next_state(state)
         found = rebuild(arrays, current, begin, end, priority, below(state, 2) == 0, trial)
-        num_looks += num_tasks + (end - begin) * arrays.num_devices
-        if found == STUCK or found > makespan:
+        num_visited += num_tasks + (end - begin) * arrays.num_devices
+        if found == INFEASIBLE or found > makespan:
             continue
         accepted += 1
         by_start = np.argsort(trial.start[trial.sequence], kind="mergesort")
@@ -195,11 +195,11 @@ def search_windows(
         current.start[:] = trial.start
         for place in range(num_tasks):
             current.rank[current.sequence[place]] = place
-        num_looks += num_tasks
+        num_visited += num_tasks
         if found < makespan or accepted % ACCEPTED_A_REFRESH == 0:
-            longest_ways(arrays, current, tail)
+            longest_paths(arrays, current, tail)
         makespan = found
-    return int(makespan), int(state), int(num_looks)
+    return int(makespan), int(state), int(num_visited)
 
 
 @compiled_leaf
@@ -212,7 +212,7 @@ def urgencies(
     priority: IntArray,
     state: int,
 ) -> int:
-    """Write priorities drawn by lot for the tasks of a window; return the state."""
+    """Write random priorities for the tasks of a window; return the state."""
     num_blocks = arrays.num_blocks
     state = next_state(state)
     kind = below(state, 4)
@@ -245,8 +245,8 @@ def urgencies(
 
 
 @compiled
-def longest_ways(arrays: InstanceArrays, current: Timed, tail: IntArray) -> None:
-    """Write, for each task, the longest way from its start to the end in these orders."""
+def longest_paths(arrays: InstanceArrays, current: Timed, tail: IntArray) -> None:
+    """Write, for each task, the longest path from its start to the end in these orders."""
     num_blocks = arrays.num_blocks
     behind = np.zeros(arrays.num_devices, dtype=np.int64)
     for back in range(len(current.sequence)):

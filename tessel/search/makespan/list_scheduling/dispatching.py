@@ -42,6 +42,9 @@ from tessel.search.model.instance import InstanceArrays, IntArray
 TASKS_A_ROUND = 20_000
 """Tasks started between two looks at the budget: some hundredths of a second."""
 
+TASKS_A_QUESTION = 5_000
+"""Tasks started before `goes_on` is asked again: most simulations that do not fit show it by then."""
+
 OPERATIONS_A_TASK = 500
 """Charged for each task started."""
 
@@ -80,7 +83,7 @@ def list_schedule(
             schedule, and None. None for no limit.
         is_active: whether a device may idle for a more urgent task that comes before another could end.
         keeps_limits: whether memory limits count.
-        goes_on: asked every few hundredths of a second; where it says no there is no schedule, and None.
+        goes_on: asked every few thousandths of a second; where it says no there is no schedule, and None.
     """
     num_tasks = arrays.num_blocks * arrays.micro_batches
     looks_ahead = keeps_limits and num_tasks * arrays.num_blocks <= MAX_LOOK_AHEAD
@@ -88,10 +91,9 @@ def list_schedule(
     listing = _new_listing(arrays, options, start)
     begin_listing(arrays, dispatch, listing, is_active)
     state, started = GOING_ON, 0
+    round_tasks = TASKS_A_ROUND if goes_on is None else TASKS_A_QUESTION
     while state == GOING_ON:
-        state = continue_listing(
-            arrays, dispatch, listing, is_active, keeps_limits, looks_ahead, TASKS_A_ROUND
-        )
+        state = continue_listing(arrays, dispatch, listing, is_active, keeps_limits, looks_ahead, round_tasks)
         if state == GOING_ON and goes_on is not None and not goes_on(listing):
             return None
         if budget is None:

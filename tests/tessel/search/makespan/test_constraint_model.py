@@ -7,7 +7,6 @@ from hypothesis import given, settings
 
 from tessel.errors import InfeasibleError
 from tessel.search.budget import SearchBudget
-from tessel.search.makespan import constraint_model
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.find_schedule import find_schedule
@@ -48,7 +47,7 @@ def test_choices_are_proven_and_the_proof_is_labelled() -> None:
     )
 
     def search(params: MakespanParams) -> tuple[int, int, str]:
-        found = find_schedule(placement, micro_batches=4, memory=2, budget=SearchBudget(2.0), params=params)
+        found = find_schedule(placement, micro_batches=5, memory=2, budget=SearchBudget(1.0), params=params)
         return found.makespan, found.lower_bound, found.found_by
 
     without = MakespanParams(left_out=frozenset({Phase.EXACT}))
@@ -63,7 +62,7 @@ def test_choices_are_proven_and_the_proof_is_labelled() -> None:
 
 
 def test_without_the_solver_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraint_model.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     placement = make_shape("nnshape", 3, choose_backward=True)
     found = find_schedule(placement, micro_batches=3, memory=3, budget=SearchBudget(0.6))
     check_schedule(found)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten import HANDWRITTEN, Rule
 from tessel.placement import Placement
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan import initial_schedules as module
+from tessel.search.model.instance import IntArray
 from tessel.shapes import make_shape, vshape, zbv
 from tessel.validation import check_schedule
 
@@ -61,6 +65,29 @@ def test_search_is_never_worse_than_a_rule_with_512_micro_batches(placement: Pla
             continue
         built = rule.build(placement, micro_batches=512, memory=limits)
         assert found.makespan <= built.makespan, rule.name
+
+
+def test_limits_in_flight_come_after_the_limit_on_time_only_where_no_other_rule_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_TASKS", 0)
+    placement = vshape(32, split_backward=True, lag=1)
+    tried: list[str] = []
+    of_rule = module.rule_schedules
+
+    def noting(rule: Rule, *args: Any, **options: Any) -> Iterator[IntArray]:
+        tried.append(rule.name)
+        return of_rule(rule, *args, **options)
+
+    monkeypatch.setattr(module, "rule_schedules", noting)
+    for memory, found_by in ((32, "zb-h1"), (8, "1f1b-limited")):
+        tried.clear()
+        found = find_schedule(placement, micro_batches=64, memory=memory, budget=SearchBudget(0.0, 0.0))
+        assert found.found_by == found_by
+        assert ("1f1b-limited" in tried) == (memory == 8)
+    tried.clear()
+    find_schedule(placement, micro_batches=64, memory=32, budget=SearchBudget(0.0))
+    assert "1f1b-limited" in tried  # a limit on work does not count here
 
 
 def test_one_f_one_b_is_found_at_once_on_128_devices_with_512_micro_batches() -> None:

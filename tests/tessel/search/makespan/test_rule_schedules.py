@@ -13,8 +13,8 @@ from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule.schedule import peak_memory
 from tessel.search.makespan.device_orders import orders_of_devices
 from tessel.search.makespan.incumbent import makespan_of
-from tessel.search.makespan.rule_schedules import rule_schedules, simulate
-from tessel.search.model.instance import build_instance
+from tessel.search.makespan.rule_schedules import Simulation, may_pay, rule_schedules, simulate
+from tessel.search.model.instance import InstanceArrays, build_instance
 from tessel.shapes import SHAPES, interleaved, make_shape, vshape, zbv
 
 PLACEMENTS = (
@@ -131,7 +131,21 @@ def test_simulations_that_cannot_pay_end_early_and_others_do_not() -> None:
     assert asked is not None
     flow = asked.flow(placement)
     limits, groups = asked.in_flight(flow), asked.groups(flow)
-    assert simulate(arrays, flow, limits, groups, known=2056) is None  # 256 x 8 steps of work and eight more
+
+    def simulated(arrays: InstanceArrays, known: int) -> Simulation | None:
+        return simulate(arrays, flow, limits, groups, goes_on=lambda listing: may_pay(arrays, listing, known))
+
+    assert simulated(arrays, 2056) is None  # 256 x 8 steps of work and eight more
     tight = build_instance(placement, micro_batches=256, memory=8).arrays
-    assert simulate(tight, flow, limits, groups, known=makespan + 1) is None
+    assert simulated(tight, makespan + 1) is None
     assert simulate(tight, flow, limits, groups) is not None
+
+
+def test_limits_in_flight_are_left_out_where_they_can_be_spared() -> None:
+    placement = zbv(8, split_backward=True)
+    rule = next(each for each in HANDWRITTEN if each.name == "1f1b-limited")
+    instance = build_instance(placement, micro_batches=256, memory=12)
+    answers = iter([False, False, True])
+    assert not list(rule_schedules(rule, instance, variants=False, is_dispensable=lambda: next(answers)))
+    assert next(answers, None) is None
+    assert list(rule_schedules(rule, instance, variants=False, is_dispensable=lambda: False))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from random_schedules import copy_of, listed
 
 from tessel.search.makespan.incumbent import makespan_of
-from tessel.search.makespan.window_rebuild import STUCK, rebuild
+from tessel.search.makespan.window_rebuild import INFEASIBLE, rebuild
 from tessel.search.model.instance import build_instance
 from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
@@ -38,7 +38,7 @@ def test_whatever_is_built_is_valid_and_begins_as_before(
     trial, before = copy_of(current), copy_of(current)
     makespan = rebuild(arrays, current, begin, end, priority, is_active, trial)
     assert all((now == then).all() for now, then in zip(current, before, strict=True))
-    if makespan == STUCK:
+    if makespan == INFEASIBLE:
         return
     found = as_schedule(placement, arrays, trial.start, memory)
     check_schedule(found)
@@ -67,4 +67,6 @@ def test_priorities_that_fill_the_memory_get_stuck() -> None:
     current = listed(instance, 0)
     is_first = np.array([block.name == "f0" for block in placement.blocks])
     priority = np.where(is_first[current.sequence % instance.num_blocks], 0, 1)
-    assert rebuild(instance.arrays, current, 0, len(priority), priority, False, copy_of(current)) == STUCK
+    assert (
+        rebuild(instance.arrays, current, 0, len(priority), priority, False, copy_of(current)) == INFEASIBLE
+    )

@@ -51,11 +51,11 @@ def test_the_search_keeps_what_is_valid_and_no_longer(*, seed: int, limit: int, 
     arrays, current = instance.arrays, listed(instance, seed)
     before = makespan_of(arrays, current.start)
     again = copy_of(current)
-    makespan, state, looks = search_windows(arrays, current, before, 8, 100_000, 0, seed)
+    makespan, state, visited = search_windows(arrays, current, before, 8, 100_000, 0, seed)
     check_schedule(as_schedule(placement, arrays, current.start, memory))
     assert makespan_of(arrays, current.start) == makespan <= before
-    assert looks >= 100_000
-    assert search_windows(arrays, again, before, 8, 100_000, 0, seed) == (makespan, state, looks)
+    assert visited >= 100_000
+    assert search_windows(arrays, again, before, 8, 100_000, 0, seed) == (makespan, state, visited)
     assert (again.start == current.start).all()
 
 
