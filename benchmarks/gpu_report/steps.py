@@ -233,7 +233,11 @@ def _add_tuned(
     context: Context, model: Any, inputs: tuple[torch.Tensor, ...], programs: dict[str, Run]
 ) -> dict[str, Any]:
     """Partition a model, and add what was chosen, and the best single backend, to the programs that race."""
-    settings = SessionSettings(backend_names=("tvm", "torch"), jobs=max(1, num_usable_cores() // 2))
+    settings = SessionSettings(
+        backend_names=("tvm", "torch"),
+        jobs=max(1, num_usable_cores() // 2),
+        num_threads=1 if context.device.name == "cpu" else None,  # as torch has there
+    )
     with start_session(context.device.name, settings, records_url=context.records) as session:
         result = partition_model(model, session)
     tensors = [tvm.runtime.from_dlpack(each.contiguous()) for each in inputs]
