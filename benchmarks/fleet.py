@@ -1,12 +1,14 @@
 """A fleet's throughput, and what it loses when its workers are killed.
 
-    python -m benchmarks.fleet                       throughput, kills and two tuners: about twenty minutes
+    python -m benchmarks.fleet                       everything: about twenty minutes
     python -m benchmarks.fleet --only throughput
 
 *Throughput*: candidates that sleep, on 1 to 8 workers of this machine. One that sleeps takes no processor,
 so that workers of one machine are like as many machines, and what is missing is what the fleet costs.
 *Kills*: real candidates, built and timed, while a worker is killed every second or so, and the scheduler and
-the database are started anew now and then; each must end in exactly one record. *Tuners*: two tuners that
+the database are started anew now and then; each must end in exactly one record. *Partition*: a model is
+partitioned through the fleet under the same kills; the decision must be the one that a tuner without a fleet
+makes from those records, without measuring anything. *Tuners*: two tuners that
 need the same candidates, in opposite orders, through one database.
 
 Records are kept in a PostgreSQL server of its own where one is installed, and in a SQLite file elsewhere.
@@ -15,7 +17,9 @@ Records are kept in a PostgreSQL server of its own where one is installed, and i
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tvm import relax
 
@@ -142,11 +147,11 @@ class Database:
 
 
 @contextmanager
-def with_workers(num_workers: int) -> Iterator[LocalFleet]:
+def with_workers(num_workers: int, backends: Sequence[str] = BACKENDS) -> Iterator[LocalFleet]:
     """Have a fleet of workers that measure on this machine."""
     with LocalFleet() as fleet:
         for _ in range(num_workers):
-            fleet.start_device_worker("--threads", "1", "--backends", "tvm")
+            fleet.start_device_worker("--threads", "1", "--backends", ",".join(backends))
         tasks = TaskQueue(fleet.address)
         await_workers(tasks, num_workers)
         tasks.close()
@@ -208,6 +213,48 @@ def survive_kills(candidates: int, kills: int, every_s: float) -> str:
     )
 
 
+def partition_under_kills(model: str, every_s: float) -> str:
+    """Partition a model through a fleet while workers are killed, then without one, and compare.
+
+    Raises:
+        AssertionError: the two decisions differ, the second measured, or no worker was killed.
+    """
+    backends = ("tvm", "blas")
+    with tempfile.TemporaryDirectory() as folder, Database(folder) as database:
+        arguments = ["partition", model, "--infer", "--threads", "1", "--backends", ",".join(backends)]
+        arguments += ["--records", database.url, "--json"]
+        with with_workers(3, backends) as fleet, Destroyer(fleet, database, every_s) as destroyed:
+            started = time.monotonic()
+            there = tessel_document(*arguments, "--fleet", fleet.address)
+            elapsed_s = time.monotonic() - started
+        here = tessel_document(*arguments)
+    measured = there["new_measurements"]
+    assert destroyed.kills, "no worker was killed; kill sooner"
+    assert measured > 0 == here["new_measurements"], f"{here['new_measurements']} measured again"
+    for document in (there, here):
+        del document["new_measurements"], document["reused_measurements"]
+    assert there == here, "the fleet's decision is another"
+    return (
+        f"{model}: {measured} measurements in {database.name}, {destroyed.kills} workers killed, scheduler "
+        f"started anew {destroyed.schedulers} times and the database {destroyed.databases} times, "
+        f"{elapsed_s:.0f} s: the partition is the local one"
+    )
+
+
+def tessel_document(*arguments: str) -> dict[str, Any]:
+    """Return the document that a command of this project prints.
+
+    Raises:
+        RuntimeError: it failed; with what it said.
+    """
+    command = [sys.executable, "-m", "scripts", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"`tessel {arguments[0]}` failed: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def share_work(candidates: int) -> str:
     """Have two tuners measure the same candidates in opposite orders, and describe it in a line."""
     requests = [
@@ -227,12 +274,13 @@ def share_work(candidates: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", choices=("throughput", "kills", "tuners"), help="one of the three")
+    parser.add_argument("--only", choices=("throughput", "kills", "partition", "tuners"), help="one of them")
     parser.add_argument("--workers", type=int, default=8, help="most workers of the throughput")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each throughput")
     parser.add_argument("--candidates", type=int, default=1000, help="candidates of the kills, at least")
     parser.add_argument("--kills", type=int, default=200, help="workers killed, at least")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
+    parser.add_argument("--model", default="gpt2:tiny", help="model of the partition")
     arguments = parser.parse_args()
     if arguments.only in (None, "throughput"):
         print("| workers | candidates at a time, median | quartiles | share |\n|---|---|---|---|")
@@ -245,6 +293,8 @@ def main() -> None:
             )
     if arguments.only in (None, "tuners"):
         print(share_work(100), flush=True)
+    if arguments.only in (None, "partition"):
+        print(partition_under_kills(arguments.model, arguments.every), flush=True)
     if arguments.only in (None, "kills"):
         print(survive_kills(arguments.candidates, arguments.kills, arguments.every), flush=True)
 

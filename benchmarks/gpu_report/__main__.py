@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no step {unknown[0]}; choose among {', '.join(steps)}")
     device = device_named(given.target)
     if given.step:
+        if given.target == "cpu":
+            os.environ["TVM_NUM_THREADS"] = "1"  # as torch's there; read when TVM first runs something
         context = Context(device=device, sizes_name=given.sizes, folder=given.out)
         print(json.dumps(steps[given.step](context)))
         return 0

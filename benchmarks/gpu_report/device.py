@@ -1,4 +1,4 @@
-"""One interface to what is measured: a GPU by its own events, or a CPU by its clock.
+"""One interface to what is measured: a GPU by its own events, or a core of a CPU by the time on it.
 
 Every step of the report runs the same code on either, so that only the methods of `CudaDevice` are new where
 there is a GPU. The device's clocks and temperature are read, never set.
@@ -67,7 +67,7 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """This machine's processor."""
+    """One core of this machine's processor, by its own clock: what else runs there is not counted."""
 
     name = "cpu"
 
@@ -84,10 +84,10 @@ class CpuDevice:
         return {}
 
     def time_us(self, run: Run) -> float:
-        """Return microseconds by the clock on the wall."""
-        start = time.perf_counter()
+        """Return microseconds of this process on the processor."""
+        start = time.process_time()
         run()
-        return (time.perf_counter() - start) * 1e6
+        return (time.process_time() - start) * 1e6
 
     def flush(self) -> None:
         """Write more than its caches hold."""

@@ -26,6 +26,7 @@ from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, traini
 from benchmarks.gpu_report.timing import time_in_turn
 from records.cores import num_usable_cores
 from tuner.errors import TunerError
+from tuner.frontend.torch.arrays import as_tensor
 from tuner.frontend.torch.program import import_module
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
@@ -115,11 +116,10 @@ def network(context: Context, name: str, dtype: str) -> dict[str, Any]:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         module(*inputs)
     device = context.device.name
-    model = None if dtype != "float32" else import_module(module, inputs, name)
-    module = module.to(device, TYPES[dtype])
-    moved = tuple(
-        each.to(device, TYPES[dtype]) if each.is_floating_point() else each.to(device) for each in inputs
-    )
+    module = module.to(TYPES[dtype])
+    inputs = tuple(each.to(TYPES[dtype]) if each.is_floating_point() else each for each in inputs)
+    model = import_module(module, inputs, f"{name}-{dtype}")
+    module, moved = module.to(device), tuple(each.to(device) for each in inputs)
     programs: dict[str, Run] = {"torch eager": _inference(module, moved)}
     notes: dict[str, str] = {}
     try:
@@ -129,13 +129,10 @@ def network(context: Context, name: str, dtype: str) -> dict[str, Any]:
         del programs["torch.compile"]
         notes["torch.compile"] = _first_line(error)
     extra: dict[str, Any] = {}
-    if model is None:
-        notes["tuner"] = "its backends take float32 only"
-    else:
-        try:
-            extra = _add_tuned(context, model, moved, programs)
-        except TunerError as error:
-            notes["tuner"] = _first_line(error)
+    try:
+        extra = _add_tuned(context, model, moved, programs)
+    except TunerError as error:
+        notes["tuner"] = _first_line(error)
     expected = programs["torch eager"]()
     errors = {label: _error(run(), expected) for label, run in programs.items()}
     timed = context.time(programs)
@@ -236,13 +233,17 @@ def _add_tuned(
     context: Context, model: Any, inputs: tuple[torch.Tensor, ...], programs: dict[str, Run]
 ) -> dict[str, Any]:
     """Partition a model, and add what was chosen, and the best single backend, to the programs that race."""
-    settings = SessionSettings(backend_names=("tvm", "torch"), jobs=max(1, num_usable_cores() // 2))
+    settings = SessionSettings(
+        backend_names=("tvm", "torch"),
+        jobs=max(1, num_usable_cores() // 2),
+        num_threads=1 if context.device.name == "cpu" else None,  # as torch has there
+    )
     with start_session(context.device.name, settings, records_url=context.records) as session:
         result = partition_model(model, session)
     tensors = [tvm.runtime.from_dlpack(each.contiguous()) for each in inputs]
+    # Copied by torch, whose memory is aligned as TVM asks; NumPy's is not.
     weights = [
-        torch.from_numpy(model.parameters[name]).contiguous().to(context.device.name)
-        for name in model.parameter_names
+        as_tensor(model.parameters[name]).to(context.device.name, copy=True) for name in model.parameter_names
     ]
     arguments = [*tensors, *map(tvm.runtime.from_dlpack, weights)]
     programs["tuner: mix"] = _built(result.function.module, session, arguments)

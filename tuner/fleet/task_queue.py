@@ -105,8 +105,8 @@ class TaskQueue:
             self._asked_s = time.monotonic()
             try:
                 self._workers = self.client.scheduler_info(n_workers=-1)["workers"]
-            except (OSError, RuntimeError, ValueError):
-                self._workers = {}
+            except (OSError, RuntimeError, ValueError, KeyError):
+                self._workers = {}  # a connection that Dask gave up meanwhile describes no scheduler
         return self._workers
 
     def ask_all(self, function: Callable[..., bytes], document: bytes) -> dict[str, bytes]:

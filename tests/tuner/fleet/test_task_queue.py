@@ -100,6 +100,19 @@ def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, t
     tasks.close()
 
 
+def test_a_connection_that_dask_gives_up_has_no_workers(
+    fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be given up between asking whether it is open and asking it for workers."""
+    tasks = TaskQueue(fleet.address)
+    given_up = tasks.client
+    given_up.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskQueue, "client", given_up)
+        assert tasks.workers() == {}
+    tasks.close()
+
+
 def test_a_task_that_fails_says_why(fleet: LocalFleet) -> None:
     tasks = TaskQueue(fleet.address)
     sent = [Sent(0, "failing", (b"this",))]
