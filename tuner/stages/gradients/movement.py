@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -147,16 +148,41 @@ def _repeat(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _adaptive_average_pool(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Spread each average over its window; windows that overlap are not covered."""
-    batch, channels, height, width = shape_of(call.args[0])
-    rows, columns = shape_of(result)[2:]
-    if call.attrs.layout != "NCHW" or height % rows or width % columns:
+    """Spread each average over its window, one axis after the other, from the last."""
+    if str(call.attrs.layout) not in ("NCW", "NCHW", "NCDHW"):
         return None
-    window = (height // rows, width // columns)
-    share = op.divide(gradient, relax.const(float(window[0] * window[1]), result.ty.dtype))
-    apart = op.reshape(share, (batch, channels, rows, 1, columns, 1))
-    spread = op.broadcast_to(apart, (batch, channels, rows, window[0], columns, window[1]))
-    return (op.reshape(spread, (batch, channels, height, width)),)
+    extents = shape_of(call.args[0])
+    spread = gradient
+    for axis in reversed(range(2, len(extents))):
+        shape = (*shape_of(result)[: axis + 1], *extents[axis + 1 :])
+        spread = _spread(spread, shape, axis, extents[axis], str(result.ty.dtype.dtype))
+    return (spread,)
+
+
+def _spread(averages: Expr, shape: tuple[int, ...], axis: int, extent: int, dtype: str) -> Expr:
+    """Spread averages along an axis over elements; an element in several windows gets the sum of its shares.
+
+    Args:
+        averages: one for each window.
+        shape: of `averages`.
+        axis: that is spread.
+        extent: number of elements.
+        dtype: of `averages`.
+    """
+    count = shape[axis]
+    if extent % count == 0:
+        share = op.divide(averages, relax.const(float(extent // count), dtype))
+        apart = op.reshape(share, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+        copies = op.broadcast_to(apart, (*shape[: axis + 1], extent // count, *shape[axis + 1 :]))
+        return op.reshape(copies, (*shape[:axis], extent, *shape[axis + 1 :]))
+    shares = np.zeros((count, extent), dtype)
+    for window in range(count):
+        start, end = window * extent // count, -((window + 1) * extent // -count)
+        shares[window, start:end] = 1 / (end - start)
+    others = [each for each in range(len(shape)) if each != axis]
+    order = [*others, axis]
+    product = op.matmul(op.permute_dims(averages, order), relax.const(shares, dtype))
+    return op.permute_dims(product, [order.index(each) for each in range(len(shape))])
 
 
 def _axes(axis: Any, value: Expr) -> list[int]:
@@ -169,7 +195,7 @@ MOVEMENT: Mapping[str, Gradient] = {
     "gather_elements": _gather_elements,
     "max": _extremum,
     "min": _extremum,
-    "nn.adaptive_avg_pool2d": _adaptive_average_pool,
+    **{f"nn.adaptive_avg_pool{n}d": _adaptive_average_pool for n in (1, 2, 3)},
     "nn.batch_flatten": _reshaped,
     "nn.pad": _pad,
     "repeat": _repeat,
