@@ -179,10 +179,36 @@ def _spread(averages: Expr, shape: tuple[int, ...], axis: int, extent: int, dtyp
     for window in range(count):
         start, end = window * extent // count, -((window + 1) * extent // -count)
         shares[window, start:end] = 1 / (end - start)
-    others = [each for each in range(len(shape)) if each != axis]
+    return _along(averages, len(shape), axis, shares)
+
+
+def _average_pool3d(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Spread each average over its window, one axis after the other."""
+    attributes = call.attrs
+    if str(attributes.layout) != "NCDHW" or any(int(step) != 1 for step in attributes.dilation):
+        return None
+    extents, counts, padding = shape_of(call.args[0]), shape_of(result), attributes.padding
+    spread = gradient
+    for place, axis in enumerate((2, 3, 4)):
+        before, after = int(padding[place]), int(padding[place + 3])
+        window = int(attributes.pool_size[place])
+        counts_padding = bool(attributes.count_include_pad)
+        shares = np.zeros((counts[axis], extents[axis]), str(result.ty.dtype.dtype))
+        for index in range(counts[axis]):
+            start = index * int(attributes.strides[place]) - before
+            end = min(start + window, extents[axis] + after)
+            first, last = max(start, 0), min(end, extents[axis])
+            shares[index, first:last] = 1 / (end - start if counts_padding else max(last - first, 1))
+        spread = _along(spread, len(extents), axis, shares)
+    return (spread,)
+
+
+def _along(value: Expr, rank: int, axis: int, matrix: np.ndarray) -> Expr:
+    """Multiply the vectors along an axis by a matrix."""
+    others = [each for each in range(rank) if each != axis]
     order = [*others, axis]
-    product = op.matmul(op.permute_dims(averages, order), relax.const(shares, dtype))
-    return op.permute_dims(product, [order.index(each) for each in range(len(shape))])
+    product = op.matmul(op.permute_dims(value, order), relax.const(matrix, str(matrix.dtype)))
+    return op.permute_dims(product, [order.index(each) for each in range(rank)])
 
 
 def _axes(axis: Any, value: Expr) -> list[int]:
@@ -196,6 +222,7 @@ MOVEMENT: Mapping[str, Gradient] = {
     "max": _extremum,
     "min": _extremum,
     **{f"nn.adaptive_avg_pool{n}d": _adaptive_average_pool for n in (1, 2, 3)},
+    "nn.avg_pool3d": _average_pool3d,
     "nn.batch_flatten": _reshaped,
     "nn.pad": _pad,
     "repeat": _repeat,

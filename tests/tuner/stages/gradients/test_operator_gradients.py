@@ -127,6 +127,18 @@ CASES = {
     "conv2d with stride": (lambda x, w: op.nn.conv2d(x, w, strides=(2, 2)), [(1, 2, 5, 5), (3, 2, 3, 3)]),
     "max_pool2d": (lambda x: op.nn.max_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
     "avg_pool2d": (lambda x: op.nn.avg_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
+    "nn.avg_pool3d": (
+        lambda x: op.nn.avg_pool3d(
+            x, (3, 2, 1), strides=(1, 2, 1), padding=(1, 0, 0), count_include_pad=False
+        ),
+        [(1, 2, 3, 5, 2)],
+    ),
+    "nn.avg_pool3d that counts its padding": (
+        lambda x: op.nn.avg_pool3d(
+            x, (3, 2, 1), strides=(2, 2, 1), padding=(1, 1, 0), ceil_mode=True, count_include_pad=True
+        ),
+        [(1, 2, 4, 3, 2)],
+    ),
     "avg_pool2d with a window beyond the image": (
         lambda x: op.nn.avg_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True, count_include_pad=True),
         [(1, 2, 2, 3)],
