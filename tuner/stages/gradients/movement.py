@@ -113,18 +113,33 @@ def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _strided_slice(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Put zeros where nothing was taken; slices that skip elements are not covered."""
+    """Put zeros where nothing was taken; slices that go backwards are not covered."""
     value, axes, begins, _, *strides = call.args
-    if any(int(stride.value) != 1 for stride in (strides[0].fields if strides else ())):
+    steps = [int(stride.value) for stride in strides[0].fields] if strides else [1] * len(axes.fields)
+    if any(step < 1 for step in steps):
         return None
-    shape, taken = shape_of(value), shape_of(result)
+    shape, taken = shape_of(value), list(shape_of(result))
     before = [0] * len(shape)
-    for axis, begin in zip(axes.fields, begins.fields, strict=True):
+    for axis, begin, step in zip(axes.fields, begins.fields, steps, strict=True):
         index, start = int(axis.value) % len(shape), int(begin.value)
         before[index] = min(max(start + shape[index] if start < 0 else start, 0), shape[index])
+        if step > 1 and taken[index]:
+            gradient, taken[index] = _apart(gradient, taken, index, step, shape[index] - before[index])
     after = [whole - part - skipped for whole, part, skipped in zip(shape, taken, before, strict=True)]
     widths = [width for pair in zip(before, after, strict=True) for width in pair]
     return (op.nn.pad(gradient, widths), *[None] * (len(call.args) - 1))
+
+
+def _apart(value: Expr, shape: list[int], axis: int, step: int, most: int) -> tuple[Expr, int]:
+    """Put zeros between the elements along an axis, and return how many there are then, at most `most`."""
+    apart = op.reshape(value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    widths = [0] * (2 * len(shape) + 2)
+    widths[2 * axis + 3] = step - 1
+    count = shape[axis] * step
+    spread = op.reshape(op.nn.pad(apart, widths), (*shape[:axis], count, *shape[axis + 1 :]))
+    if count > most:
+        spread, count = op.strided_slice(spread, [axis], [0], [most]), most
+    return spread, count
 
 
 def _pad(result: Var, call: Any, gradient: Expr) -> Parts:

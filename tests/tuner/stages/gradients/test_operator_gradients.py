@@ -92,6 +92,14 @@ CASES = {
     "squeeze": (lambda x: op.squeeze(x, axis=[1]), [(3, 1, 4)]),
     "stack": (lambda x, y: op.stack([x, y, x], axis=1), [(2, 3), (2, 3)]),
     "strided_slice": (lambda x: op.strided_slice(x, [0, 1], [1, -3], [3, 4]), [(4, 5)]),
+    "strided_slice with steps": (
+        lambda x: op.strided_slice(x, [0, 1], [1, 0], [6, 5], strides=[2, 3]),
+        [(6, 5)],
+    ),
+    "strided_slice with a step that ends early": (
+        lambda x: op.strided_slice(x, [1], [0], [4], strides=[2]),
+        [(2, 7)],
+    ),
     "topk": (lambda x: relax.TupleGetItem(op.topk(x, 2, axis=1), 0), [(3, 5)]),
     "topk of the smallest": (
         lambda x: relax.TupleGetItem(op.topk(x, 3, axis=0, largest=False, dtype="int64"), 0),
@@ -286,7 +294,7 @@ def test_an_operator_without_gradient_is_named(make_model):
     [
         ("nn.max_pool1d", lambda x: op.nn.max_pool1d(op.reshape(x, (1, 1, 4)), 2, dilation=2)),
         ("nn.max_pool2d", lambda x: op.nn.max_pool2d(op.reshape(x, (1, 1, 1, 4)), (1, 2), dilation=(1, 2))),
-        ("strided_slice", lambda x: op.strided_slice(x, [0], [0], [4], strides=[2])),
+        ("strided_slice", lambda x: op.strided_slice(x, [0], [3], [0], strides=[-1])),
         ("nn.pad", lambda x: op.nn.pad(x, [1, 1], "reflect")),
         (
             "scatter_elements",
