@@ -68,7 +68,9 @@ def for_training(model: Model) -> Model:
     """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
     if model.reference is None:
         return with_loss(model)
-    trained = with_loss(model.reference.with_own_backwards(model))
+    kept = model.reference.with_own_backwards(model)
+    assert kept.reference is not None
+    trained = with_loss(kept.reference.with_dropout(kept))
     assert trained.reference is not None
     reference, notes = trained.reference.prepare_training()
     return replace(trained, reference=reference, notes=(*trained.notes, *notes))

@@ -30,12 +30,14 @@ class InputSpec:
         shape: static extents.
         dtype: such as `float32` or `int64`.
         high: for integers, one more than the largest value that makes sense (a vocabulary's size).
+        dropout: of a mask, the probability that a value is 0; others are 1/(1 − p). None for other inputs.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     high: int = 2
+    dropout: float | None = None
 
 
 Run: TypeAlias = Callable[[IRModule, Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -97,6 +99,13 @@ class Reference(Protocol):
 
         Raises:
             UnsupportedOperatorError: such a function cannot be one.
+        """
+        ...
+
+    def with_dropout(self, model: Model) -> Model:
+        """Return the model, without a loss, with the dropout that it trains with; masks are its last inputs.
+
+        A model without dropout, or whose dropout cannot be given its masks, stays as it is.
         """
         ...
 

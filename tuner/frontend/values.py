@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.frontend.model import Model
+from tuner.frontend.model import InputSpec, Model
 
 _VARIANCE_NAMES = ("running_var", "variance")
 
@@ -30,15 +30,25 @@ def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:
 
 
 def random_inputs(model: Model, seed: int) -> list[np.ndarray]:
-    """Return a value for every input, in order: integers below `high`, booleans, or normal numbers."""
+    """Return a value for every input, in order: integers below `high`, booleans, masks, or normal numbers."""
     values = []
     for spec in model.inputs:
         rng = _generator(f"input {spec.name}", seed)
-        if "float" in spec.dtype:
+        if spec.dropout is not None:
+            values.append(draw_mask(spec, rng))
+        elif "float" in spec.dtype:
             values.append(rng.standard_normal(spec.shape).astype(spec.dtype))
         else:
             values.append(rng.integers(spec.high, size=spec.shape).astype(spec.dtype))
     return values
+
+
+def draw_mask(spec: InputSpec, rng: np.random.Generator) -> np.ndarray:
+    """Return a mask of dropout: 0 where a value is dropped, 1/(1 − p) where it is kept."""
+    assert spec.dropout is not None
+    kept = rng.random(spec.shape, dtype=np.float32) >= spec.dropout
+    scale = 0.0 if spec.dropout == 1 else 1.0 / (1.0 - spec.dropout)
+    return (kept * scale).astype(spec.dtype)
 
 
 def random_parameter(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:

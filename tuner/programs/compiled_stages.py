@@ -26,6 +26,7 @@ from tuner.frontend import MODEL_FILES, load_model, require_trust
 from tuner.frontend.loading import with_torch_calls
 from tuner.frontend.model import InputSpec, Model, Reference
 from tuner.frontend.torch.arrays import as_array, as_tensor
+from tuner.frontend.values import draw_mask
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
@@ -236,7 +237,9 @@ def _draw(inputs: Sequence[InputSpec], seed: int, micro_batch: int) -> Tensors:
     rng = np.random.default_rng([seed, 1, micro_batch])
     drawn = {}
     for spec in inputs:
-        if "float" in spec.dtype:
+        if spec.dropout is not None:
+            values = draw_mask(spec, rng)
+        elif "float" in spec.dtype:
             values = rng.standard_normal(spec.shape).astype(spec.dtype)
         else:
             values = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model, Reference, Run
+from tuner.frontend.values import draw_mask
 from tuner.numerical_error import Deviation, compare_gradients, compare_outputs, worst
 from tuner.stages.build import build_stages
 from tuner.stages.interface import Stage, StageFunction, gradient_name, is_gradient
@@ -79,7 +80,9 @@ def draw_tensors(model: Model, *, rng: np.random.Generator) -> dict[str, np.ndar
     program = read_program(model)
     tensors: dict[str, np.ndarray] = {}
     for spec in model.inputs:
-        if "float" in spec.dtype:
+        if spec.dropout is not None:
+            tensors[spec.name] = draw_mask(spec, rng)
+        elif "float" in spec.dtype:
             tensors[spec.name] = rng.standard_normal(spec.shape).astype(spec.dtype)
         else:
             tensors[spec.name] = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)

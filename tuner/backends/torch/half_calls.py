@@ -1,8 +1,8 @@
 """Linear layers and convolutions of bfloat16 as one call of torch each, in that type.
 
 The importer widens what an operator of bfloat16 reads, computes in float32 and rounds once
-(`tuner.frontend.converters.bfloat16`). A processor with instructions for bfloat16 does the same in half the
-time, so that a product together with its conversions is one call here: bfloat16 in, bfloat16 out, sums in
+(`tuner.frontend.converters.bfloat16`). A processor with instructions for bfloat16 needs no conversions for
+it, so that a product together with its conversions is one call here: bfloat16 in, bfloat16 out, sums in
 float32 between. An activation is left to others, for torch rounds before it. Checked in
 tests/tuner/backends/torch/test_half_calls.py.
 """

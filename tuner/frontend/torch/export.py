@@ -5,6 +5,7 @@ Checked in tests/tuner/frontend/torch/test_program.py.
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import warnings
@@ -40,6 +41,17 @@ def quiet_export() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def argument_names(module: torch.nn.Module, count: int) -> list[str]:
+    """Return the names that an export gives to inputs by position."""
+    names: list[str] = []
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}_{index}" for index in range(count - len(names))]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(parameter.name)
+    return [*names, *[""] * count][:count]
 
 
 def _own_memory(example: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch.decomposition import decompose, require_shapes
-from tuner.frontend.torch.export import export_module, quiet_export
+from tuner.frontend.torch.export import argument_names, export_module, quiet_export
 from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
@@ -208,19 +207,8 @@ def _with_shapes(
         _resized(value, shapes[name])
         if name in shapes and isinstance(value, torch.Tensor) and value.dim() == len(shapes[name])
         else value
-        for name, value in zip(_argument_names(module, len(inputs)), inputs, strict=True)
+        for name, value in zip(argument_names(module, len(inputs)), inputs, strict=True)
     )
-
-
-def _argument_names(module: torch.nn.Module, count: int) -> list[str]:
-    """Return the names that an export gives to inputs by position."""
-    names: list[str] = []
-    for parameter in inspect.signature(module.forward).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            names += [f"{parameter.name}_{index}" for index in range(count - len(names))]
-        elif parameter.kind is not parameter.VAR_KEYWORD:
-            names.append(parameter.name)
-    return [*names, *[""] * count][:count]
 
 
 def _resized(example: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -10,9 +10,10 @@ tests/tuner/frontend/torch/test_reference.py.
 from __future__ import annotations
 
 import hashlib
+import logging
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,17 @@ from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.frontend.torch.decomposition import decompose
+from tuner.frontend.torch.dropout import covers, give_masks
 from tuner.frontend.torch.export import export_module, quiet_export
 from tuner.frontend.torch.importer import import_program, translate_nodes
 from tuner.frontend.torch.own_functions import functions_kept, own_functions_of
 from tuner.frontend.torch.source import place_of
 from tuner.frontend.torch.training import in_mode, observe_training, own_functions
+from tuner.frontend.values import draw_mask
 from tuner.graph.structure import Structure
 from tuner.numerical_error import compare_tensor
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 24
 """Bytes of a tensor that are hashed at a time."""
@@ -46,6 +51,8 @@ class TorchReference:
         module: the user's own; it is left in the mode that it is in, with the buffers that it has.
         examples: its inputs, as the user gave them.
         program: the export that was imported.
+        masks: probabilities of dropout by name of the inputs that are its masks; see `give_masks`.
+        dropped: where, in words.
         trains: whether a loss is compared: of several results the sum of the scalars, as `with_loss` has it.
         keeps_functions: whether the export holds functions with a backward of their own whole.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
@@ -56,6 +63,8 @@ class TorchReference:
     program: torch.export.ExportedProgram
     mode: str = "eval"
     keeps_functions: bool = False
+    masks: Mapping[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     trains: bool = False
 
     @property
@@ -91,9 +100,11 @@ class TorchReference:
         }
         unknown = InputSpec.__dataclass_fields__["high"].default
         return tuple(
-            replace(spec, high=max(unknown, largest.get(spec.name, unknown)))
-            if spec.high == unknown
-            else spec
+            replace(
+                spec,
+                high=max(unknown, largest.get(spec.name, unknown)) if spec.high == unknown else spec.high,
+                dropout=self.masks.get(spec.name),
+            )
             for spec in inputs
         )
 
@@ -231,6 +242,51 @@ class TorchReference:
                 each.training = training
         return program
 
+    def with_dropout(self, model: Model) -> Model:
+        """Return the model exported again as it trains, with the masks of its dropout as its last inputs.
+
+        It stays as it is where dropout is not all that it does otherwise while training, where its masks
+        cannot be given, and beside functions with a backward of their own.
+        """
+        if self.mode != "eval" or self.keeps_functions:
+            return model
+        behaviour = observe_training(self.module, self.examples)
+        masked = (
+            give_masks(self.module, self.examples)
+            if covers(behaviour.differences) and not behaviour.own_backwards
+            else None
+        )
+        if masked is None:
+            return model
+        modes = [(each, each.training) for each in masked.module.modules()]
+        try:
+            with quiet_export():
+                exported = export_module(masked.module.train(), masked.examples)
+                program = decompose(exported, model.name, shapes={})
+            imported = import_program(program, model.name, called=frozenset(model.called))
+        except Exception:  # foreign code: torch traces the module by running it, in its mode for training
+            logger.debug("%s cannot be exported as it trains", model.name, exc_info=True)
+            return model
+        finally:
+            for each, training in modes:
+                each.training = training
+        reference = replace(
+            self,
+            module=masked.module,
+            examples=masked.examples,
+            program=program,
+            mode="train",
+            masks=masked.probabilities,
+            dropped=behaviour.differences,
+        )
+        return replace(
+            imported,
+            inputs=reference.with_ranges(imported.inputs),
+            cuts=model.cuts,
+            reference=reference,
+            called=model.called,
+        )
+
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
         """Return the reference in the mode that is compared, and a sentence on what training leaves out.
 
@@ -239,6 +295,12 @@ class TorchReference:
         """
         if self.mode == "export":
             return replace(self, trains=True), ()
+        if self.masks:
+            return replace(self, trains=True), (
+                f"while training the model also has {'; '.join(self.dropped)}: its masks are inputs, drawn "
+                "from the seed for each micro-batch, and its loss and gradients are compared with equal "
+                "masks",
+            )
         behaviour = observe_training(self.module, self.examples)
         told = behaviour.only_trained if not behaviour.differences else ()
         kept = self.keeps_functions and (not behaviour.only_trained or bool(told))
@@ -376,6 +438,8 @@ def _parameter_names(module: IRModule, num_inputs: int) -> list[str]:
 
 def _drawn(spec: InputSpec, example: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return values like an example's: normal numbers, or whole ones from its least to what makes sense."""
+    if spec.dropout is not None:
+        return draw_mask(spec, rng)
     if "float" in spec.dtype:
         return rng.standard_normal(spec.shape).astype(spec.dtype)
     if spec.dtype == "bool":

@@ -1,6 +1,6 @@
-"""Gradients of convolutions that TVM has none for.
+"""Gradients of convolutions and pools that TVM has none for.
 
-A convolution in one dimension is one in two over a single row, whose gradient is TVM's.
+One in one dimension is one in two over a single row, whose gradient is TVM's.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
+from tvm import relax
 from tvm.relax import op
 
-from tuner.stages.program import Expr
+from tuner.stages.gradients.rule import shape_of
+from tuner.stages.program import Expr, Var, operator_name
 
 _ROW = 2
 """Axis that is put in: behind the channels, in data and weights alike."""
@@ -35,3 +38,52 @@ def conv1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] |
     rule = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FPrimalGradient")
     parts = rule(rows, builder.lookup_binding(rows), builder.emit(op.expand_dims(gradient, _ROW)), builder)
     return tuple(op.squeeze(builder.emit(part), [_ROW]) for part in parts)
+
+
+def pool1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] | None:
+    """Give the gradient of a pool's data; None where it is laid out in another way than torch's."""
+    attributes = call.attrs
+    if str(attributes.layout) != "NCW":
+        return None
+    name = operator_name(call).replace("1d", "2d")
+    before, after = (int(extent) for extent in attributes.padding)
+    rows = builder.emit(
+        getattr(op.nn, name.removeprefix("nn."))(
+            builder.emit(op.expand_dims(call.args[0], _ROW)),
+            pool_size=(1, int(attributes.pool_size[0])),
+            strides=(1, int(attributes.strides[0])),
+            padding=(0, before, 0, after),
+            dilation=(1, int(attributes.dilation[0])),
+            ceil_mode=bool(attributes.ceil_mode),
+            count_include_pad=bool(attributes.count_include_pad),
+        )
+    )
+    rule = tvm.ir.Op.get(f"relax.{name}").get_attr("FPrimalGradient")
+    pooled = builder.lookup_binding(rows)
+    of_rows = whole_window_shares(rows, pooled, builder.emit(op.expand_dims(gradient, _ROW)), builder)
+    (part,) = rule(rows, pooled, of_rows, builder)
+    return (op.squeeze(builder.emit(part), [_ROW]),)
+
+
+def whole_window_shares(result: Var, call: Any, gradient: Expr, builder: Any) -> Expr:
+    """Give the gradient of an average pool's result for TVM's rule, which divides it by whole windows.
+
+    Where padding counts, the forward divides by what of a window lies within the padded image, and a window
+    that `ceil_mode` lets end behind that is cut: its gradient is larger by the whole over the part.
+    """
+    attributes = call.attrs
+    if operator_name(call) != "nn.avg_pool2d" or str(attributes.layout) != "NCHW":
+        return gradient
+    if not attributes.ceil_mode or not attributes.count_include_pad:
+        return gradient
+    extents, counts = shape_of(call.args[0])[2:], shape_of(result)[2:]
+    top, left, bottom, right = (int(extent) for extent in attributes.padding)
+    ratios = []
+    for axis, (before, after) in enumerate(((top, bottom), (left, right))):
+        window, stride = int(attributes.pool_size[axis]), int(attributes.strides[axis])
+        starts = np.arange(counts[axis]) * stride - before
+        ratios.append(window / (np.minimum(starts + window, extents[axis] + after) - starts))
+    scale = np.outer(*ratios)
+    if (scale == 1).all():
+        return gradient
+    return builder.emit(op.multiply(gradient, relax.const(scale, str(result.ty.dtype.dtype))))

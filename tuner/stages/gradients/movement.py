@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -112,18 +113,33 @@ def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _strided_slice(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Put zeros where nothing was taken; slices that skip elements are not covered."""
+    """Put zeros where nothing was taken; slices that go backwards are not covered."""
     value, axes, begins, _, *strides = call.args
-    if any(int(stride.value) != 1 for stride in (strides[0].fields if strides else ())):
+    steps = [int(stride.value) for stride in strides[0].fields] if strides else [1] * len(axes.fields)
+    if any(step < 1 for step in steps):
         return None
-    shape, taken = shape_of(value), shape_of(result)
+    shape, taken = shape_of(value), list(shape_of(result))
     before = [0] * len(shape)
-    for axis, begin in zip(axes.fields, begins.fields, strict=True):
+    for axis, begin, step in zip(axes.fields, begins.fields, steps, strict=True):
         index, start = int(axis.value) % len(shape), int(begin.value)
         before[index] = min(max(start + shape[index] if start < 0 else start, 0), shape[index])
+        if step > 1 and taken[index]:
+            gradient, taken[index] = _apart(gradient, taken, index, step, shape[index] - before[index])
     after = [whole - part - skipped for whole, part, skipped in zip(shape, taken, before, strict=True)]
     widths = [width for pair in zip(before, after, strict=True) for width in pair]
     return (op.nn.pad(gradient, widths), *[None] * (len(call.args) - 1))
+
+
+def _apart(value: Expr, shape: list[int], axis: int, step: int, most: int) -> tuple[Expr, int]:
+    """Put zeros between the elements along an axis, and return how many there are then, at most `most`."""
+    apart = op.reshape(value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    widths = [0] * (2 * len(shape) + 2)
+    widths[2 * axis + 3] = step - 1
+    count = shape[axis] * step
+    spread = op.reshape(op.nn.pad(apart, widths), (*shape[:axis], count, *shape[axis + 1 :]))
+    if count > most:
+        spread, count = op.strided_slice(spread, [axis], [0], [most]), most
+    return spread, count
 
 
 def _pad(result: Var, call: Any, gradient: Expr) -> Parts:
@@ -147,16 +163,67 @@ def _repeat(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _adaptive_average_pool(result: Var, call: Any, gradient: Expr) -> Parts:
-    """Spread each average over its window; windows that overlap are not covered."""
-    batch, channels, height, width = shape_of(call.args[0])
-    rows, columns = shape_of(result)[2:]
-    if call.attrs.layout != "NCHW" or height % rows or width % columns:
+    """Spread each average over its window, one axis after the other, from the last."""
+    if str(call.attrs.layout) not in ("NCW", "NCHW", "NCDHW"):
         return None
-    window = (height // rows, width // columns)
-    share = op.divide(gradient, relax.const(float(window[0] * window[1]), result.ty.dtype))
-    apart = op.reshape(share, (batch, channels, rows, 1, columns, 1))
-    spread = op.broadcast_to(apart, (batch, channels, rows, window[0], columns, window[1]))
-    return (op.reshape(spread, (batch, channels, height, width)),)
+    extents = shape_of(call.args[0])
+    spread = gradient
+    for axis in reversed(range(2, len(extents))):
+        shape = (*shape_of(result)[: axis + 1], *extents[axis + 1 :])
+        spread = _spread(spread, shape, axis, extents[axis], str(result.ty.dtype.dtype))
+    return (spread,)
+
+
+def _spread(averages: Expr, shape: tuple[int, ...], axis: int, extent: int, dtype: str) -> Expr:
+    """Spread averages along an axis over elements; an element in several windows gets the sum of its shares.
+
+    Args:
+        averages: one for each window.
+        shape: of `averages`.
+        axis: that is spread.
+        extent: number of elements.
+        dtype: of `averages`.
+    """
+    count = shape[axis]
+    if extent % count == 0:
+        share = op.divide(averages, relax.const(float(extent // count), dtype))
+        apart = op.reshape(share, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+        copies = op.broadcast_to(apart, (*shape[: axis + 1], extent // count, *shape[axis + 1 :]))
+        return op.reshape(copies, (*shape[:axis], extent, *shape[axis + 1 :]))
+    shares = np.zeros((count, extent), dtype)
+    for window in range(count):
+        start, end = window * extent // count, -((window + 1) * extent // -count)
+        shares[window, start:end] = 1 / (end - start)
+    return _along(averages, len(shape), axis, shares)
+
+
+def _average_pool3d(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Spread each average over its window, one axis after the other."""
+    attributes = call.attrs
+    if str(attributes.layout) != "NCDHW" or any(int(step) != 1 for step in attributes.dilation):
+        return None
+    extents, counts, padding = shape_of(call.args[0]), shape_of(result), attributes.padding
+    spread = gradient
+    for place, axis in enumerate((2, 3, 4)):
+        before, after = int(padding[place]), int(padding[place + 3])
+        window = int(attributes.pool_size[place])
+        counts_padding = bool(attributes.count_include_pad)
+        shares = np.zeros((counts[axis], extents[axis]), str(result.ty.dtype.dtype))
+        for index in range(counts[axis]):
+            start = index * int(attributes.strides[place]) - before
+            end = min(start + window, extents[axis] + after)
+            first, last = max(start, 0), min(end, extents[axis])
+            shares[index, first:last] = 1 / (end - start if counts_padding else max(last - first, 1))
+        spread = _along(spread, len(extents), axis, shares)
+    return (spread,)
+
+
+def _along(value: Expr, rank: int, axis: int, matrix: np.ndarray) -> Expr:
+    """Multiply the vectors along an axis by a matrix."""
+    others = [each for each in range(rank) if each != axis]
+    order = [*others, axis]
+    product = op.matmul(op.permute_dims(value, order), relax.const(matrix, str(matrix.dtype)))
+    return op.permute_dims(product, [order.index(each) for each in range(rank)])
 
 
 def _axes(axis: Any, value: Expr) -> list[int]:
@@ -169,7 +236,8 @@ MOVEMENT: Mapping[str, Gradient] = {
     "gather_elements": _gather_elements,
     "max": _extremum,
     "min": _extremum,
-    "nn.adaptive_avg_pool2d": _adaptive_average_pool,
+    **{f"nn.adaptive_avg_pool{n}d": _adaptive_average_pool for n in (1, 2, 3)},
+    "nn.avg_pool3d": _average_pool3d,
     "nn.batch_flatten": _reshaped,
     "nn.pad": _pad,
     "repeat": _repeat,

@@ -18,7 +18,7 @@ from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.graph.torch_call import read_torch_call
-from tuner.stages.gradients.convolutions import conv1d_gradient
+from tuner.stages.gradients.convolutions import conv1d_gradient, pool1d_gradient, whole_window_shares
 from tuner.stages.gradients.elementwise import ELEMENTWISE
 from tuner.stages.gradients.movement import MOVEMENT
 from tuner.stages.gradients.normalization import NORMALIZATION
@@ -45,16 +45,30 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     parts = own(result, call, gradient) if own else None
     if name == "nn.conv1d":
         parts = conv1d_gradient(call, gradient, builder)
+    if name in ("nn.max_pool1d", "nn.avg_pool1d") and not _is_dilated_pool(name, call):
+        parts = pool1d_gradient(call, gradient, builder)
     if parts is not None:
         return parts
-    rule = call.op.get_attr("FPrimalGradient") if isinstance(call.op, tvm.ir.Op) else None
+    is_dilated = _is_dilated_pool(name, call)
+    has_rule = isinstance(call.op, tvm.ir.Op) and not is_dilated
+    rule = call.op.get_attr("FPrimalGradient") if has_rule else None
     if rule is None:
+        use = " for these attributes" if own or is_dilated else ""
         raise UnsupportedOperatorError(
-            f"operator {name!r}, which computes {result.name!r}, has no gradient"
-            f"{' for these attributes' if own else ''}, so the model cannot be trained in stages; tune it "
-            "for inference, or write its gradient beside those in tuner/stages/gradients/"
+            f"operator {name!r}, which computes {result.name!r}, has no gradient{use}, so the model cannot "
+            "be trained in stages; tune it for inference, or write its gradient beside those in "
+            "tuner/stages/gradients/"
         )
+    if name == "nn.avg_pool2d":
+        gradient = whole_window_shares(result, call, gradient, builder)
     return tuple(None if _is_no_gradient(part) else part for part in rule(result, call, gradient, builder))
+
+
+def _is_dilated_pool(name: str, call: Any) -> bool:
+    """Say whether a pool skips elements within its windows: TVM cannot lower its rule for those."""
+    if not name.startswith(("nn.max_pool", "nn.avg_pool")):
+        return False
+    return any(int(step) != 1 for step in call.attrs.dilation)
 
 
 def _is_no_gradient(part: Expr) -> bool:

@@ -88,6 +88,7 @@ def built(function):
     return import_module(Model(function), (torch.randn(4, 6),), "own")
 
 
+@pytest.mark.slow
 def test_stages_have_the_functions_own_gradients() -> None:
     finding = check_training(built(several), 2)
     assert finding.outcome == "equal", finding.reason

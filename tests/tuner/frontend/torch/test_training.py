@@ -177,6 +177,7 @@ def none(): return Losses("logits", "count"), (torch.randn(4, 6),)
 def own(): return Net(Own()), (torch.randn(4, 6),)
 def only_trained(): return Net(Trained()), (torch.randn(4, 6),)
 def drops(): return Net(nn.Dropout(0.25)), (torch.randn(4, 6),)
+def batch(): return Net(nn.BatchNorm1d(5)), (torch.randn(4, 6),)
 def plain(): return Net(nn.Tanh()), (torch.randn(4, 6),)
 """
 
@@ -195,8 +196,13 @@ def test_a_model_is_loaded_for_training_with_a_note_or_refused(tmp_path) -> None
     drops = load_model(f"{path}:drops", training=True)
     (note,) = drops.notes
     assert "dropout (p=0.25) in layer" in note
+    assert "its masks are inputs" in note
+    assert drops.reference.mode == "train"
+    batch = load_model(f"{path}:batch", training=True)
+    (note,) = batch.notes
+    assert "batch_norm in layer" in note
     assert "eval mode" in note
-    assert drops.reference.mode == "eval"
+    assert batch.reference.mode == "eval"
     plain = load_model(f"{path}:plain", training=True)
     assert (plain.notes, plain.reference.mode) == ((), "train")
     again = load_model(f"{path}:plain", training=True)

@@ -50,6 +50,12 @@ CASES = {
         [(2, 3, 4), (3, 4), (3, 4)],
     ),
     "nn.adaptive_avg_pool2d": (lambda x: op.nn.adaptive_avg_pool2d(x, (2, 1)), [(1, 2, 4, 3)]),
+    "nn.adaptive_avg_pool2d with windows that overlap": (
+        lambda x: op.nn.adaptive_avg_pool2d(x, (3, 2)),
+        [(1, 2, 5, 3)],
+    ),
+    "nn.adaptive_avg_pool1d": (lambda x: op.nn.adaptive_avg_pool1d(x, (3,)), [(2, 2, 7)]),
+    "nn.adaptive_avg_pool3d": (lambda x: op.nn.adaptive_avg_pool3d(x, (2, 1, 2)), [(1, 2, 4, 3, 3)]),
     "nn.attention": (lambda q, k, v: op.nn.attention(q, k, v), [(2, 3, 2, 4), (2, 5, 2, 4), (2, 5, 2, 4)]),
     "nn.attention causal": (
         lambda q, k, v: op.nn.attention(
@@ -86,6 +92,14 @@ CASES = {
     "squeeze": (lambda x: op.squeeze(x, axis=[1]), [(3, 1, 4)]),
     "stack": (lambda x, y: op.stack([x, y, x], axis=1), [(2, 3), (2, 3)]),
     "strided_slice": (lambda x: op.strided_slice(x, [0, 1], [1, -3], [3, 4]), [(4, 5)]),
+    "strided_slice with steps": (
+        lambda x: op.strided_slice(x, [0, 1], [1, 0], [6, 5], strides=[2, 3]),
+        [(6, 5)],
+    ),
+    "strided_slice with a step that ends early": (
+        lambda x: op.strided_slice(x, [1], [0], [4], strides=[2]),
+        [(2, 7)],
+    ),
     "topk": (lambda x: relax.TupleGetItem(op.topk(x, 2, axis=1), 0), [(3, 5)]),
     "topk of the smallest": (
         lambda x: relax.TupleGetItem(op.topk(x, 3, axis=0, largest=False, dtype="int64"), 0),
@@ -121,6 +135,48 @@ CASES = {
     "conv2d with stride": (lambda x, w: op.nn.conv2d(x, w, strides=(2, 2)), [(1, 2, 5, 5), (3, 2, 3, 3)]),
     "max_pool2d": (lambda x: op.nn.max_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
     "avg_pool2d": (lambda x: op.nn.avg_pool2d(x, (2, 2), strides=(2, 2)), [(1, 2, 4, 4)]),
+    "nn.avg_pool3d": (
+        lambda x: op.nn.avg_pool3d(
+            x, (3, 2, 1), strides=(1, 2, 1), padding=(1, 0, 0), count_include_pad=False
+        ),
+        [(1, 2, 3, 5, 2)],
+    ),
+    "nn.avg_pool3d that counts its padding": (
+        lambda x: op.nn.avg_pool3d(
+            x, (3, 2, 1), strides=(2, 2, 1), padding=(1, 1, 0), ceil_mode=True, count_include_pad=True
+        ),
+        [(1, 2, 4, 3, 2)],
+    ),
+    "avg_pool2d with a window beyond the image": (
+        lambda x: op.nn.avg_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True, count_include_pad=True),
+        [(1, 2, 2, 3)],
+    ),
+    "avg_pool2d with windows cut at the end": (
+        lambda x: op.nn.avg_pool2d(x, (2, 2), strides=(2, 2), ceil_mode=True, count_include_pad=True),
+        [(1, 2, 3, 5)],
+    ),
+    "avg_pool2d with windows that overlap": (
+        lambda x: op.nn.avg_pool2d(
+            x, (3, 3), strides=(2, 2), padding=(1, 1), ceil_mode=True, count_include_pad=True
+        ),
+        [(1, 2, 4, 5)],
+    ),
+    "max_pool2d with a window beyond the image": (
+        lambda x: op.nn.max_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True),
+        [(1, 2, 2, 3)],
+    ),
+    "max_pool1d with windows that overlap": (
+        lambda x: op.nn.max_pool1d(x, 3, strides=2, padding=(1, 1)),
+        [(2, 2, 8)],
+    ),
+    "avg_pool1d": (
+        lambda x: op.nn.avg_pool1d(x, 3, strides=2, padding=(1, 1), count_include_pad=False),
+        [(2, 2, 8)],
+    ),
+    "avg_pool1d that counts its padding": (
+        lambda x: op.nn.avg_pool1d(x, 3, strides=2, padding=(1, 1), ceil_mode=True, count_include_pad=True),
+        [(1, 2, 6)],
+    ),
     "nll_loss of log_softmax": (
         lambda x: op.nn.nll_loss(op.nn.log_softmax(x), relax.const([2, 0, 1], "int64"), reduction="mean"),
         [(3, 4)],
@@ -236,7 +292,9 @@ def test_an_operator_without_gradient_is_named(make_model):
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("strided_slice", lambda x: op.strided_slice(x, [0], [0], [4], strides=[2])),
+        ("nn.max_pool1d", lambda x: op.nn.max_pool1d(op.reshape(x, (1, 1, 4)), 2, dilation=2)),
+        ("nn.max_pool2d", lambda x: op.nn.max_pool2d(op.reshape(x, (1, 1, 1, 4)), (1, 2), dilation=(1, 2))),
+        ("strided_slice", lambda x: op.strided_slice(x, [0], [3], [0], strides=[-1])),
         ("nn.pad", lambda x: op.nn.pad(x, [1, 1], "reflect")),
         (
             "scatter_elements",
