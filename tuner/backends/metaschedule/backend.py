@@ -15,6 +15,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -23,17 +24,15 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
-from cost_model.draft.draft_model import DraftTrials
 from cost_model.errors import CostModelFileError
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
-from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.draft_cost_model import DraftCostModel
-from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
+from tuner.backends.metaschedule.lasting_knowledge import LastingKnowledge
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
     DEFAULT_PROPOSER,
@@ -84,6 +83,9 @@ FEW_TRIALS = 2 * _BATCH
 """Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
 takes 20 s before its first trial."""
 
+_SEED = 1
+"""Of who proposes: equal records give equal trials."""
+
 TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL = "tvm", "records", "draft"
 COST_MODELS = (TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL)
 """Who orders schedules before they are measured."""
@@ -132,6 +134,7 @@ class MetaSchedule:
         self.records = records
         self.proposer = proposer or (DEFAULT_PROPOSER if cost_model == TVM_MODEL else "")
         self.language_model = language_model
+        self._lasting: dict[tuple[str, int], LastingKnowledge] = {}
 
     @property
     def settings(self) -> str:
@@ -238,22 +241,21 @@ class MetaSchedule:
         """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
         if self.proposer in ("", EVOLUTIONARY):
             return self.proposer or None
-        knowledge = self._knowledge(target, with_records=self.proposer != RANDOM)
-        return proposed_trials(self.proposer, task_name(task), knowledge, seed=1)
+        knowledge = Knowledge() if self.proposer == RANDOM else self._knowledge(target)
+        return proposed_trials(self.proposer, task_name(task), knowledge, seed=_SEED)
 
-    def _knowledge(self, target: Target, *, with_records: bool) -> Knowledge:
+    def _knowledge(self, target: Target) -> Knowledge:
         """Return what the records hold of this device, and the language model where it proposes."""
-        environment = environment_of(target, self)
-        known: tuple[DraftTrials, ...] = ()
-        if self.records and with_records:
-            with open_store(self.records) as store:
-                known = load_draft_trials(store, target, environment)
-        return Knowledge(
-            known,
-            caches_of_this_machine(target.num_threads),
-            environment.device_model,
-            self._network(target) if self.proposer == LANGUAGE else None,
-        )
+        key = target.text, target.num_threads
+        if key not in self._lasting:
+            self._lasting[key] = LastingKnowledge(
+                self.records,
+                target,
+                environment_of(target, self),
+                seed=_SEED,
+                load_network=partial(self._network, target) if self.proposer == LANGUAGE else None,
+            )
+        return self._lasting[key].now()
 
     def _network(self, target: Target) -> Network:
         """Return the language model.
@@ -269,7 +271,7 @@ class MetaSchedule:
         if self.cost_model == TVM_MODEL:
             return None
         if self.cost_model == DRAFT_MODEL:
-            return DraftCostModel(task_name(task), task, self._knowledge(target, with_records=True))
+            return DraftCostModel(task_name(task), task, self._knowledge(target))
         known = load_trials(self.records, tuned_for, target, environment_of(target, self))
         return RecordsCostModel(task_name(task), known)
 
