@@ -43,7 +43,7 @@ from tuner.backends.metaschedule.proposers import (
     Knowledge,
     new_proposer,
 )
-from tuner.backends.metaschedule.search_strategy import ProposedTrials
+from tuner.backends.metaschedule.search_strategy import Allowance, ProposedTrials
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -198,15 +198,11 @@ class MetaSchedule:
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function turned into calls of tuned kernels."""
-        folder = self.folder(target)
-        folder.mkdir(parents=True, exist_ok=True)
-        database = meta_schedule.database.JSONDatabase(
-            str(folder / WORKLOAD_FILE), str(folder / RECORD_FILE), module_equality="structural"
-        )
+        database = self.open_database(target)
         for name in functions:
             kernels = fuse_function(module[name])
             for task in tuning_tasks(kernels):
-                self._tune_once(task, database, folder, target)
+                self._tune_once(task, database, target)
             module = replace_function(module, name, _scheduled(kernels, database, target))
         return module
 
@@ -218,7 +214,15 @@ class MetaSchedule:
         key = f"{target.text} threads={target.num_threads}" + self._suffix(" ")
         return given / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
-    def _tune_once(self, task: IRModule, database: Any, folder: Path, target: Target) -> None:
+    def open_database(self, target: Target) -> Any:
+        """Return TVM's database in `folder`; it is made where there is none."""
+        folder = self.folder(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        return meta_schedule.database.JSONDatabase(
+            str(folder / WORKLOAD_FILE), str(folder / RECORD_FILE), module_equality="structural"
+        )
+
+    def _tune_once(self, task: IRModule, database: Any, target: Target) -> None:
         """Tune a kernel unless the database has it."""
         tuned_for = tuning_target(target)
         if not self.trials or database.query_tuning_record(task, tuned_for, "main") is not None:
@@ -229,20 +233,26 @@ class MetaSchedule:
             tuned_for,
             TrialSettings(
                 trials=self.trials,
-                work_dir=folder / "logs",
-                strategy=self._strategy(task, target),
+                work_dir=self.folder(target) / "logs",
+                strategy=self.strategy(task, target),
             ),
             database=database,
             cost_model=self._learnt_model(task, tuned_for, target),
-            callbacks=self._keepers(task, tuned_for, target),
+            callbacks=self.keepers(task, target),
         )
 
-    def _strategy(self, task: IRModule, target: Target) -> Any | None:
-        """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
+    def strategy(self, task: IRModule, target: Target, *, allowance: Allowance | None = None) -> Any | None:
+        """Return who proposes schedules as TVM takes it; None to let the number of trials decide.
+
+        Args:
+            task: a module whose `main` is the kernel.
+            target: what it is tuned for.
+            allowance: trials that our own proposers share with other kernels.
+        """
         if self.proposer in ("", EVOLUTIONARY):
             return self.proposer or None
         knowledge = Knowledge() if self.proposer == RANDOM else self._knowledge(target)
-        return proposed_trials(self.proposer, task_name(task), knowledge, seed=_SEED)
+        return proposed_trials(self.proposer, task_name(task), knowledge, seed=_SEED, allowance=allowance)
 
     def _knowledge(self, target: Target) -> Knowledge:
         """Return what the records hold of this device, and the language model where it proposes."""
@@ -275,10 +285,11 @@ class MetaSchedule:
         known = load_trials(self.records, tuned_for, target, environment_of(target, self))
         return RecordsCostModel(task_name(task), known)
 
-    def _keepers(self, task: IRModule, tuned_for: Any, target: Target) -> list[Any]:
+    def keepers(self, task: IRModule, target: Target) -> list[KeepTrials]:
+        """Return what keeps a kernel's trials in the records; nothing where there are none."""
         if not self.records:
             return []
-        return [KeepTrials(self.records, task, tuned_for, target, environment_of(target, self))]
+        return [KeepTrials(self.records, task, tuning_target(target), target, environment_of(target, self))]
 
     def _suffix(self, separator: str) -> str:
         named = {
@@ -310,7 +321,9 @@ class TrialSettings:
     strategy: Any | None = None
 
 
-def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int) -> Any:
+def proposed_trials(
+    proposer: str, task: str, knowledge: Knowledge, *, seed: int, allowance: Allowance | None = None
+) -> Any:
     """Return a search strategy of TVM's by one of our own proposers.
 
     Args:
@@ -318,8 +331,11 @@ def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int
         task: names the kernel, as trials do.
         knowledge: what the proposer starts from.
         seed: of the random numbers.
+        allowance: trials of several kernels together.
     """
-    return ProposedTrials(lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed))
+    return ProposedTrials(
+        lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed), allowance
+    )
 
 
 def tune_kernel(
@@ -342,12 +358,10 @@ def tune_kernel(
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.
     """
-    if "cpu" in map(str, tuned_for.keys):
-        import_x86_intrinsics()
+    prepare_tuning(tuned_for)
     strategy = settings.strategy
     is_proposed = strategy is not None and strategy != EVOLUTIONARY
     is_blind = strategy is None and cost_model is None and settings.trials < FEW_TRIALS
-    _prepare_logger()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
@@ -366,6 +380,13 @@ def tune_kernel(
         num_tuning_cores=1,
         seed=settings.seed,
     )
+
+
+def prepare_tuning(tuned_for: Any) -> None:
+    """Let TVM know a target's intrinsics, and print warnings alone."""
+    if "cpu" in map(str, tuned_for.keys):
+        import_x86_intrinsics()
+    _prepare_logger()
 
 
 def _prepare_logger() -> None:
