@@ -20,6 +20,7 @@ from scripts.options.tuning_options import (
     ModelArgument,
     RemoteTargetOption,
     ShapeOption,
+    TrialBudgetOption,
     TuningOptions,
     assignments_of,
 )
@@ -54,6 +55,7 @@ class PartitionOptions(TuningOptions):
     ] = False
     batch: BatchOption = 1
     shape: ShapeOption = None
+    trial_budget: TrialBudgetOption = None
     graph_level_search: GraphLevelSearchOption = 0
     coalesce: CoalesceOption = False
     picture: Annotated[
@@ -98,6 +100,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     if is_predicted_for_gpu(options):
         result = _predict(loaded, options)
     else:
+        options = tuning_options.spend_trial_budget(options, loaded, options.trial_budget)
         with tuning_options.open_session(options) as session:
             result = partition_model(
                 loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce

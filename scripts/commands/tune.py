@@ -17,6 +17,7 @@ from scripts.options.tuning_options import (
     JsonOption,
     ModelArgument,
     ShapeOption,
+    TrialBudgetOption,
     TuningOptions,
 )
 from scripts.reports.comparison import build_comparison, print_comparison
@@ -140,6 +141,7 @@ class TuneOptions(TuningOptions):
             show_default=False,
         ),
     ] = None
+    trial_budget: TrialBudgetOption = None
     graph_level_search: GraphLevelSearchOption = 0
     json: JsonOption = False
 
@@ -170,6 +172,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     loaded = tuning_options.load_model(
         model, shapes=options.shape, batch=options.batch, training=options.train
     )
+    options = tuning_options.spend_trial_budget(options, loaded, options.trial_budget)
     tuned, choice = _tune(loaded, placements, options, memory_bytes)
     plan, stopped_by = _plan(tuned, choice, options, memory_bytes)
     plan_path = options.out / "plan.json"

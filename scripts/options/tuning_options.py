@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
 import typer
 
@@ -80,6 +80,14 @@ AssignOption = Annotated[
 ]
 TrialsOption = Annotated[
     int, typer.Option(help="MetaSchedule trials per kernel; 0 disables tuning.", rich_help_panel=_TUNING)
+]
+TrialBudgetOption = Annotated[
+    int | None,
+    typer.Option(
+        help="MetaSchedule trials of all kernels of the model together, dealt in rounds to those that gain "
+        "most end to end; proposed by --proposer, `draft` if left out.",
+        rich_help_panel=_TUNING,
+    ),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -251,6 +259,48 @@ class TuningOptions(MeasuringOptions):
     fleet: FleetOption = None
     proposer: ProposerOption = None
     language_model: LanguageModelOption = None
+
+
+_Options = TypeVar("_Options", bound=TuningOptions)
+
+
+def spend_trial_budget(options: _Options, model: Model, budget: int | None) -> _Options:
+    """Tune a model's kernels with a budget of trials; return options that read them from their database."""
+    if budget is None:
+        return options
+    if budget < 1:
+        raise typer.BadParameter(f"--trial-budget is {budget}; it is at least 1")
+    from tuner.backends.metaschedule.backend import DEFAULT_FOLDER, MetaSchedule
+    from tuner.backends.metaschedule.proposers import DRAFT
+    from tuner.language.trial_worker import builder_and_runner
+    from tuner.targets.resolution import resolve_target
+    from tuner.tuning.model_kernels import tune_model_kernels
+
+    backend = MetaSchedule(
+        trials=budget,
+        database=DEFAULT_FOLDER if options.database is None else str(options.database),
+        records=options.records,
+        proposer=options.proposer or DRAFT,
+        language_model="" if options.language_model is None else str(options.language_model),
+    )
+    target = resolve_target(options.target, num_threads=options.threads)
+    builder, runner = builder_and_runner(target.num_threads)
+    with console.progress_bar("tuning kernels") as update:
+        found = tune_model_kernels(
+            model,
+            backend,
+            target,
+            budget=budget,
+            builder=builder,
+            runner=runner,
+            on_batch=lambda num_trials: update("tuning kernels", num_trials, budget),
+        )
+    for kernel in found.kernels:
+        console.print_note(
+            f"a kernel that runs {kernel.count} times got {kernel.trials} trials: "
+            f"{kernel.first_us:.1f} us after the first batch, {kernel.best_us:.1f} us at best"
+        )
+    return replace(options, database=found.database, proposer=None, language_model=None)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,7 @@ TUNING_CONTEXT = {
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
     "tuner.tuning.session.start_session": contextmanager(lambda: iter(["session"])),
+    "tuner.tuning.model_kernels.tune_model_kernels": SimpleNamespace(database=Path("tuned"), kernels=()),
     "cost_model.load_kernel_model": "kernel model",
 }
 
@@ -374,6 +376,7 @@ OF_TVM: dict[str, Case] = {
             "--work": "2",
             "--time-limit": "3s",
             "--graph-level-search": "4",
+            "--trial-budget": "8",
             "--json": "",
         },
         context={**TUNING_CONTEXT, "--link": "--hop-us 3", "--no-recompute": "--memory 1GiB"},
@@ -392,6 +395,7 @@ OF_TVM: dict[str, Case] = {
             **TUNING,
             **MODEL,
             "--graph-level-search": "4",
+            "--trial-budget": "8",
             "--coalesce": "",
             "--picture": "{folder}/out/graph.svg",
             "--width": "column",

@@ -20,6 +20,18 @@ _TRIALS = Condition(
     "--trials above 0",
     lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
 )
+_DEALT = given("--trial-budget")
+_TRIAL_BUDGET = (
+    NO_TUNER,
+    MEASURED,
+    Rule(excludes=given("--trials"), why="that gives every kernel trials of its own"),
+    Rule(excludes=given("--fleet"), why="kernels of a model share trials on this machine alone"),
+    Rule(
+        excludes=(valued("--proposer", "evolutionary"),),
+        why="evolution begins anew with every kernel",
+        remedy="choose another --proposer",
+    ),
+)
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **free("--price", "--prune", "--match", "--assign"),
     **MEASURING,
@@ -42,7 +54,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--proposer": (
         NO_TUNER,
-        Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
+        Rule(needs=(_TRIALS, *_DEALT), why="it proposes trials, and there is none", remedy="add --trials"),
         MEASURED,
     ),
     "--language-model": (
@@ -81,6 +93,7 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--graph-level-search": (MEASURED,),
+    "--trial-budget": _TRIAL_BUDGET,
 }
 _OF_GRAPH_PICTURES = Rule(needs=given("--picture"), why="nothing is drawn", remedy="add --picture graph.svg")
 PARTITION: Mapping[str, tuple[Rule, ...]] = {
@@ -91,6 +104,7 @@ PARTITION: Mapping[str, tuple[Rule, ...]] = {
     "--style": (_OF_GRAPH_PICTURES,),
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
+    "--trial-budget": _TRIAL_BUDGET,
 }
 STAGES: Mapping[str, tuple[Rule, ...]] = {
     **free("--devices", "--save"),

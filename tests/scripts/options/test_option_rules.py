@@ -108,10 +108,11 @@ def test_options_of_a_run(folder: Path, given: str, values: dict[str, str], refu
         ("plan", "profile.csv --devices 1 --link 10GB/s"),
         ("records best", "--batch 4"),
         ("records best", "mlp:tiny --match any --threads 2"),
+        ("partition", "mlp:tiny --trial-budget 8 --trials 4"),
+        ("partition", "mlp:tiny --trial-budget 8 --proposer evolutionary"),
+        ("tune", "mlp:tiny --trial-budget 8 --backends tvm,blas"),
         ("records collect", "--networks mlp,resnet:tiny --lengths 16"),
-        ("language generate", "dense:4x8x8 --records there.db"),
         ("language train", "--resume --width 64"),
-        ("language train", "--trials 4"),
     ],
 )
 def test_options_of_models_and_backends_are_refused_where_nothing_would_come_of_them(

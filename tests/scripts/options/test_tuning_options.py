@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import typer
 
-from scripts.options.tuning_options import MeasuringOptions, TuningOptions, open_session
+from scripts.options.tuning_options import (
+    MeasuringOptions,
+    TuningOptions,
+    open_session,
+    spend_trial_budget,
+)
+from tuner.frontend import load_model
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,11 @@ def test_numbers_out_of_range_are_refused_before_anything_opens(
 ) -> None:
     with pytest.raises(typer.BadParameter, match=message), open_session(options):
         pass
+
+
+@pytest.mark.tvm
+def test_a_budget_of_no_trials_is_refused_and_none_changes_nothing() -> None:
+    model, options = load_model("mlp:tiny"), TuningOptions()
+    assert spend_trial_budget(options, model, None) is options
+    with pytest.raises(typer.BadParameter, match="--trial-budget is 0; it is at least 1"):
+        spend_trial_budget(options, model, 0)

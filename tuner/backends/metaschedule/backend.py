@@ -15,6 +15,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -23,17 +24,15 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
-from cost_model.draft.draft_model import DraftTrials
 from cost_model.errors import CostModelFileError
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
-from records import open_store
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.cost_model import RecordsCostModel
 from tuner.backends.metaschedule.draft_cost_model import DraftCostModel
-from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
+from tuner.backends.metaschedule.lasting_knowledge import LastingKnowledge
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
     DEFAULT_PROPOSER,
@@ -44,7 +43,7 @@ from tuner.backends.metaschedule.proposers import (
     Knowledge,
     new_proposer,
 )
-from tuner.backends.metaschedule.search_strategy import ProposedTrials
+from tuner.backends.metaschedule.search_strategy import Allowance, ProposedTrials
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -83,6 +82,9 @@ _BATCH = 16
 FEW_TRIALS = 2 * _BATCH
 """Trials below which schedules are only sampled: a learnt cost model has nothing to learn from, and evolution
 takes 20 s before its first trial."""
+
+_SEED = 1
+"""Of who proposes: equal records give equal trials."""
 
 TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL = "tvm", "records", "draft"
 COST_MODELS = (TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL)
@@ -132,6 +134,7 @@ class MetaSchedule:
         self.records = records
         self.proposer = proposer or (DEFAULT_PROPOSER if cost_model == TVM_MODEL else "")
         self.language_model = language_model
+        self._lasting: dict[tuple[str, int], LastingKnowledge] = {}
 
     @property
     def settings(self) -> str:
@@ -195,15 +198,11 @@ class MetaSchedule:
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function turned into calls of tuned kernels."""
-        folder = self.folder(target)
-        folder.mkdir(parents=True, exist_ok=True)
-        database = meta_schedule.database.JSONDatabase(
-            str(folder / WORKLOAD_FILE), str(folder / RECORD_FILE), module_equality="structural"
-        )
+        database = self.open_database(target)
         for name in functions:
             kernels = fuse_function(module[name])
             for task in tuning_tasks(kernels):
-                self._tune_once(task, database, folder, target)
+                self._tune_once(task, database, target)
             module = replace_function(module, name, _scheduled(kernels, database, target))
         return module
 
@@ -215,7 +214,15 @@ class MetaSchedule:
         key = f"{target.text} threads={target.num_threads}" + self._suffix(" ")
         return given / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
-    def _tune_once(self, task: IRModule, database: Any, folder: Path, target: Target) -> None:
+    def open_database(self, target: Target) -> Any:
+        """Return TVM's database in `folder`; it is made where there is none."""
+        folder = self.folder(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        return meta_schedule.database.JSONDatabase(
+            str(folder / WORKLOAD_FILE), str(folder / RECORD_FILE), module_equality="structural"
+        )
+
+    def _tune_once(self, task: IRModule, database: Any, target: Target) -> None:
         """Tune a kernel unless the database has it."""
         tuned_for = tuning_target(target)
         if not self.trials or database.query_tuning_record(task, tuned_for, "main") is not None:
@@ -226,34 +233,39 @@ class MetaSchedule:
             tuned_for,
             TrialSettings(
                 trials=self.trials,
-                work_dir=folder / "logs",
-                strategy=self._strategy(task, target),
+                work_dir=self.folder(target) / "logs",
+                strategy=self.strategy(task, target),
             ),
             database=database,
             cost_model=self._learnt_model(task, tuned_for, target),
-            callbacks=self._keepers(task, tuned_for, target),
+            callbacks=self.keepers(task, target),
         )
 
-    def _strategy(self, task: IRModule, target: Target) -> Any | None:
-        """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
+    def strategy(self, task: IRModule, target: Target, *, allowance: Allowance | None = None) -> Any | None:
+        """Return who proposes schedules as TVM takes it; None to let the number of trials decide.
+
+        Args:
+            task: a module whose `main` is the kernel.
+            target: what it is tuned for.
+            allowance: trials that our own proposers share with other kernels.
+        """
         if self.proposer in ("", EVOLUTIONARY):
             return self.proposer or None
-        knowledge = self._knowledge(target, with_records=self.proposer != RANDOM)
-        return proposed_trials(self.proposer, task_name(task), knowledge, seed=1)
+        knowledge = Knowledge() if self.proposer == RANDOM else self._knowledge(target)
+        return proposed_trials(self.proposer, task_name(task), knowledge, seed=_SEED, allowance=allowance)
 
-    def _knowledge(self, target: Target, *, with_records: bool) -> Knowledge:
+    def _knowledge(self, target: Target) -> Knowledge:
         """Return what the records hold of this device, and the language model where it proposes."""
-        environment = environment_of(target, self)
-        known: tuple[DraftTrials, ...] = ()
-        if self.records and with_records:
-            with open_store(self.records) as store:
-                known = load_draft_trials(store, target, environment)
-        return Knowledge(
-            known,
-            caches_of_this_machine(target.num_threads),
-            environment.device_model,
-            self._network(target) if self.proposer == LANGUAGE else None,
-        )
+        key = target.text, target.num_threads
+        if key not in self._lasting:
+            self._lasting[key] = LastingKnowledge(
+                self.records,
+                target,
+                environment_of(target, self),
+                seed=_SEED,
+                load_network=partial(self._network, target) if self.proposer == LANGUAGE else None,
+            )
+        return self._lasting[key].now()
 
     def _network(self, target: Target) -> Network:
         """Return the language model.
@@ -269,14 +281,15 @@ class MetaSchedule:
         if self.cost_model == TVM_MODEL:
             return None
         if self.cost_model == DRAFT_MODEL:
-            return DraftCostModel(task_name(task), task, self._knowledge(target, with_records=True))
+            return DraftCostModel(task_name(task), task, self._knowledge(target))
         known = load_trials(self.records, tuned_for, target, environment_of(target, self))
         return RecordsCostModel(task_name(task), known)
 
-    def _keepers(self, task: IRModule, tuned_for: Any, target: Target) -> list[Any]:
+    def keepers(self, task: IRModule, target: Target) -> list[KeepTrials]:
+        """Return what keeps a kernel's trials in the records; nothing where there are none."""
         if not self.records:
             return []
-        return [KeepTrials(self.records, task, tuned_for, target, environment_of(target, self))]
+        return [KeepTrials(self.records, task, tuning_target(target), target, environment_of(target, self))]
 
     def _suffix(self, separator: str) -> str:
         named = {
@@ -308,7 +321,9 @@ class TrialSettings:
     strategy: Any | None = None
 
 
-def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int) -> Any:
+def proposed_trials(
+    proposer: str, task: str, knowledge: Knowledge, *, seed: int, allowance: Allowance | None = None
+) -> Any:
     """Return a search strategy of TVM's by one of our own proposers.
 
     Args:
@@ -316,8 +331,11 @@ def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int
         task: names the kernel, as trials do.
         knowledge: what the proposer starts from.
         seed: of the random numbers.
+        allowance: trials of several kernels together.
     """
-    return ProposedTrials(lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed))
+    return ProposedTrials(
+        lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed), allowance
+    )
 
 
 def tune_kernel(
@@ -340,12 +358,10 @@ def tune_kernel(
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.
     """
-    if "cpu" in map(str, tuned_for.keys):
-        import_x86_intrinsics()
+    prepare_tuning(tuned_for)
     strategy = settings.strategy
     is_proposed = strategy is not None and strategy != EVOLUTIONARY
     is_blind = strategy is None and cost_model is None and settings.trials < FEW_TRIALS
-    _prepare_logger()
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
@@ -364,6 +380,13 @@ def tune_kernel(
         num_tuning_cores=1,
         seed=settings.seed,
     )
+
+
+def prepare_tuning(tuned_for: Any) -> None:
+    """Let TVM know a target's intrinsics, and print warnings alone."""
+    if "cpu" in map(str, tuned_for.keys):
+        import_x86_intrinsics()
+    _prepare_logger()
 
 
 def _prepare_logger() -> None:

@@ -34,7 +34,7 @@ class DraftCostModel(meta_schedule.cost_model.PyCostModel):
     """Scores the candidates of one kernel; larger is better."""
 
     def __init__(self, task: str, module: IRModule, knowledge: Knowledge, *, seed: int = 0) -> None:
-        """Train on what is known.
+        """Train on what is known, unless a model of it is shared.
 
         Args:
             task: names the kernel that is tuned.
@@ -51,7 +51,7 @@ class DraftCostModel(meta_schedule.cost_model.PyCostModel):
         self.spaces: dict[tuple[str, tuple[DecisionKind, ...]], DecisionSpace | None] = {}
         self.own: list[tuple[DecisionSpace, npt.NDArray[np.int64], float]] = []
         self.batch = ScheduleBatch()
-        self.model = self.train()
+        self.model = knowledge.shared_draft(task) or self.train()
 
     def train(self) -> DraftModel | None:
         """Return a model of all trials so far; None while there are too few."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,47 @@ _CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20}
 
 
+class TrialReader:
+    """Reads the trials of every kernel that is tiled in levels, on one device with so many threads.
+
+    It may be asked again and again: what it has read it keeps, and a later call reads only the records that
+    were added since. What is removed from the records meanwhile stays known, and so may a record stay unseen
+    that another process of a server's database began to write before one that was seen.
+    """
+
+    def __init__(self, target: Target, environment: Environment) -> None:
+        """Take whose records count: those of this target, device and threads; versions do not matter."""
+        self.target = target
+        self.environment = environment
+        self._last_id = 0
+        self._kernels: dict[str, _KernelTrials] = {}
+        self._trials: tuple[DraftTrials, ...] = ()
+
+    def read(self, store: RecordStore) -> tuple[DraftTrials, ...]:
+        """Return all trials that the store holds by now; the same object where there are no new ones.
+
+        Raises:
+            RecordError: the records cannot be read.
+        """
+        here = self.environment.device_model, self.environment.num_threads
+        is_new = False
+        for record in store.iterate(
+            backend=BACKEND, target=self.target.text, role="task", after_id=self._last_id
+        ):
+            self._last_id = record.record_id
+            where = record.measurement.environment
+            trial = trial_of(record) if (where.device_model, where.num_threads) == here else None
+            if trial is None:
+                continue
+            known = self._kernels.setdefault(trial.task, _KernelTrials(trial.task, trial.module))
+            is_ok = record.measurement.status is Status.OK
+            known.add(trial.trace, record.measurement.latency_us if is_ok else math.inf, record.record_id)
+            is_new = True
+        if is_new:
+            self._trials = tuple(each for trials in self._kernels.values() for each in trials.by_space())
+        return self._trials
+
+
 def load_draft_trials(
     store: RecordStore, target: Target, environment: Environment
 ) -> tuple[DraftTrials, ...]:
@@ -41,18 +82,7 @@ def load_draft_trials(
     Raises:
         RecordError: the records cannot be read.
     """
-    found: dict[str, _KernelTrials] = {}
-    for record in store.iterate(backend=BACKEND, target=target.text, role="task"):
-        where = record.measurement.environment
-        if (where.device_model, where.num_threads) != (environment.device_model, environment.num_threads):
-            continue
-        trial = trial_of(record)
-        if trial is None:
-            continue
-        known = found.setdefault(trial.task, _KernelTrials(trial.task, trial.module))
-        is_ok = record.measurement.status is Status.OK
-        known.add(trial.trace, record.measurement.latency_us if is_ok else math.inf, record.record_id)
-    return tuple(each for trials in found.values() for each in trials.by_space())
+    return TrialReader(target, environment).read(store)
 
 
 def caches_of_this_machine(num_cores: int) -> Caches:
@@ -78,6 +108,8 @@ class _KernelTrials:
     def __init__(self, task: str, module: str) -> None:
         self.task = task
         self.read: list[tuple[TracedSketch, float, int]] = []
+        self.found: list[DraftTrials] | None = None
+        self.kernels: dict[str, TiledKernel | None] = {}
         self.load: Callable[[], IRModule] = lambda: (
             meta_schedule.database.Workload.from_json([task, module]).mod
         )
@@ -89,26 +121,36 @@ class _KernelTrials:
             return
         if read is not None:
             self.read.append((read, latency_us, record_id))
+            self.found = None
 
     def by_space(self) -> list[DraftTrials]:
         """Return the trials by decision space; those of a kernel that TVM cannot read are left out."""
-        if not self.read:
-            return []
+        if self.found is None:
+            self.found = self._by_space()
+        return self.found
+
+    def _by_space(self) -> list[DraftTrials]:
         groups: dict[tuple[str, tuple[DecisionKind, ...]], list[tuple[TracedSketch, float, int]]] = {}
         for each in self.read:
             groups.setdefault((each[0].block, each[0].kinds), []).append(each)
         try:
-            module: Any = self.load()
-            kernels = {block: tiled_kernel(module, block) for block, _ in groups}
+            self._know({block for block, _ in groups})
         except Exception as error:  # TVM raises whatever its readers raise, and records may be a stranger's
             logger.debug("kernel %s cannot be read: %s", self.task, error)
             return []
         found = []
         for (block, kinds), trials in groups.items():
-            kernel = kernels[block]
+            kernel = self.kernels[block]
             if kernel is not None:
                 found += _space_trials(self.task, kernel, kinds, trials)
         return found
+
+    def _know(self, blocks: Collection[str]) -> None:
+        """Ask TVM for the tensors of blocks that are not known yet."""
+        unknown = sorted(set(blocks) - set(self.kernels))
+        if unknown:
+            module: Any = self.load()
+            self.kernels |= {block: tiled_kernel(module, block) for block in unknown}
 
 
 def _space_trials(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,12 +72,24 @@ class Knowledge:
         caches: of this machine.
         device_model: this machine's processor.
         network: the language model, if it proposes.
+        draft: returns a draft model of these trials that several kernels share, None if they are too few;
+            each proposer trains one of its own where there is no such function.
     """
 
     trials: tuple[DraftTrials, ...] = ()
     caches: Caches = field(default_factory=Caches)
     device_model: str = ""
     network: Network | None = None
+    draft: Callable[[], DraftModel | None] | None = None
+
+    def shared_draft(self, task: str) -> DraftModel | None:
+        """Return the shared draft model where it knows a kernel no less than one trained for it.
+
+        That is where there are no trials of the kernel yet: they would weigh more.
+        """
+        if self.draft is None or any(each.task == task for each in self.trials):
+            return None
+        return self.draft()
 
 
 def new_proposer(
@@ -228,7 +240,7 @@ class DraftProposer(_Informed):
         model: DraftModel | None = None,
         is_new_only: bool = False,
     ) -> None:
-        """Train on what is known, unless a model is given.
+        """Train on what is known, unless a model is given or shared.
 
         Args:
             task: names the kernel.
@@ -242,7 +254,7 @@ class DraftProposer(_Informed):
         """
         super().__init__(task, candidates, knowledge, seed=seed)
         self.exploration = exploration
-        self.model = model or self.train()
+        self.model = model or knowledge.shared_draft(task) or self.train()
         if is_new_only:
             self.known.update((index, row.tobytes()) for index, own in enumerate(self.own) for row, _ in own)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir.utils import derived_object
@@ -19,14 +20,29 @@ from tuner.backends.metaschedule.proposers import Proposer
 from tuner.graph.relax_types import IRModule
 
 
+@dataclass
+class Allowance:
+    """Trials that several kernels have left together."""
+
+    left: int
+
+
 @derived_object
 class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
     """Asks a proposer for each batch of a kernel, and tells it what the trials took."""
 
-    def __init__(self, start: Callable[[KernelCandidates], Proposer]) -> None:
-        """Take what makes the proposer once the kernel's sketches are known."""
+    def __init__(
+        self, start: Callable[[KernelCandidates], Proposer], allowance: Allowance | None = None
+    ) -> None:
+        """Take what makes the proposer once the kernel's sketches are known.
+
+        Args:
+            start: makes it.
+            allowance: trials of all kernels together; no limit but TVM's if None.
+        """
         super().__init__()
         self.start = start
+        self.allowance = allowance
         self.module: IRModule | None = None
         self.postprocessors: list[Any] = []
         self.proposer: Proposer | None = None
@@ -62,8 +78,12 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
         """Return the next batch; None when there is none."""
         assert self.proposer is not None, "TVM begins before it asks"
         wanted = min(self.batch, self.num_left)
+        if self.allowance is not None:
+            wanted = min(wanted, self.allowance.left)
         self.pending = self.proposer.propose(wanted) if wanted > 0 else []
         self.num_left -= len(self.pending)
+        if self.allowance is not None:
+            self.allowance.left -= len(self.pending)
         if not self.pending:
             return None
         return [meta_schedule.MeasureCandidate(each.schedule, self.arguments) for each in self.pending]
@@ -76,10 +96,11 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
             seconds = [float(each) for each in (result.run_secs or ())]
             latencies.append(statistics.median(seconds) * 1e6 if seconds else math.inf)
         # Nothing is learnt from the last batch: there is nobody to use it.
-        if self.num_left > 0:
+        is_last = self.num_left <= 0 or (self.allowance is not None and self.allowance.left <= 0)
+        if not is_last:
             self.proposer.learn(self.pending, latencies)
         self.pending = []
 
     def clone(self) -> Any:
         """Return a strategy for another kernel."""
-        return ProposedTrials(self.start)
+        return ProposedTrials(self.start, self.allowance)

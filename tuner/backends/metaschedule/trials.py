@@ -56,7 +56,16 @@ class KeepTrials(meta_schedule.measure_callback.PyMeasureCallback):
         builder_results: Sequence[Any],
         runner_results: Sequence[Any],
     ) -> None:
-        """Keep what was measured, failures too."""
+        """Keep what was measured, failures too; called by TVM."""
+        self.keep(measure_candidates, builder_results, runner_results)
+
+    def keep(
+        self,
+        measure_candidates: Sequence[Any],
+        builder_results: Sequence[Any],
+        runner_results: Sequence[Any],
+    ) -> None:
+        """Keep a batch of this kernel."""
         arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(self.task)
         tensors = [Tensor(tuple(map(int, each.shape)), str(each.dtype)) for each in arguments]
         known = meta_schedule.database.Workload(self.task)
