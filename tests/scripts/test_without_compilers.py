@@ -104,7 +104,7 @@ def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: st
     ("command", "extra", "left_out"),
     [
         ("run {folder}/plan.json", "torch", "torch"),
-        ("language generate dense:4x8x8 --model {folder}", "torch", "torch"),
+        ("language train --out {folder}/model", "torch", "torch"),
         ("fleet status tcp://localhost:9", "fleet", "distributed,dask"),
         ("fleet worker tcp://localhost:9", "fleet", "distributed,dask"),
         ("partition mlp --fleet tcp://localhost:9 --records {folder}/new.db", "fleet", "distributed,dask"),

@@ -355,7 +355,7 @@ def test_a_layout_by_hand_is_reached_without_being_told() -> None:
             profile,
             structs.replace(fast, memory_bytes=max(known.memory_bytes)),
             samples=16,
-            work=0.5,
+            work=1.0,
             optimizer=QUIET,
             placements=("interleaved",),
             pipeline=8,

@@ -14,7 +14,7 @@ from tvm import relax
 torch = pytest.importorskip("torch")
 
 from records import Environment, open_store  # noqa: E402
-from tests.samples.programs.imported_models import MODELS, NOT_TRAINED, Tripled  # noqa: E402 - after the skip
+from tests.samples.programs.imported_models import MODELS, NOT_TRAINED  # noqa: E402 - after the skip
 from tuner.backends.torch.operators import provide_torch_calls  # noqa: E402
 from tuner.errors import TunerError, UnsupportedOperatorError  # noqa: E402
 from tuner.frontend.converters import CONVERTERS  # noqa: E402
@@ -363,14 +363,6 @@ def test_gradients_that_nobody_sums_or_makes_are_caught(tied, machine: Machine) 
     assert not found.is_within(1e-3)
     unmade = (stages[0], replace(stages[1], parameters=()))
     assert check_gradients(model, unmade, seed=0, run=machine).fault == "is missing"
-
-
-def test_a_backward_of_its_own_is_refused_by_name() -> None:
-    module, inputs = MODELS["multilayer"]()
-    module[1].forward = lambda x: Tripled.apply(x)
-    model = import_module(module, inputs, "own")
-    with pytest.raises(UnsupportedOperatorError, match=r"backward of its own \(Tripled in 1\)"):
-        for_training(model)
 
 
 def test_gradients_that_the_code_stops_are_caught(machine: Machine) -> None:
