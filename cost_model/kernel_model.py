@@ -46,6 +46,9 @@ from records.backend_names import current_name
 
 SCHEMA_VERSION = 4
 
+_OLDER_VERSIONS = (3,)
+"""Without sharpness and neighbours, which count as 1 and none: as their intervals were calibrated."""
+
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
 _MANIFEST = "manifest.json"
@@ -94,7 +97,7 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     target: TargetKind
     conformal_quantiles: tuple[tuple[float, float], ...]
-    sharpness: float
+    sharpness: float = 1.0
     known_shapes: frozenset[str]
     known_combinations: frozenset[str]
     training_range: TrainingRange
@@ -218,6 +221,7 @@ def load_kernel_model(folder: Path) -> KernelModel:
         _MANIFEST,
         Manifest,
         schema_version=SCHEMA_VERSION,
+        older=_OLDER_VERSIONS,
         features=(FEATURES_VERSION, FEATURE_NAMES),
     )
     backends = tuple(sorted(map(current_name, manifest.backends)))

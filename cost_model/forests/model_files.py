@@ -84,6 +84,7 @@ def load_manifest(
     *,
     schema_version: int,
     features: tuple[int, tuple[str, ...]],
+    older: tuple[int, ...] = (),
 ) -> T:
     """Read a manifest.
 
@@ -93,6 +94,7 @@ def load_manifest(
         kind: what it is read as.
         schema_version: its version.
         features: version and names of the features that are made here.
+        older: versions that are read too, since all that they lack has a default.
 
     Raises:
         CostModelFileError: it is missing, unreadable, of another version, or of other features.
@@ -102,7 +104,7 @@ def load_manifest(
         content = _read(path, MAX_MANIFEST_BYTES)
         # The version first: what else a manifest of another one holds, nobody knows here.
         found = msgspec.json.decode(content, type=_Versioned).schema_version
-        if found != schema_version:
+        if found not in (schema_version, *older):
             raise CostModelFileError(
                 f"{path} has schema_version {found}, this installation reads {schema_version}; "
                 "train the model again"

@@ -22,8 +22,8 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("5", "0712f2fe4aa722b1"),
-    "blas": ("5", "674f513db2c5d8f1"),
+    "tvm": ("6", "0712f2fe4aa722b1"),
+    "blas": ("6", "674f513db2c5d8f1"),
     "packed_matmul": ("2", "9d07677e4c78a851"),
     "attention": ("2", "f5ebacf99ce2880b"),
     "nhwc": ("3", "a9bfd0b144ccd89a"),
