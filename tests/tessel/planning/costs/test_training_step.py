@@ -150,8 +150,8 @@ class ByHand:
         weights = [sum(cost.weight_bytes for cost in self.stage(index)) for index in range(count)]
         for end, held in zip(self.ends(), weights, strict=True):
             finished.append(end + self.ring(self.layout.data_parallel, held * self.optimizer.gradient_ratio))
-        if self.tied and count > 1:
-            shared = min(self.costs[0].weight_bytes, self.costs[-1].weight_bytes)
+        shared = min(self.costs[0].weight_bytes, self.costs[-1].weight_bytes)
+        if self.tied and count > 1 and shared:
             both = max(finished[0], finished[-1]) + self.ring(2, shared * self.optimizer.gradient_ratio)
             finished[0] = finished[-1] = both
         updates = [sum(cost.update_us or 0.0 for cost in self.stage(index)) for index in range(count)]
