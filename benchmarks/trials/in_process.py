@@ -10,6 +10,7 @@ does not count while others have the core.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -74,6 +75,8 @@ class _Builder(meta_schedule.builder.PyBuilder):
         super().__init__()
         self.built = built
         self.samples = samples
+        self.numbers = itertools.count()
+        self.folder = tempfile.TemporaryDirectory(prefix="tessel-trials-", ignore_cleanup_errors=True)
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         return [self._build(each) for each in build_inputs]
@@ -84,8 +87,10 @@ class _Builder(meta_schedule.builder.PyBuilder):
             module = None if key in self.samples.seconds else build_trial(trial.mod, trial.target, None)
         except Exception as error:  # TVM raises whatever its passes raise
             return meta_schedule.builder.BuilderResult(None, str(error))
-        # TVM removes the folder of each artifact, so that each gets one.
-        path = str(Path(tempfile.mkdtemp()) / "in-memory")
+        # TVM may remove the folder of each artifact, so that each gets one.
+        own = Path(self.folder.name, str(next(self.numbers)))
+        own.mkdir()
+        path = str(own / "in-memory")
         self.built[path] = key, module
         return meta_schedule.builder.BuilderResult(path, None)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,14 @@ class Misbehaving:
 class FailsToLower(Misbehaving):
     def called(self, function: RelaxFunction) -> IRModule:
         raise RuntimeError("this operator\nhas no code")
+
+
+class LittersWhileLowering(Misbehaving):
+    """Leaves a folder of temporary files behind, as a compiler does that is killed."""
+
+    def called(self, function: RelaxFunction) -> IRModule:
+        Path(tempfile.mkdtemp(), "litter").write_text("temporary")
+        return super().called(function)
 
 
 class HangsWhileLowering(Misbehaving):
@@ -123,6 +133,7 @@ def _raise(*tensors: Any) -> None:
 
 crashing = Misbehaving("crashing", _crash)
 hanging = Misbehaving("hanging", _hang)
+littering = LittersWhileLowering("littering", _compute_wrong)
 wrong = Misbehaving("wrong", _compute_wrong)
 greedy = Misbehaving("greedy", _exhaust)
 raising = Misbehaving("raising", _raise)

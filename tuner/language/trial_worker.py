@@ -66,6 +66,7 @@ class _Builder(meta_schedule.builder.PyBuilder):
         super().__init__()
         self.measured = measured
         self.numbers = itertools.count()
+        self.folder = tempfile.TemporaryDirectory(prefix="tessel-trials-", ignore_cleanup_errors=True)
         self.worker = PopenWorker(initializer=_limit_threads, initargs=(num_threads,))
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
@@ -78,8 +79,10 @@ class _Builder(meta_schedule.builder.PyBuilder):
             found: tuple[list[float] | None, str] = self.worker.recv(), ""
         except Exception as error:  # whatever TVM raises in the process, or its crash, or its timeout
             found = None, f"{type(error).__name__}: {str(error)[-300:]}"
-        # TVM removes the folder of each artifact, so that each gets one.
-        path = str(Path(tempfile.mkdtemp()) / str(next(self.numbers)))
+        # TVM may remove the folder of each artifact, so that each gets one.
+        own = Path(self.folder.name, str(next(self.numbers)))
+        own.mkdir()
+        path = str(own / "in-memory")
         self.measured[path] = found
         return meta_schedule.builder.BuilderResult(path, None)
 

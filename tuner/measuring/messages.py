@@ -50,11 +50,17 @@ DEFAULT_TIMING = Timing()
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Say what the worker works with; the first message."""
+    """Say what the worker works with; the first message.
+
+    Attributes:
+        folder: for its temporary files. Whoever started it removes the folder, since a worker that is killed
+            removes nothing.
+    """
 
     target: Target
     backends: tuple[str, ...]
     memory_limit_bytes: int | None
+    folder: str
     remote: RemoteDevice | None = None
 
 

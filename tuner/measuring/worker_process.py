@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -93,6 +94,7 @@ class WorkerProcess:
         self._remote = remote
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._connection: Connection | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.num_starts = 0
 
     def __enter__(self) -> WorkerProcess:
@@ -141,7 +143,9 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait()
-        self._connection = self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._connection = self._process = self._folder = None
 
     def _guarded(
         self, request: Request, timeout_s: float, arrays: Sequence[np.ndarray]
@@ -171,11 +175,13 @@ class WorkerProcess:
         if self._connection is not None:
             return self._connection
         self._connection = self._forked() or self._spawned()
+        self._folder = tempfile.TemporaryDirectory(prefix="tessel-worker-", ignore_cleanup_errors=True)
         self.num_starts += 1
         start = Start(
             target=self._target,
             backends=self._backends,
             memory_limit_bytes=int(_MEMORY_SHARE * psutil.virtual_memory().total),
+            folder=self._folder.name,
             remote=self._remote,
         )
         reply, _ = self._guarded(start, START_TIMEOUT_S, ())

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from tvm import relax
 
 from records import Status
+from tests.samples.partition_samples import partition_module
+from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
-from tuner.measuring.messages import ArrayInfo, Build, Failed, Run
+from tuner.measuring.messages import ArrayInfo, Build, Done, Failed, Run
+from tuner.measuring.worker_pool import json_of
 from tuner.measuring.worker_process import WorkerProcess
 from tuner.targets.resolution import resolve_target
 
@@ -69,6 +75,21 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     assert worker.num_starts == starts + 1
     worker.close()
     assert not worker.alive
+
+
+def test_nothing_is_left_of_a_worker_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker, its libraries and compilers write is removed by the process that started it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    target = resolve_target("cpu", num_threads=1)
+    module = partition_module("littering", [(4, 8)], relax.op.nn.relu)
+    with WorkerProcess(target, backends_for((f"{MODULE}:littering",), target)) as process:
+        request = Build(key=1, module_json=json_of(module), check=False, seed=0)
+        assert process.ask(request, 60) == Done()
+        assert list(tmp_path.rglob("litter"))
+        process.interrupt()
+        assert isinstance(process.ask(request, 60), Failed)
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("num_bytes", [0, 2**24], ids=["that waits", "that does not read"])

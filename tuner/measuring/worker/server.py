@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -309,6 +310,8 @@ def serve(connection: Connection) -> None:
     start = receive_request(connection)
     assert isinstance(start, Start), "the first message is Start"
     _limit_memory(start.memory_limit_bytes)
+    # Of this process, and of the compilers that it starts.
+    os.environ["TMPDIR"] = tempfile.tempdir = start.folder
     try:
         worker = Worker(start)
     except Exception as error:  # a backend's own code may raise anything; the other side says it
