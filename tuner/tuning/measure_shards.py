@@ -153,7 +153,7 @@ class MeasuredShards:
     figures: Mapping[str, ShardedFigures]
 
     def plan(self, whole: StagePlan) -> StagePlan:
-        """Return the plan of the whole stage, which has the figures already, with what each shard holds."""
+        """Return the plan of the whole stage with the figures of its shards, and with what each holds."""
         shards = ShardsPlan(
             num_shards=self.stage.forward.num_shards,
             axes={
@@ -173,6 +173,7 @@ class MeasuredShards:
         )
         return msgspec.structs.replace(
             whole,
+            **{name: figures.total for name, figures in self.figures.items()},
             weight_bytes=max(self.stage.weight_bytes),
             saved_bytes=max(self.stage.saved_bytes),
             saved_for_weight_bytes=max(self.stage.saved_for_weight_bytes),

@@ -149,7 +149,6 @@ def test_all_reduces_are_measured_once_and_labelled(session):
     assert session.measurer.new_measurements == made + 2
 
 
-@pytest.mark.slow  # it measures the stages of two placements
 def test_layers_are_measured_by_themselves_and_divided(session):
     link = Link(bytes_per_us=1000.0, latency_us=10.0)
     found = measure_layers(small_language_model(), session, shard_counts=(2, 99), collectives=link, batch=3)
@@ -163,6 +162,10 @@ def test_layers_are_measured_by_themselves_and_divided(session):
     assert "fewer than 99 shards" in found.undivided
     divided_first, divided_last = found.shards[2]
     assert divided_last.shards is not None
+    # Their figures are of shards and collectives, not of the whole layers.
+    assert {layer.forward.source for layer in (first, last)} == {"measured"}
+    for shards in (divided_first, divided_last):
+        assert {shards.forward.source, shards.backward.source} == {"derived"}
     assert divided_last.weight_bytes < last.weight_bytes
     assert divided_first.weight_bytes < first.weight_bytes
     assert [{(member.name, member.stage) for member in group} for group in found.tied] == [
