@@ -46,6 +46,7 @@ MIN_STAGES = 30
 _PARAMETERS = {
     "objective": "reg:pseudohubererror",
     "huber_slope": 0.2,
+    "max_delta_step": 1.0,
     "eta": 0.06,
     "max_depth": 3,
     "min_child_weight": 3.0,

@@ -11,6 +11,7 @@ from cost_model.forests.boosting import train_forest
 _MEAN_PARAMETERS = {
     "objective": "reg:pseudohubererror",
     "huber_slope": 1.0,
+    "max_delta_step": 1.0,
     "eta": 0.06,
     "max_depth": 10,
     "min_child_weight": 2.0,

@@ -35,6 +35,7 @@ MIN_SAMPLES = 50
 _PARAMETERS = {
     "objective": "reg:pseudohubererror",
     "huber_slope": 0.5,
+    "max_delta_step": 1.0,
     "eta": 0.08,
     "max_depth": 8,
     "min_child_weight": 5.0,
