@@ -42,7 +42,9 @@ def build(plan: Plan, batch: Batch) -> tuple[TrainingPipeline, torch.optim.Optim
     """Return this rank's stages in the plan's order, and an optimizer of their weights."""
     stages = own_stages(plan.schedule, dist.get_rank())
     programs = load_programs(ProgramSpec(plan=plan, trust_model=True), stages, inputs=batch)
-    pipeline = TrainingPipeline(plan.schedule, programs, tied=plan.tied, copies=plan.replicas)
+    pipeline = TrainingPipeline(
+        plan.schedule, programs, tied=plan.tied, copies=plan.replicas, branches=plan.stages_before
+    )
     return pipeline, torch.optim.AdamW(pipeline.parameters(), lr=RATE)
 
 

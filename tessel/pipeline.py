@@ -227,16 +227,19 @@ def _edges(tuned: ModelPlan, names: set[str], lags: Sequence[int]) -> list[Edge]
 
     Copies of the pipeline have nothing to do with one another.
     """
-    num_stages, of_copy = len(tuned.stages), tuned.stages_of_copy
-    is_followed = [(stage + 1) % of_copy != 0 for stage in range(num_stages)]
-    edges = [Edge(f"f{i}", f"f{i + 1}", lags[i]) for i in range(num_stages) if is_followed[i]]
+    num_stages = len(tuned.stages)
+    after: list[list[int]] = [[] for _ in range(num_stages)]
+    for stage, earlier in enumerate(tuned.before):
+        for source in earlier:
+            after[source].append(stage)
+    edges = [Edge(f"f{i}", f"f{later}", lags[i]) for i in range(num_stages) for later in after[i]]
     for index in range(num_stages):
         starts = [name for name in (f"b{index}", f"b{index}_input") if name in names]
         edges += [Edge(f"f{index}", name) for name in starts]
         if f"b{index}_weight" in names:
             edges.append(Edge(f"b{index}_input", f"b{index}_weight"))
-        if is_followed[index]:
-            above = [name for name in (f"b{index + 1}", f"b{index + 1}_input") if name in names]
+        for later in after[index]:
+            above = [name for name in (f"b{later}", f"b{later}_input") if name in names]
             edges += [Edge(source, target, lags[index]) for source in above for target in starts]
     return edges
 

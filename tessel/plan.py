@@ -116,6 +116,7 @@ def _check(plan: Plan) -> None:
         raise ScheduleError(
             f'"stage_devices" has {len(plan.stage_devices)} entries, and there are {len(plan.stages)} stages'
         )
+    _check_branches(plan)
     if plan.replicas < 1 or len(plan.stages) % plan.replicas:
         raise ScheduleError(f'"replicas" is {plan.replicas}, and there are {len(plan.stages)} stages')
     devices = plan.schedule.placement.devices
@@ -129,6 +130,25 @@ def _check(plan: Plan) -> None:
     for text in _texts(msgspec.to_builtins(tuned)):
         if not text.isprintable():
             raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
+
+
+def _check_branches(plan: Plan) -> None:
+    """Refuse stages that would receive from none that stands before them.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    before = plan.stages_before
+    if before and len(before) != len(plan.stages):
+        raise ScheduleError(
+            f'"stages_before" has {len(before)} entries, and there are {len(plan.stages)} stages'
+        )
+    for number, earlier in enumerate(before):
+        if list(earlier) != sorted(set(earlier)) or any(not 0 <= each < number for each in earlier):
+            raise ScheduleError(
+                f'"stages_before" has stage {number} receive from {shown(list(earlier))}, and stages receive '
+                "from ones before them"
+            )
 
 
 def _texts(document: object) -> Iterator[str]:

@@ -196,7 +196,7 @@ class TiedParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayersPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What each layer of a model costs by itself, and its ends divided over devices: no cut is chosen yet.
+    """What each layer of a model costs by itself, and divided over devices: no cut is chosen yet.
 
     Attributes:
         model: the model as the user named it.
@@ -206,6 +206,8 @@ class LayersPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         layers: each layer as a stage of its own, in order.
         tied: groups of parameters that are one and the same; a stage is a layer.
         shards: by number of devices, the first and the last layer divided over them by words.
+        tensor_parallel: by number of devices, every layer divided over them, by words, heads and columns;
+            what has none of these is whole on each.
         undivided: why the ends cannot be divided; empty where they can, or were not to be.
         update: a step of plain gradient descent; None for inference.
         updated_bytes: weights that `update` goes over.
@@ -223,6 +225,7 @@ class LayersPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     update: Figure | None
     updated_bytes: int
     update_moves: int
+    tensor_parallel: dict[int, tuple[StagePlan, ...]] = {}
 
 
 class Borders(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +290,10 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             is the step's micro-batch m · replicas + c.
         tied_bytes: bytes of each group in `tied` on a device that holds it, where stages with shards hold
             their largest share; empty in plans of earlier versions.
+        stages_before: stages that each stage receives from, where they form branches; empty where each takes
+            from the one before it.
+        cut_positions: bindings of the model at which each stage but the first begins, where no names of
+            layers say so.
     """
 
     model: str
@@ -319,6 +326,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     stage_devices: tuple[tuple[int, ...], ...] = ()
     tied_bytes: tuple[int, ...] = ()
     replicas: int = 1
+    stages_before: tuple[tuple[int, ...], ...] = ()
+    cut_positions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):
@@ -332,9 +341,37 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return len(self.stages) // self.replicas
 
     @property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """The stages that each stage receives from."""
+        return self.stages_before or tuple(
+            (number - 1,) if number % self.stages_of_copy else () for number in range(len(self.stages))
+        )
+
+    @property
+    def branches(self) -> tuple[tuple[int, ...], ...] | None:
+        """The stages that each stage of one copy receives from; None where they are a chain."""
+        return self.stages_before[: self.stages_of_copy] or None
+
+    @property
     def device_kind(self) -> Literal["cpu", "cuda"]:
         """What the target is: a processor, or a GPU."""
         return "cuda" if '"kind":"cuda"' in self.target.replace(" ", "") else "cpu"
+
+
+class Routes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a stage's tensors come from and go to; gradients are named as the tensors that they belong to.
+
+    Attributes:
+        received: of its forward, by the stage before that sends it, in order.
+        sent: of its forward, by the stage after that takes it; a tensor may go to several.
+        received_gradients: by the stage after that sends it; those of one tensor are added.
+        sent_gradients: by the stage before that takes it.
+    """
+
+    received: dict[int, tuple[TensorInfo, ...]]
+    sent: dict[int, tuple[TensorInfo, ...]]
+    received_gradients: dict[int, tuple[TensorInfo, ...]]
+    sent_gradients: dict[int, tuple[TensorInfo, ...]]
 
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,8 @@ class TuneOptions(TuningOptions):
         typer.Option(
             help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; xshape, one and a "
             "copy in reverse; mshape, one, with vocabulary-parallel embedding and head over all devices; "
-            "auto, as planned from measured layers.",
+            "nnshape, the same for an encoder-decoder; kshape, two towers; a placement FILE; auto, as "
+            "planned from measured layers.",
             rich_help_panel=_PIPELINE,
             autocompletion=completion.model_placements,
             callback=_check_placement,
@@ -195,6 +196,7 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
         ScheduleError: the placement needs more devices.
     """
     from tessel.tuned_model.model_placement import placements_to_tune
+    from tuner.stages.placed_stages import PlacedStages
     from tuner.tuning.measure_shards import Link
     from tuner.tuning.tune import TuningSettings
 
@@ -204,6 +206,9 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
     return {
         placement.name: TuningSettings(
             num_stages=len(placement.chain),
+            placed=PlacedStages(placement.stages, placement.before, placement.needs_words)
+            if placement.stages
+            else None,
             stage_devices=placement.chain,
             divides_ends=placement.divides_ends,
             cuts=tuple(options.cut) if options.cut else None,
@@ -247,10 +252,13 @@ def _choose_layout(
     from tuner.tuning.measure_shards import MeasuredCollectives
     from tuner.tuning.tune import hop_latencies
 
+    counts = [count for count in range(2, options.devices + 1) if options.devices % count == 0]
     layers = measure_layers(
         model,
         session,
-        shard_counts=[options.devices],
+        # Copies of a divided model need collectives among some devices, which a link alone gives.
+        shard_counts=counts if settings.link is not None else [options.devices],
+        tensor_counts=counts if settings.link is not None else (),
         collectives=settings.link or MeasuredCollectives(session),
         batch=options.batch,
     )

@@ -82,7 +82,9 @@ def shapes(incomplete: str) -> list[str]:
 
 def model_placements(incomplete: str) -> list[str]:
     """Return the placements of a model."""
-    return _beginning(incomplete, ("vshape", "interleaved:2", "zbv", "xshape", "mshape", "auto"))
+    return _beginning(
+        incomplete, ("vshape", "interleaved:2", "zbv", "xshape", "mshape", "nnshape", "kshape", "auto")
+    )
 
 
 def schedules(incomplete: str) -> list[str]:

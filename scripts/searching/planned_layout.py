@@ -43,14 +43,30 @@ def choose_planned_layout(
 
 
 def placement_name(layout: Layout) -> str:
-    """Return the name of a layout's placement, as `--placement` takes it."""
-    return f"interleaved:{layout.chunks}" if layout.placement == "interleaved" else layout.placement
+    """Return the name of a layout's placement, as `--placement` takes it, and the devices of a stage."""
+    name = f"interleaved:{layout.chunks}" if layout.placement == "interleaved" else layout.placement
+    return name if layout.tensor_parallel == 1 else f"{name} of {layout.tensor_parallel}"
 
 
 def settings_of_layout(layout: Layout, settings: TuningSettings) -> TuningSettings:
     """Return the settings that cut a model as a layout says, all else as given."""
     from dataclasses import replace
 
+    from tuner.stages.placed_stages import PlacedStages
+
+    layer_cuts = tuple(first for first, _ in layout.cuts[1:])
+    width = layout.tensor_parallel
+    if width > 1:
+        devices = (layout.device_of(stage) * width for stage in range(len(layout.cuts)))
+        placed = PlacedStages.chain([range(first, first + width) for first in devices])
+        return replace(
+            settings,
+            num_stages=len(layout.cuts),
+            stage_devices=(),
+            placed=placed,
+            cuts=None,
+            layer_cuts=layer_cuts,
+        )
     is_divided = layout.shards > 0
     stages = range(1, len(layout.cuts) - 1) if is_divided else range(len(layout.cuts))
     return replace(
@@ -59,5 +75,5 @@ def settings_of_layout(layout: Layout, settings: TuningSettings) -> TuningSettin
         stage_devices=tuple(layout.device_of(stage) for stage in stages),
         divides_ends=is_divided,
         cuts=None,
-        layer_cuts=tuple(first for first, _ in layout.cuts[1:]),
+        layer_cuts=layer_cuts,
     )

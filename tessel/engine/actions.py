@@ -243,12 +243,18 @@ def rank_by_stage(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     return tuple(stage.devices for stage in _pipeline(schedule.placement).stages)
 
 
-def check_chain(placement: Placement, *, copies: int = 1) -> int:
+def stages_before(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """Return the stages that each stage receives from."""
+    return tuple(stage.before for stage in _pipeline(schedule.placement).stages)
+
+
+def check_chain(placement: Placement, *, copies: int = 1, branches: Sequence[Sequence[int]] = ()) -> int:
     """Return the number of stages of a placement whose stages are one chain, or equal copies of one.
 
     Args:
         placement: its stages stand in order, one copy after the other.
         copies: how many there are.
+        branches: in place of a chain: the stages that each stage's program receives from.
 
     Raises:
         EngineError: a stage takes results of another than the one before it, or has no backward where an
@@ -260,16 +266,25 @@ def check_chain(placement: Placement, *, copies: int = 1) -> int:
         raise EngineError(
             f"{len(stages)} stages are not {copies} equal copies of a pipeline; plan them with `tessel tune`"
         )
+    if branches and len(branches) != len(stages):
+        raise EngineError(
+            f"the plan has {len(branches)} stages, and its placement {len(stages)}; tune the model again"
+        )
     for number, stage in enumerate(stages):
-        if not stage.has_backward and number % of_copy and stages[number - 1].has_backward:
-            name = placement.blocks[stage.forward].name
+        before = tuple(branches[number]) if branches else (number - 1,) if number % of_copy else ()
+        name = placement.blocks[stage.forward].name
+        waiting = [each for each in before if stages[each].has_backward and not stage.has_backward]
+        if waiting:
             raise EngineError(
-                f"stage {number} ({name}) has no backward, but stage {number - 1} has one and would wait for "
+                f"stage {number} ({name}) has no backward, but stage {waiting[0]} has one and would wait for "
                 "gradients indefinitely; give every stage after the first trained one a backward"
             )
-        before = (number - 1,) if number % of_copy else ()
+        if stage.before != before and branches:
+            raise EngineError(
+                f"stage {number} ({name}) takes results of stages {list(stage.before)}, but was cut to take "
+                f"those of {list(before)}; tune the model again"
+            )
         if stage.before != before:
-            name = placement.blocks[stage.forward].name
             raise EngineError(
                 f"stage {number} ({name}) takes results of stages {list(stage.before)}, but the executor "
                 "hands tensors from each stage to the next one only; relay what others need through the chain"

@@ -60,6 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         write_gradients: whether gradients of each schedule's last step are written.
         meeting: where the ranks meet if they are on several machines; None where all are started here, and
             meet in a file.
+        stages_before: of each stage, those that it receives from; the one before it where empty.
 
     Raises:
         EngineError: there are more stages and micro-batches than transfers can be told apart.
@@ -76,17 +77,31 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     devices: Devices = CPUS
     write_gradients: bool = True
     meeting: Meeting | None = None
+    stages_before: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """Of each stage, those that it receives from."""
+        return self.stages_before or tuple(
+            (stage - 1,) if stage else () for stage in range(len(self.ranks_by_stage))
+        )
 
     @property
     def own_ranks(self) -> Sequence[int]:
         """The ranks that are started here."""
         return range(self.num_ranks) if self.meeting is None else (self.meeting.rank,)
 
+    @property
+    def farthest(self) -> int:
+        """Largest difference of the numbers of stages that hand over to each other; 1 in a chain."""
+        return max((stage - each for stage, earlier in enumerate(self.before) for each in earlier), default=1)
+
     def __post_init__(self) -> None:
-        if self.micro_batches * len(self.ranks_by_stage) * 2 * MAX_TENSORS > _MAX_TAGS:
+        tags = 2 * MAX_TENSORS * self.farthest
+        if self.micro_batches * len(self.ranks_by_stage) * tags > _MAX_TAGS:
             raise EngineError(
                 f"{len(self.ranks_by_stage)} stages with {self.micro_batches} micro-batches are more than "
-                f"{_MAX_TAGS // (2 * MAX_TENSORS)} stage runs a step, whose transfers cannot be told apart; "
+                f"{_MAX_TAGS // tags} stage runs a step, whose transfers cannot be told apart; "
                 "use fewer micro-batches a step"
             )
 

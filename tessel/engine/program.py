@@ -13,9 +13,26 @@ from typing import Protocol
 import torch
 
 from tessel.engine.actions import Action
-from tuner.plan import TensorInfo
+from tuner.plan import Routes, TensorInfo
 
 Tensors = dict[str, torch.Tensor]
+
+
+def routes_of(program: StageProgram, stage: int) -> Routes:
+    """Return a program's `routes`, where it has any, as stages of branches do; else those of a chain."""
+    routes = getattr(program, "routes", None)
+    if isinstance(routes, Routes):
+        return routes
+    return Routes(
+        received=_unless_empty(stage - 1, program.received),
+        sent=_unless_empty(stage + 1, program.sent),
+        received_gradients=_unless_empty(stage + 1, program.received_gradients),
+        sent_gradients=_unless_empty(stage - 1, program.sent_gradients),
+    )
+
+
+def _unless_empty(stage: int, tensors: tuple[TensorInfo, ...]) -> dict[int, tuple[TensorInfo, ...]]:
+    return {stage: tensors} if tensors else {}
 
 
 class StageProgram(Protocol):

@@ -19,7 +19,7 @@ import numpy as np
 
 from records.cores import num_usable_cores
 from tessel.comparison import BASELINE
-from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
+from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid, stages_before
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.measured_timeline import with_measured_spans
@@ -42,11 +42,13 @@ class StagePrograms:
         provider: `module:function` that builds them in each rank.
         spec: what the provider is given, as JSON text.
         copies: of the pipeline among the stages, each of which runs a share of a step's micro-batches.
+        branches: the stages that each stage receives from; empty where they are a chain, or copies of one.
     """
 
     provider: str
     spec: str = ""
     copies: int = 1
+    branches: tuple[tuple[int, ...], ...] = ()
 
 
 class Launch(Protocol):
@@ -177,7 +179,7 @@ def run_schedule(
     Raises:
         EngineError: a schedule cannot run, a rank failed, or the results are not there.
     """
-    schedules = _schedules_of(schedule, copies=programs.copies)
+    schedules = _schedules_of(schedule, programs)
     gradients: dict[str, RankGradients] = {}
 
     def read(folder: Path) -> None:
@@ -223,9 +225,7 @@ def take_part(
     Raises:
         EngineError: a schedule cannot run, or a rank failed.
     """
-    job = _job(
-        _schedules_of(schedule, copies=programs.copies), programs, settings, write_gradients=is_checked
-    )
+    job = _job(_schedules_of(schedule, programs), programs, settings, write_gradients=is_checked)
     settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
@@ -247,8 +247,8 @@ def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:
     return {BASELINE: strongest}
 
 
-def _schedules_of(schedule: Schedule, *, copies: int) -> dict[str, Schedule]:
-    check_chain(schedule.placement, copies=copies)
+def _schedules_of(schedule: Schedule, programs: StagePrograms) -> dict[str, Schedule]:
+    check_chain(schedule.placement, copies=programs.copies, branches=programs.branches)
     schedules = {SEARCHED: schedule, **one_f_one_b_of(schedule)}
     for each in schedules.values():
         require_valid(each)
@@ -276,6 +276,7 @@ def _job(
         num_threads=settings.num_threads,
         devices=settings.devices,
         write_gradients=write_gradients,
+        stages_before=stages_before(schedule),
     )
 
 

@@ -26,7 +26,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid
+from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid, stages_before
 from tessel.engine.errors import EngineError
 from tessel.engine.program import StageProgram, Tensors
 from tessel.engine.ranks.executor import Executor
@@ -59,9 +59,16 @@ class TrainableProgram(StageProgram, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Tie:
-    """A weight that several stages hold: where it is on this rank, and who adds up its gradient."""
+    """A weight that several stages hold: where it is on this rank, and who adds up its gradient.
+
+    Attributes:
+        own: stages of this rank that hold it, and its name there.
+        counted: those of them whose gradient this rank adds; the other ranks of a stage have the same one.
+        group: the ranks that add; None where this rank has all that there is.
+    """
 
     own: tuple[tuple[int, str], ...]
+    counted: frozenset[tuple[int, str]]
     group: dist.ProcessGroup | None
 
 
@@ -73,10 +80,12 @@ class TrainingPipeline:
         programs: the stages of this rank, by number.
         tied: groups of weights that are one and the same, as in the plan.
         copies: of the pipeline, as the plan's `replicas`; each runs the schedule's micro-batches.
+        branches: stages that each stage receives from, as the plan's `stages_before`.
 
     Raises:
         EngineError: torch.distributed has another number of processes than the schedule has devices, the
-            programs are not this rank's, or a tied weight is divided on some of its ranks alone.
+            programs are not this rank's, or a tied weight is divided on some of its ranks alone, or over
+            different numbers of them.
         ScheduleError: the schedule cannot run.
     """
 
@@ -87,8 +96,9 @@ class TrainingPipeline:
         *,
         tied: Sequence[Sequence[TiedParameter]] = (),
         copies: int = 1,
+        branches: Sequence[Sequence[int]] = (),
     ) -> None:
-        check_chain(schedule.placement, copies=copies)
+        check_chain(schedule.placement, copies=copies, branches=branches)
         require_valid(schedule)
         self._rank, num_ranks = dist.get_rank(), dist.get_world_size()
         if num_ranks != schedule.placement.devices:
@@ -108,7 +118,11 @@ class TrainingPipeline:
         device = next((weight.device for _, weight in self._weights()), torch.device("cpu"))
         self._executor = Executor(self._rank, self._ranks_by_stage, programs, _Untold(), device)
         self._order = self._executor.prepare(actions_of(schedule))
-        self._transport = TaggedTransport(len(self._ranks_by_stage), device)
+        distances = (n - each for n, earlier in enumerate(stages_before(schedule)) for each in earlier)
+        self._transport = TaggedTransport(
+            len(self._ranks_by_stage), device, farthest=max(distances, default=1)
+        )
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._ties = tuple(self._tie(group) for group in tied)
         self._counted = self._counted_weights(tied)
 
@@ -196,15 +210,46 @@ class TrainingPipeline:
                 f"the tied weight {members[0].name} is divided in one stage and whole in another of rank "
                 f"{self._rank}; tune the model again"
             )
-        is_alone = all(len(self._ranks_by_stage[each.stage]) == 1 for each in members)
-        group = dist.new_group(ranks) if is_alone and len(ranks) > 1 else None
-        return _Tie(own, group if group is not None and self._rank in ranks else None)
+        ranks_by_member = [self._ranks_by_stage[each.stage] for each in members]
+        # Whether a weight is divided is known to those alone who hold it, so both kinds of groups are made.
+        same_part = self._groups_of_parts(ranks_by_member)
+        every = self._group(ranks) if len(set(ranks_by_member)) > 1 else None
+        if not own:
+            return _Tie((), frozenset(), None)
+        if is_divided == {True}:
+            if len(set(map(len, ranks_by_member))) > 1:
+                raise EngineError(
+                    f"the tied weight {members[0].name} is divided over different numbers of ranks by the "
+                    "stages that hold it; tune the model again"
+                )
+            return _Tie(own, frozenset(own), same_part)
+        first = frozenset(key for key in own if self._ranks_by_stage[key[0]][0] == self._rank)
+        return _Tie(own, frozenset(own) if every is None else first, every)
+
+    def _groups_of_parts(self, ranks_by_member: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
+        """Return the group of the ranks that hold the same part as this one; copies of a pipeline do."""
+        if len(set(map(len, ranks_by_member))) > 1 or len(ranks_by_member[0]) == 1:
+            return None
+        found = None
+        for ranks in zip(*ranks_by_member, strict=True):
+            group = self._group(sorted(set(ranks)))
+            if self._rank in ranks:
+                found = group
+        return found
+
+    def _group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """Return a group of these ranks, which all make; None where there is one alone."""
+        if len(ranks) == 1:
+            return None
+        if tuple(ranks) not in self._groups:
+            self._groups[tuple(ranks)] = dist.new_group(list(ranks))
+        return self._groups[tuple(ranks)]
 
     def _total(self, tie: _Tie, gradients: Mapping[tuple[int, str], torch.Tensor]) -> torch.Tensor:
         stage, name = tie.own[0]
         total = torch.zeros_like(self._programs[stage].weights[name])
         for key in tie.own:
-            if key in gradients:
+            if key in gradients and key in tie.counted:
                 total += gradients[key]
         if tie.group is not None:
             dist.all_reduce(total, group=tie.group)

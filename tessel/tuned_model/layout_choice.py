@@ -127,10 +127,14 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
         for count, (first, last) in sorted(layers.shards.items())
     )
     costs = tuple(map(updated, table.costs)) if layers.training else table.costs
-    table = CostTable(
+    whole = CostTable(
         micro_batch=table.micro_batch, tensor_parallel=1, costs=costs, intervals=table.intervals
     )
-    return msgspec.structs.replace(profile, tables=(table,), shards=shards)
+    split = tuple(
+        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=tuple(map(divided, stages)))
+        for count, stages in sorted(layers.tensor_parallel.items())
+    )
+    return msgspec.structs.replace(profile, tables=(whole, *split), shards=shards)
 
 
 def _update_us_a_byte(layers: LayersPlan, optimizer: str) -> float:

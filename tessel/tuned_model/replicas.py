@@ -20,9 +20,12 @@ Source of the mirrored copies: Li and Hoefler, Chimera (SC 2021), section 3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tessel.errors import ScheduleError
+from tessel.pipeline import devices_of
 from tuner.plan import ModelPlan, TiedParameter
 
 
@@ -35,15 +38,12 @@ def replicated(tuned: ModelPlan, replicas: int, *, is_mirrored: bool = False) ->
         is_mirrored: whether every other copy goes over the devices of the one before it, backwards.
 
     Raises:
-        ScheduleError: a stage is divided over devices, which only one copy can have.
+        ScheduleError: a device would hold different parts of one weight, for one copy and for its mirror.
     """
     if replicas == 1:
         return tuned
-    divided = next((stage.name for stage in tuned.stages if stage.shards is not None), None)
-    if divided is not None:
-        raise ScheduleError(f"{divided} is divided over all devices, so that no other copy has any; tune one")
     num_stages = len(tuned.stages)
-    devices = tuned.stage_devices or tuple((stage,) for stage in range(num_stages))
+    devices = devices_of(tuned)
     width = 1 + max(device for each in devices for device in each)
     tied, tied_bytes = _tied(tuned, replicas)
 
@@ -52,6 +52,12 @@ def replicated(tuned: ModelPlan, replicas: int, *, is_mirrored: bool = False) ->
             return device + copy * width
         return (width - 1 - device if copy % 2 else device) + copy // 2 * width
 
+    copied = tuple(
+        tuple(sorted(device_of(device, copy) for device in each))
+        for copy in range(replicas)
+        for each in devices
+    )
+    _check_parts(tuned, copied)
     return msgspec.structs.replace(
         tuned,
         stages=tuple(
@@ -60,16 +66,34 @@ def replicated(tuned: ModelPlan, replicas: int, *, is_mirrored: bool = False) ->
             for number, stage in enumerate(tuned.stages)
         ),
         replicas=replicas,
-        stage_devices=tuple(
-            tuple(sorted(device_of(device, copy) for device in each))
+        stage_devices=copied,
+        stages_before=tuple(
+            tuple(stage + copy * num_stages for stage in earlier)
             for copy in range(replicas)
-            for each in devices
+            for earlier in tuned.stages_before
         ),
         # Nothing goes from one copy to the next.
         hop_latency_us=((*tuned.hop_latency_us, 0.0) * replicas)[:-1],
         tied=tied,
         tied_bytes=tied_bytes,
     )
+
+
+def _check_parts(tuned: ModelPlan, copied: Sequence[Sequence[int]]) -> None:
+    """Refuse copies in which a device has another part of a divided weight than in the first.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    part_of: dict[tuple[int, int], int] = {}
+    for number, devices in enumerate(copied):
+        stage = tuned.stages[number % len(tuned.stages)]
+        for part, device in enumerate(devices) if stage.shards is not None else ():
+            if part_of.setdefault((device, number % len(tuned.stages)), part) != part:
+                raise ScheduleError(
+                    f"{stage.name} is divided over devices, of which a mirrored copy would have other parts; "
+                    "tune one copy"
+                )
 
 
 def _tied(tuned: ModelPlan, replicas: int) -> tuple[tuple[tuple[TiedParameter, ...], ...], tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
@@ -16,8 +16,17 @@ from tuner.lowering.outline import extract_function
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure, ModelPlan, PartitionPlan, ShardsPlan, StagePlan
-from tuner.shards import ShardedStage, Split, shard_ends
-from tuner.stages import Stage, StageFunction, build_stages, cut_after, layers_of, tied_groups
+from tuner.shards import ShardedStage, Split, shard_ends, shard_stages
+from tuner.stages import (
+    Stage,
+    StageFunction,
+    build_stages,
+    cut_after,
+    cut_between,
+    layers_of,
+    tied_groups,
+)
+from tuner.stages.placed_stages import LayerCosts, PlacedStages, choose_placed_cuts, layer_reads
 from tuner.targets.resolution import resolve_target
 
 WORDS, WIDTH = 12, 8
@@ -111,10 +120,37 @@ def calls() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Calls(), (torch.randn(4, 6),)
 
 
+class TwoTowers(nn.Module):
+    """Two branches of their own that meet in a feed-forward layer, which divides over devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.right = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.joint = nn.Sequential(nn.Linear(2 * WIDTH, 12), nn.GELU(), nn.Linear(12, WIDTH))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, picture: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        left = picture
+        for layer in self.left:
+            left = torch.tanh(layer(left))
+        right = self.words(text)
+        for layer in self.right:
+            right = torch.tanh(layer(right))
+        return self.head(self.joint(torch.cat([left, right], dim=-1)) + left)
+
+
+def two_towers() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    return TwoTowers(), (torch.zeros(4, WIDTH), torch.arange(4) * 3 + 2)
+
+
 CALLS = "planned_models:calls"
 ENCODER_DECODER = "planned_models:encoder_decoder"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"
+TWO_TOWERS = "planned_models:two_towers"
 
 
 def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:
@@ -167,6 +203,55 @@ def m_shape_on_tvm(model_name: str, num_devices: int) -> ModelPlan:
             stage if stage.name not in divided else _with_shards(stage, divided[stage.name], num_devices)
             for stage in plan.stages
         ),
+    )
+
+
+def placed_on_tvm(
+    model_name: str, placed: PlacedStages, *, fixed: Mapping[int, int] | None = None
+) -> ModelPlan:
+    """Return the same for any placement, cut by layers that all cost alike.
+
+    Args:
+        model_name: as `load_model` takes it.
+        placed: where stages run, and which receives from which.
+        fixed: divided stages that hold one layer, and which.
+    """
+    model = load_model(model_name, training=True)
+    layers = layers_of(model, at_branches=not placed.is_chain)
+    costs = LayerCosts(
+        names=tuple(layer.name for layer in layers),
+        costs_us=(1.0,) * len(layers),
+        memory_bytes=(1,) * len(layers),
+        reads=layer_reads(model, layers),
+    )
+    positions = cut_between(layers, choose_placed_cuts(placed, costs, fixed=fixed))
+    stages = build_stages(model, positions, placed.branches)
+    divided = shard_stages(stages, {number: len(placed.devices[number]) for number in placed.divided})
+    functions = [
+        function for stage in stages if stage.name not in divided for function in stage.functions().values()
+    ]
+    functions += [
+        part
+        for stage in divided.values()
+        for function in stage.functions().values()
+        for shards in function.segments
+        for part in shards
+    ]
+    plans = [stage.plan(dict.fromkeys(stage.functions(), GIVEN)) for stage in stages]
+    return msgspec.structs.replace(
+        plan_on_tvm(model_name, []),
+        partition=_functions_on_tvm(functions),
+        stages=tuple(
+            _with_shards(plan, divided[plan.name], divided[plan.name].forward.num_shards)
+            if plan.name in divided
+            else plan
+            for plan in plans
+        ),
+        tied=tied_groups(model, stages),
+        hop_latency_us=(1.0,) * (len(stages) - 1),
+        stage_devices=placed.devices,
+        stages_before=placed.branches or (),
+        cut_positions=positions,
     )
 
 

@@ -15,7 +15,7 @@ from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
 from tuner.graph.relax_types import IRModule
-from tuner.plan import StageMemory, TensorInfo
+from tuner.plan import Routes, StageMemory, TensorInfo
 from tuner.programs.autograd_stage import StageAction
 from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
 from tuner.stages import Stage, StageFunction
@@ -88,8 +88,7 @@ class CompiledStage:
         machines: its compiled functions by `forward`, `backward`, `backward_input`, `backward_weight`.
         weights: its weights by name.
         inputs: gives the user's inputs of a micro-batch.
-        sent_gradients: names of the received tensors whose gradients go back.
-        received_gradients: names of the sent tensors whose gradients come back.
+        routes: which stage each tensor comes from and goes to, and which gradients come and go.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
         copy: of the pipeline that it belongs to.
     """
@@ -101,8 +100,7 @@ class CompiledStage:
         machines: Mapping[str, StageMachine],
         weights: Tensors,
         inputs: Callable[[int], Tensors],
-        sent_gradients: Sequence[str],
-        received_gradients: Sequence[str],
+        routes: Routes,
         recomputes: bool = False,
         copy: PipelineCopy = ONLY_COPY,
     ) -> None:
@@ -113,8 +111,9 @@ class CompiledStage:
         self._inputs = inputs
         self.received = stage.received
         self.sent = stage.sent
-        self.sent_gradients = _chosen(stage.received, sent_gradients)
-        self.received_gradients = _chosen(stage.sent, received_gradients)
+        self.routes = routes
+        self.sent_gradients = _chosen(stage.received, routes.sent_gradients)
+        self.received_gradients = _chosen(stage.sent, routes.received_gradients)
         self._kept: dict[int, Tensors] = {}
         self._to_recompute: dict[int, Tensors] = {}
         self._copy = copy
@@ -249,6 +248,8 @@ def _device(target: Target) -> Any:
     return tvm.cuda(torch.cuda.current_device()) if target.kind == "cuda" else tvm.cpu()
 
 
-def _chosen(infos: Sequence[TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
-    wanted = set(names)
+def _chosen(
+    infos: Sequence[TensorInfo], by_stage: Mapping[int, Sequence[TensorInfo]]
+) -> tuple[TensorInfo, ...]:
+    wanted = {info.name for tensors in by_stage.values() for info in tensors}
     return tuple(info for info in infos if info.name in wanted)

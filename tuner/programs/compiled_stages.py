@@ -36,12 +36,14 @@ from tuner.lowering.workload_of import workload_of
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
-from tuner.plan import Figure, ModelPlan
+from tuner.plan import Figure, ModelPlan, Routes
 from tuner.programs.compiled_stage import CompiledStage, Machine, with_release
+from tuner.programs.shard_groups import ShardGroups
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import PipelineCopy, Tensors
-from tuner.shards import ShardedStage, Split, shard_ends
+from tuner.shards import ShardedStage, Split, shard_stages
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
+from tuner.stages.build import returned_gradients
 from tuner.stages.interface import gradient_name
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
@@ -77,18 +79,18 @@ def load_programs(
             is missing.
     """
     model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
-    one_copy = build_stages(model, _cuts(model, spec.plan))
+    one_copy = build_stages(model, _cuts(model, spec.plan), spec.plan.branches)
     stages = one_copy * spec.plan.replicas
     target = _target_of(spec.plan)
     backends = available_backends(target)
     weights = draw_weights(model, spec.seed)
-    returned = _returned_gradients(one_copy) * spec.plan.replicas
+    routes = _routes(one_copy)
+    groups = ShardGroups(spec.plan)
     inputs = inputs or _inputs_on_device(model, spec)
     divided = _divided(one_copy, spec.plan)
     programs: dict[int, CompiledStage] = {}
-    parts: dict[
-        str, torch.Tensor
-    ] = {}  # a tied table is one tensor on a rank, whichever of its stages reads it
+    # A tied table is one tensor on a rank, whichever of its stages reads it.
+    parts: dict[tuple[str, int], torch.Tensor] = {}
 
     def compiled(function: StageFunction) -> Machine:
         return _compile(function, spec.plan, backends, target)
@@ -97,11 +99,12 @@ def load_programs(
         stage = stages[number]
         recomputes = spec.plan.stages[number].recomputes
         copy, place = divmod(number, len(one_copy))
-        borders = (returned[number], returned[number + 1] if place + 1 < len(one_copy) else ())
+        own_routes = _of_copy(routes[place], copy * len(one_copy))
         if stage.name in divided:
-            shard = _own_shard(divided[stage.name], stage)
+            shard = _own_shard(divided[stage.name], groups.of_stage(number))
             own = {
-                name: parts.setdefault(name, shard.part_of(name, weights[name])) for name in stage.parameters
+                name: parts.setdefault((name, shard.num_shards), shard.part_of(name, weights[name]))
+                for name in stage.parameters
             }
             programs[number] = ShardedProgram(
                 stage,
@@ -109,8 +112,9 @@ def load_programs(
                 machines=shard.machines(compiled, target.kind),
                 weights=_on_device(own, target),
                 inputs=inputs,
-                borders=borders,
+                routes=own_routes,
                 recomputes=recomputes,
+                copy=PipelineCopy(copy, spec.plan.replicas),
             )
             continue
         programs[number] = CompiledStage(
@@ -118,8 +122,7 @@ def load_programs(
             machines={name: compiled(function) for name, function in _functions_of(stage).items()},
             weights=_on_device({name: weights[name] for name in stage.parameters}, target),
             inputs=inputs,
-            sent_gradients=borders[0],
-            received_gradients=borders[1],
+            routes=own_routes,
             recomputes=recomputes,
             copy=PipelineCopy(copy, spec.plan.replicas),
         )
@@ -130,24 +133,22 @@ def _divided(stages: Sequence[Stage], plan: ModelPlan) -> Mapping[str, ShardedSt
     """Divide the stages again that the plan has over all devices, by name.
 
     Raises:
-        TunerError: they are not the first and the last, or would be divided otherwise than planned.
+        TunerError: they would be divided otherwise than planned.
     """
-    planned = {stage.name: stage.shards for stage in plan.stages if stage.shards is not None}
+    planned = {
+        stage.name: stage.shards for stage in plan.stages[: plan.stages_of_copy] if stage.shards is not None
+    }
     if not planned:
         return {}
-    found = shard_ends(stages) if len(stages) > 2 else {}
+    found = shard_stages(stages, {_number(name): shards.num_shards for name, shards in planned.items()})
     for name, shards in planned.items():
-        again = found.get(name)
-        axes = (
-            {}
-            if again is None
-            else {
-                weight: layout.axis
-                for weight, layout in again.layouts.items()
-                if weight in stages[_number(name)].parameters and isinstance(layout, Split)
-            }
-        )
-        if again is None or again.forward.num_shards != shards.num_shards or axes != shards.axes:
+        again = found[name]
+        axes = {
+            weight: layout.axis
+            for weight, layout in again.layouts.items()
+            if weight in stages[_number(name)].parameters and isinstance(layout, Split)
+        }
+        if axes != shards.axes:
             raise TunerError(
                 f"the plan has {name} over {shards.num_shards} devices, and the model cannot be divided so "
                 "again; tune it again"
@@ -159,19 +160,9 @@ def _number(name: str) -> int:
     return int(name.removeprefix("stage"))
 
 
-def _own_shard(sharded: ShardedStage, stage: Stage) -> OwnShard:
-    """Return this process's shard, one of as many as there are ranks.
-
-    Raises:
-        TunerError: there are more or fewer ranks than shards.
-    """
-    num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if num_ranks != sharded.forward.num_shards:
-        raise TunerError(
-            f"{stage.name} is divided over {sharded.forward.num_shards} devices, and there are {num_ranks} "
-            "ranks; run the plan with `tessel run`"
-        )
-    return OwnShard(sharded, torch.distributed.get_rank())
+def _own_shard(sharded: ShardedStage, group: torch.distributed.ProcessGroup | None) -> OwnShard:
+    """Return this process's shard, one of the ranks that hold the stage."""
+    return OwnShard(sharded, torch.distributed.get_rank(group), group)
 
 
 def check_spec(spec: ProgramSpec) -> None:
@@ -275,8 +266,7 @@ def reference_step(
         machines=machines,
         weights=_on_device(draw_weights(model, spec.seed), target),
         inputs=_inputs_on_device(model, spec),
-        sent_gradients=(),
-        received_gradients=(),
+        routes=Routes(received={}, sent={}, received_gradients={}, sent_gradients={}),
     )
     whole.start_step(num_micro_batches)
     for micro_batch in range(num_micro_batches):
@@ -367,22 +357,37 @@ def _functions_of(stage: Stage) -> dict[str, StageFunction]:
 
 def _cuts(model: Model, plan: ModelPlan) -> tuple[int, ...]:
     """Find the plan's cuts again: each stage but the last ends after its last layer."""
+    if plan.cut_positions:
+        return plan.cut_positions
     return cut_after(model, [stage.layers[-1] for stage in plan.stages[: plan.stages_of_copy - 1]])
 
 
-def _returned_gradients(stages: Sequence[Stage]) -> list[tuple[str, ...]]:
-    """Return, for each stage, the received tensors whose gradients it sends back."""
-    returned: list[tuple[str, ...]] = [()] * len(stages)
+def _routes(stages: Sequence[Stage]) -> list[Routes]:
+    """Return, for each stage, what it sends to which other, forward and back."""
+    routes = [Routes(received={}, sent={}, received_gradients={}, sent_gradients={}) for _ in stages]
+    came_back: dict[int, set[str]] = {}
     for number in reversed(range(len(stages))):
         stage = stages[number]
-        made = set() if stage.backward is None else {info.name for info in stage.backward.outputs}
-        later = set(returned[number + 1]) if number + 1 < len(stages) else set()
-        returned[number] = tuple(
-            info.name
-            for info in stage.received
-            if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in later)
-        )
-    return returned
+        returned = returned_gradients(stage, came_back.get(number, set()))
+        for source in sorted(set(stage.sources)):
+            tensors = stage.receives_from(source)
+            gradients = tuple(info for info in tensors if info.name in returned)
+            came_back.setdefault(source, set()).update(info.name for info in gradients)
+            routes[number].received[source] = routes[source].sent[number] = tensors
+            if gradients:
+                routes[number].sent_gradients[source] = gradients
+                routes[source].received_gradients[number] = gradients
+    return routes
+
+
+def _of_copy(routes: Routes, first: int) -> Routes:
+    """Return the routes of a copy of the pipeline whose stages are numbered from `first`."""
+    return Routes(
+        **{
+            name: {stage + first: tensors for stage, tensors in getattr(routes, name).items()}
+            for name in Routes.__struct_fields__
+        }
+    )
 
 
 def _compile(

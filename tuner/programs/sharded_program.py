@@ -1,9 +1,9 @@
 """A rank's shard of a compiled stage: its segments one after another, all-reduces between them.
 
-Every rank of the run holds a shard, and runs the same segments in the same order, so the collectives of all
-ranks meet in order. They go over the default group of torch.distributed. A weight's gradient is that of the
-shard's own part until it is asked for, and then whole on every rank. Checked on real ranks in
-tests/tuner/programs/test_sharded_program.py.
+Every rank that holds the stage has a shard of it, and runs the same segments in the same order, so the
+collectives of these ranks meet in order, in a group of their own where others do not hold it. A weight's
+gradient is that of the shard's own part until it is asked for, and then whole on every rank. Checked on real
+ranks in tests/tuner/programs/test_sharded_program.py and test_placed_programs.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tuner.plan import TensorInfo
+from tuner.plan import Routes, TensorInfo
 from tuner.programs.compiled_stage import CompiledStage, StageMachine
-from tuner.programs.step_results import Tensors
+from tuner.programs.step_results import ONLY_COPY, PipelineCopy, Tensors
 from tuner.shards import Replicated, ShardedFunction, ShardedStage, Split, take_shard
 from tuner.shards.interface import CollectiveKind
 from tuner.stages import Stage, StageFunction
@@ -28,9 +28,11 @@ _OPERATIONS: dict[CollectiveKind, dist.ReduceOp.RedOpType] = {
 }
 
 
-def all_reduce(tensor: torch.Tensor, kind: CollectiveKind = "sum") -> None:
-    """Reduce a tensor among all ranks, in place."""
-    dist.all_reduce(tensor, op=_OPERATIONS[kind])
+def all_reduce(
+    tensor: torch.Tensor, kind: CollectiveKind = "sum", group: dist.ProcessGroup | None = None
+) -> None:
+    """Reduce a tensor among the ranks of a group, or all, in place."""
+    dist.all_reduce(tensor, op=_OPERATIONS[kind], group=group)
 
 
 class OwnShard:
@@ -39,11 +41,18 @@ class OwnShard:
     Args:
         stage: over the shards.
         rank: which of them.
+        group: the ranks that hold them; all if None.
     """
 
-    def __init__(self, stage: ShardedStage, rank: int) -> None:
+    def __init__(self, stage: ShardedStage, rank: int, group: dist.ProcessGroup | None = None) -> None:
         self._stage = stage
         self._rank = rank
+        self._group = group
+
+    @property
+    def num_shards(self) -> int:
+        """Over how many ranks the stage is divided."""
+        return self._stage.forward.num_shards
 
     def divides(self, name: str) -> bool:
         """Whether a weight is divided, so that other ranks hold other parts of it."""
@@ -72,7 +81,7 @@ class OwnShard:
         for start, length in layout.pieces[self._rank]:
             whole.narrow(layout.axis, start, length).copy_(part.narrow(layout.axis, first, length))
             first += length
-        all_reduce(whole)
+        all_reduce(whole, group=self._group)
         return whole
 
     def machines(
@@ -86,7 +95,11 @@ class OwnShard:
         """
         return {
             name: ShardedMachine(
-                function, [compiled(shards[self._rank]) for shards in function.segments], self._rank, device
+                function,
+                [compiled(shards[self._rank]) for shards in function.segments],
+                self._rank,
+                device,
+                self._group,
             )
             for name, function in self._stage.functions().items()
         }
@@ -100,11 +113,18 @@ class ShardedMachine:
         segments: this rank's, compiled.
         rank: which shard it is.
         device: where it runs, as torch calls it.
+        group: the ranks that hold the shards; all if None.
     """
 
     def __init__(
-        self, function: ShardedFunction, segments: Sequence[StageMachine], rank: int, device: str
+        self,
+        function: ShardedFunction,
+        segments: Sequence[StageMachine],
+        rank: int,
+        device: str,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
+        self._group = group
         self._segments = tuple(segments)
         # What a segment makes is held until the last has run.
         self.storages = tuple(num_bytes for segment in segments for num_bytes in segment.storages)
@@ -125,7 +145,7 @@ class ShardedMachine:
             for collective in collectives:
                 # The term may be read again, so it is not reduced where it lies.
                 reduced = held[collective.source].clone(memory_format=torch.contiguous_format)
-                all_reduce(reduced, collective.kind)
+                all_reduce(reduced, collective.kind, self._group)
                 held[collective.result.name] = reduced
         return {name: held[source] for name, source in self._sources.items()}
 
@@ -139,9 +159,9 @@ class ShardedProgram(CompiledStage):
         machines: see `OwnShard.machines`.
         weights: this rank's parts of its weights, by name.
         inputs: gives the user's inputs of a micro-batch.
-        borders: names of the received tensors whose gradients go back, and of the sent ones whose gradients
-            come back.
+        routes: see `CompiledStage`.
         recomputes: see `CompiledStage`; every rank recomputes alike, so that collectives still meet.
+        copy: see `CompiledStage`.
     """
 
     def __init__(
@@ -152,17 +172,18 @@ class ShardedProgram(CompiledStage):
         machines: Mapping[str, StageMachine],
         weights: Tensors,
         inputs: Callable[[int], Tensors],
-        borders: tuple[Sequence[str], Sequence[str]],
+        routes: Routes,
         recomputes: bool = False,
+        copy: PipelineCopy = ONLY_COPY,
     ) -> None:
         super().__init__(
             stage,
             machines=machines,
             weights=weights,
             inputs=inputs,
-            sent_gradients=borders[0],
-            received_gradients=borders[1],
+            routes=routes,
             recomputes=recomputes,
+            copy=copy,
         )
         self._shard = shard
 

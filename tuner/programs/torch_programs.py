@@ -122,6 +122,11 @@ def check_spec(spec: TorchProgramSpec) -> None:
             "or tune a module:function"
         )
     require_trust(spec.plan.model, trusted=spec.trust_model)
+    if spec.plan.stages_before:
+        raise TunerError(
+            "the plan's stages form branches, and torch stages are a chain; run the compiled stages, or tune "
+            "a chain"
+        )
     for stage in spec.plan.stages:
         if stage.shards is not None:
             raise TunerError(

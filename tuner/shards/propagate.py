@@ -59,6 +59,29 @@ def shard_function(
     return divide(function, writer.finish(), inputs=tuple(inputs.values()), outputs=outputs)
 
 
+def value_layouts(
+    function: StageFunction, layouts: Mapping[str, Layout], num_shards: int
+) -> tuple[Mapping[Var, Layout], Mapping[str, Layout]]:
+    """Return how every tensor of a function lies by its variable, and every result by name; nothing is kept.
+
+    Args:
+        function: the whole function.
+        layouts: how inputs lie, by name; whole on every shard where nothing is said.
+        num_shards: at least 2.
+
+    Raises:
+        UnsupportedOperatorError: no rule shards an operator that reads a split tensor.
+    """
+    known = _propagate(function, ShardWriter(num_shards), _inputs(function, layouts, num_shards))
+    by_variable = {variable: value.layout for variable, value in known.items() if isinstance(value, Sharded)}
+    results = {
+        info.name: known[field].layout
+        for info, field in zip(function.outputs, _results(function), strict=True)
+        if isinstance(known.get(field), Sharded)
+    }
+    return by_variable, results
+
+
 def _inputs(
     function: StageFunction, layouts: Mapping[str, Layout], num_shards: int
 ) -> dict[Var, tuple[str, Sharded]]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from tuner.errors import TunerError
 from tuner.plan import TensorInfo
 from tuner.shards.interface import ShardedFunction, ShardedStage, shard_bytes
 from tuner.shards.layouts import Layout, Replicated
 from tuner.shards.propagate import shard_function
-from tuner.shards.vocabulary import vocabulary_layouts
+from tuner.shards.tensor_parallel import tensor_parallel_layouts
+from tuner.shards.vocabulary import has_words, vocabulary_layouts
 from tuner.stages.interface import Stage, StageFunction, gradient_name
 
 
@@ -66,10 +68,36 @@ def shard_ends(stages: Sequence[Stage]) -> dict[str, ShardedStage]:
     Raises:
         TunerError: they look up no words, or an operator between has no rule; names it.
     """
-    ends = (stages[0], stages[-1])
-    num_shards = len(stages) - len(ends)
-    layouts = vocabulary_layouts(ends, num_shards)
-    return {stage.name: shard_stage(stage, layouts, num_shards) for stage in ends}
+    num_shards = len(stages) - 2
+    return shard_stages(stages, {0: num_shards, len(stages) - 1: num_shards})
+
+
+def shard_stages(stages: Sequence[Stage], counts: Mapping[int, int]) -> dict[str, ShardedStage]:
+    """Divide stages: tables of words by words, feed-forward layers and attention as Megatron-LM does.
+
+    Args:
+        stages: of one model, in order.
+        counts: over how many devices each of those to be divided is, by number.
+
+    Raises:
+        TunerError: no stage has anything to divide, or an operator on the way has no rule; names it.
+    """
+    found: dict[str, ShardedStage] = {}
+    are_divided = False
+    for num_shards in sorted(set(counts.values())):
+        own = [stages[number] for number, count in sorted(counts.items()) if count == num_shards]
+        words: Mapping[str, Layout] = vocabulary_layouts(own, num_shards) if has_words(own) else {}
+        for stage in own:
+            layouts = tensor_parallel_layouts(stage, words, num_shards)
+            are_divided = are_divided or not layouts.keys().isdisjoint(stage.parameters)
+            found[stage.name] = shard_stage(stage, layouts, num_shards)
+    if counts and not are_divided:
+        names = " and ".join("+".join(stages[number].layers) for number in sorted(counts))
+        raise TunerError(
+            f"{names} look up no words, and have no feed-forward layer or attention that divides over "
+            f"{' or '.join(map(str, sorted(set(counts.values()))))} devices; put them on one device each"
+        )
+    return found
 
 
 def _bytes(tensors: Iterable[TensorInfo], layouts: Mapping[str, Layout], num_shards: int) -> tuple[int, ...]:

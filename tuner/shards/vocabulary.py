@@ -40,6 +40,20 @@ def vocabulary_layouts(stages: Sequence[Stage], num_shards: int) -> Mapping[str,
     return layouts
 
 
+def holds_words(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether a stage has a weight with an axis of words, of which all stages of the model are asked."""
+    if not has_words(stages):
+        return False
+    words = _num_words(stages)
+    own = set(stage.parameters)
+    return any(info.name in own and words in info.shape for info in stage.forward.inputs)
+
+
+def has_words(stages: Sequence[Stage]) -> bool:
+    """Whether some stage looks up a table by what is computed from an input."""
+    return any(_looked_up(stage) for stage in stages)
+
+
 def _num_words(stages: Sequence[Stage]) -> int:
     """Return the rows of the largest table that is looked up by what is computed from an input."""
     rows = [rows for stage in stages for rows in _looked_up(stage)]

@@ -14,7 +14,7 @@ tests/tuner/stages/test_build.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import relax
@@ -22,11 +22,11 @@ from tvm import relax
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.plan import TensorInfo
-from tuner.stages.cut_points import names_within
+from tuner.stages.cut_points import names_within, split_spans
 from tuner.stages.differentiate import Adjoint, differentiate
 from tuner.stages.interface import Stage, StageFunction, gradient_name, total_bytes
 from tuner.stages.layers import find_spans
-from tuner.stages.liveness import Part, find_flow, input_free
+from tuner.stages.liveness import Part, StagesBefore, find_flow, input_free
 from tuner.stages.program import (
     Binding,
     Expr,
@@ -44,15 +44,17 @@ _VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "nn.batch_fl
 """Operators that give the same bytes another shape."""
 
 
-def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
+def build_stages(model: Model, cuts: Sequence[int], before: StagesBefore | None = None) -> tuple[Stage, ...]:
     """Cut a model before the bindings at the positions `cuts`, and differentiate each part where it trains.
 
     Args:
         model: as a front end hands it over.
         cuts: rising positions in `main`'s bindings, from `cut_after` or `cut_between`; none gives one stage.
+        before: of each stage, those that it may receive from, where stages are no chain.
 
     Raises:
-        TunerError: the positions are not rising, or a stage would compute nothing.
+        TunerError: the positions are not rising, a stage would compute nothing, or one reads what it has no
+            way to.
         UnsupportedOperatorError: an operator has no gradient.
     """
     program = read_program(model)
@@ -65,31 +67,41 @@ def build_stages(model: Model, cuts: Sequence[int]) -> tuple[Stage, ...]:
     if model.training:
         _check_loss(program)
     spans = find_spans(model, program)
+    if before is not None:
+        # Branches may begin and meet inside a layer.
+        spans = split_spans(model.module_paths, spans, cuts)
     recomputable = _recomputable(program)
     stages: list[Stage] = []
-    returned: frozenset[str] = frozenset()
+    returned: dict[int, set[str]] = {}
     # From the last: which gradients a stage makes depends on which come back to it.
-    for index, part in reversed(list(enumerate(find_flow(program, cuts).parts))):
+    for index, part in reversed(list(enumerate(find_flow(program, cuts, before).parts))):
         if not part.bindings:
             raise TunerError(
                 f"stage{index} of cuts {tuple(cuts)} computes nothing from the model's inputs; move or "
                 "drop a cut"
             )
         layers = names_within(model.module_paths, spans, borders[index], borders[index + 1])
-        seeds = _seeds(program, part, returned) if model.training else {}
+        came_back = frozenset(returned.get(index, ()))
+        seeds = _seeds(program, part, came_back) if model.training else {}
         stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
-        returned = _returned(stages[-1], returned)
+        for name, source in returned_gradients(stages[-1], came_back).items():
+            returned.setdefault(source, set()).add(name)
     return tuple(reversed(stages))
 
 
-def _returned(stage: Stage, returned: frozenset[str]) -> frozenset[str]:
-    """Name the tensors whose gradients a stage gives back: made by it, or come back for a relayed tensor."""
+def returned_gradients(stage: Stage, came_back: Collection[str]) -> dict[str, int]:
+    """Name the received tensors whose gradients a stage gives back, and the stage that each goes to.
+
+    Args:
+        stage: makes some of them.
+        came_back: tensors whose gradients later stages give back to it; those of relayed ones go on.
+    """
     made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
-    return frozenset(
-        info.name
-        for info in stage.received
-        if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in returned)
-    )
+    return {
+        info.name: source
+        for info, source in zip(stage.received, stage.sources, strict=True)
+        if gradient_name(info.name) in made or (info.name in stage.relayed and info.name in came_back)
+    }
 
 
 def _check_loss(program: Program) -> None:
@@ -141,6 +153,7 @@ def _build_stage(
         inputs=writer.describe((*part.received_and_read, *part.inputs)),
         outputs=writer.describe(part.made),
         received=received,
+        sources=part.sources,
         sent=sent,
         relayed=tuple(program.names[value] for value in part.received if value in set(part.sent)),
         parameters=tuple(program.names[value] for value in part.parameters),

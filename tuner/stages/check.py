@@ -162,10 +162,10 @@ def _add_gradients(gradients: dict[str, np.ndarray], made: Mapping[str, np.ndarr
 
 
 def _receive_gradients(known: dict[str, np.ndarray], made: Mapping[str, np.ndarray], stage: Stage) -> None:
-    """Hand gradients to the stage before; those of a relayed tensor add to what later stages sent."""
-    relayed = {gradient_name(name) for name in stage.relayed}
+    """Hand gradients to stages before; those of a tensor that later stages read, too, add to theirs."""
+    received = {gradient_name(info.name) for info in stage.received}
     for name, value in made.items():
-        known[name] = known[name] + value if name in relayed and name in known else value
+        known[name] = known[name] + value if name in received and name in known else value
 
 
 def _compare(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[Deviation, ...]:

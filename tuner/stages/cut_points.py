@@ -45,6 +45,22 @@ def names_within(paths: Sequence[str], spans: Sequence[Span], start: int, stop: 
     return tuple(span.name if span.stop <= stop else _name_ending_at(paths, span, stop) for span in inside)
 
 
+def split_spans(paths: Sequence[str], spans: Sequence[Span], positions: Iterable[int]) -> tuple[Span, ...]:
+    """Divide the layers that hold a position inside, and name the parts by the modules that they hold."""
+    units = _units(paths)
+    inside = set(positions)
+    divided: list[Span] = []
+    for span in spans:
+        borders = [span.start, *sorted(at for at in inside if span.start < at < span.stop), span.stop]
+        if len(borders) == 2:
+            divided.append(span)
+            continue
+        for start, stop in itertools.pairwise(borders):
+            names = tuple(dict.fromkeys(unit for unit in units[start:stop] if unit))
+            divided.append(Span(_joined(names) if names else span.name, start, stop))
+    return tuple(divided)
+
+
 def positions_after(paths: Sequence[str], spans: Sequence[Span], names: Iterable[str]) -> tuple[int, ...]:
     """Turn names into positions at which a new stage begins: right after each of them.
 

@@ -51,8 +51,10 @@ class Stage:
         backward_weight: its second half: returns weight gradients. None without weights.
         inputs: tensors that it reads: from earlier stages, then from the user.
         outputs: tensors that it makes for later stages or the user; the loss, for the last in training.
-        received: what crosses the border from the stage before, in order, relayed tensors included.
-        sent: what crosses the border to the stage after, in order, relayed tensors included.
+        received: what comes from the stage before, in order, relayed tensors included; of branches, from all
+            stages before it.
+        sources: for each of them, the number of the stage that it comes from.
+        sent: what goes to the stage after, or to all that follow, in order, relayed tensors included.
         relayed: names of the tensors that it receives and sends on.
         parameters: names of its weights, in order of first use.
         saved: what must be kept from its forward to its joint backward, weights excluded.
@@ -69,12 +71,19 @@ class Stage:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     received: tuple[TensorInfo, ...]
+    sources: tuple[int, ...]
     sent: tuple[TensorInfo, ...]
     relayed: tuple[str, ...]
     parameters: tuple[str, ...]
     saved: tuple[TensorInfo, ...]
     saved_for_weight: tuple[TensorInfo, ...]
     weight_bytes: int
+
+    def receives_from(self, number: int) -> tuple[TensorInfo, ...]:
+        """Return what comes from the stage of that number, in order."""
+        return tuple(
+            info for info, source in zip(self.received, self.sources, strict=True) if source == number
+        )
 
     @property
     def saved_bytes(self) -> int:

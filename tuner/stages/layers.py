@@ -16,8 +16,8 @@ import tvm_ffi
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
-from tuner.stages.cut_points import Span, layer_spans, positions_after
-from tuner.stages.liveness import Part, find_flow
+from tuner.stages.cut_points import Span, layer_spans, positions_after, split_spans
+from tuner.stages.liveness import Part, find_flow, input_free
 from tuner.stages.program import (
     Binding,
     Program,
@@ -47,8 +47,13 @@ class Layer:
     fingerprint: str
 
 
-def layers_of(model: Model) -> tuple[Layer, ...]:
+def layers_of(model: Model, *, at_branches: bool = False) -> tuple[Layer, ...]:
     """List the layers of a model in order; together they hold every binding once.
+
+    Args:
+        model: what is to be cut.
+        at_branches: whether a layer that holds the end of one branch and the beginning of another, such as
+            two towers, is divided there, and where branches meet.
 
     Raises:
         TunerError: the model cannot be read, or has no bindings.
@@ -57,6 +62,8 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
     if not program.bindings:
         raise TunerError(f"model {model.name!r} computes nothing, so there is nothing to cut; choose another")
     spans = find_spans(model, program)
+    if at_branches:
+        spans = tuple(_merge_idle(program, split_spans(model.module_paths, spans, branch_positions(program))))
     parts = find_flow(program, [span.start for span in spans[1:]]).parts
     return tuple(_layer(program, part, span) for part, span in zip(parts, spans, strict=True))
 
@@ -80,6 +87,38 @@ def cut_after(model: Model, names: Iterable[str] | None = None) -> tuple[int, ..
     """
     spans = [Span(layer.name, layer.start, layer.stop) for layer in layers_of(model)]
     return positions_after(model.module_paths, spans, model.cuts if names is None else names)
+
+
+def branch_positions(program: Program) -> tuple[int, ...]:
+    """Find where a branch begins, and where it meets what stands before it; rising.
+
+    A branch is a run of bindings that reads nothing made before it, up to the first that does, with a product
+    in the run and one before it: the second of two towers, say.
+    """
+    free = input_free(program)
+    made_at = {
+        binding.var: position for position, binding in enumerate(program.bindings) if binding.var not in free
+    }
+    reads_back_to = [
+        [made_at[read] for read in binding.reads if read in made_at] for binding in program.bindings
+    ]
+    products = [index for index, binding in enumerate(program.bindings) if _is_product(binding)]
+    found: set[int] = set()
+    for first, binding in enumerate(program.bindings):
+        is_root = binding.var in made_at and not reads_back_to[first]
+        if not is_root or not _holds_one(products, 0, first):
+            continue
+        meets = next(
+            (
+                place
+                for place in range(first, len(reads_back_to))
+                if any(made < first for made in reads_back_to[place])
+            ),
+            first,
+        )
+        if _holds_one(products, first, meets):
+            found |= {first, meets}
+    return tuple(sorted(found))
 
 
 def _spans_of_single_tensors(program: Program) -> list[Span]:

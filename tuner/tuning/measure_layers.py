@@ -1,7 +1,8 @@
-"""Measure each layer of a model by itself, and its ends divided over devices: what a planner chooses from.
+"""Measure each layer of a model by itself, and divided over devices: what a planner chooses from.
 
     layers      e | b | b | b | h                     each distinct one once, all functions of its backward
     ends        e and h over 2 devices, over 4, …     vocabulary-parallel, collectives included
+    tensor      e | b | b | b | h                     each divided over 2 devices, over 4, …
     optimizer   w - rate · g over a vector            by which every update is reckoned from its traffic
 
 A layer alone leaves out what fusing across its borders would win, so the stages of a plan are measured again
@@ -19,13 +20,13 @@ from tuner.frontend.model import Model
 from tuner.graph.relax_types import IRModule
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, LayersPlan, StagePlan
-from tuner.shards import shard_stage, vocabulary_layouts
+from tuner.shards import shard_stages, vocabulary_layouts
 from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, ShardMeasurer
 from tuner.tuning.measure_stages import partition_stages, stage_plan
 from tuner.tuning.partitioned_function import choose_partition, price_function
-from tuner.tuning.session import Session
+from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.stage_pricing import price_stage
 
 _UPDATED_BYTES = 16 << 20
@@ -40,15 +41,18 @@ def measure_layers(
     session: Session,
     *,
     shard_counts: Sequence[int] = (),
+    tensor_counts: Sequence[int] = (),
     collectives: Collectives | None = None,
     batch: int = 1,
 ) -> LayersPlan:
-    """Return what every layer of a model costs, and its first and last layer divided by words.
+    """Return what every layer of a model costs, whole and divided, and its ends divided by words.
 
     Args:
         model: what is measured.
         session: what measures.
         shard_counts: numbers of devices over which the ends are to be divided, each at least 2.
+        tensor_counts: numbers of devices over which every layer is to be divided, each at least 2; those over
+            which nothing of the model can be are left out.
         collectives: says how long all-reduces of shards take; needed where there are shard counts.
         batch: samples of a micro-batch, as the model was loaded.
 
@@ -65,13 +69,19 @@ def measure_layers(
     plans = [stage_plan(stage, figures) for stage in stages]
     shards: dict[int, tuple[StagePlan, StagePlan]] = {}
     undivided = ""
-    if collectives is not None and shard_counts and len(layers) > 2:
+    tensor_parallel: dict[int, tuple[StagePlan, ...]] = {}
+    if collectives is not None:
         measurer = ShardMeasurer(session, penalty_us, collectives)
-        for count in shard_counts:
+        for count in shard_counts if len(layers) > 2 else ():
             try:
                 shards[count] = _divided(measurer, stages, plans, count)
             except TunerError as error:
                 undivided = undivided or str(error)
+        for count in tensor_counts:
+            try:
+                tensor_parallel[count] = _tensor_parallel(measurer, stages, plans, count)
+            except TunerError as error:
+                session.on_progress(TuningProgress(text=f"not divided over {count} devices: {error}"))
     return LayersPlan(
         model=model.name,
         device_model=session.measurer.environment(session.backends[0].name).device_model,
@@ -84,6 +94,7 @@ def measure_layers(
         update=_measure_update(session, penalty_us) if model.training else None,
         updated_bytes=_UPDATED_BYTES,
         update_moves=_MOVES,
+        tensor_parallel=tensor_parallel,
     )
 
 
@@ -96,12 +107,28 @@ def _divided(
         TunerError: they cannot be divided, or a segment cannot be measured.
     """
     ends = (stages[0], stages[-1])
-    layouts = vocabulary_layouts(ends, count)
+    vocabulary_layouts(ends, count)  # Refuses a model without words.
+    sharded = shard_stages(stages, {0: count, len(stages) - 1: count})
     first, last = (
-        measurer.price_stage(shard_stage(stage, layouts, count), stage.name).plan(plan)
+        measurer.price_stage(sharded[stage.name], stage.name).plan(plan)
         for stage, plan in zip(ends, (plans[0], plans[-1]), strict=True)
     )
     return first, last
+
+
+def _tensor_parallel(
+    measurer: ShardMeasurer, stages: Sequence[Stage], plans: Sequence[StagePlan], count: int
+) -> tuple[StagePlan, ...]:
+    """Return the plans of all layers over so many devices.
+
+    Raises:
+        TunerError: nothing of the model can be divided so, or a segment cannot be measured.
+    """
+    sharded = shard_stages(stages, dict.fromkeys(range(len(stages)), count))
+    return tuple(
+        measurer.price_stage(sharded[stage.name], stage.name).plan(plan)
+        for stage, plan in zip(stages, plans, strict=True)
+    )
 
 
 def _measure_update(session: Session, penalty_us: float) -> Figure:

@@ -153,7 +153,8 @@ class MeasuredShards:
     figures: Mapping[str, ShardedFigures]
 
     def plan(self, whole: StagePlan) -> StagePlan:
-        """Return the plan of the whole stage with the figures of its shards, and with what each holds."""
+        """Return the plan of the whole stage with what its shards take and hold."""
+        totals = {name: figures.total for name, figures in self.figures.items()}
         shards = ShardsPlan(
             num_shards=self.stage.forward.num_shards,
             axes={
@@ -173,7 +174,10 @@ class MeasuredShards:
         )
         return msgspec.structs.replace(
             whole,
-            **{name: figures.total for name, figures in self.figures.items()},
+            forward=totals["forward"],
+            backward=totals.get("backward"),
+            backward_input=totals.get("backward_input"),
+            backward_weight=totals.get("backward_weight"),
             weight_bytes=max(self.stage.weight_bytes),
             saved_bytes=max(self.stage.saved_bytes),
             saved_for_weight_bytes=max(self.stage.saved_for_weight_bytes),

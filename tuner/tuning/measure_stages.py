@@ -27,7 +27,8 @@ from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.plan import Figure, StagePlan, TiedParameter
 from tuner.pricing.protocol import is_spent
-from tuner.shards import ShardedFunction, shard_ends
+from tuner.shards import ShardedFunction, ShardedStage, has_words, shard_ends, shard_stages
+from tuner.shards.vocabulary import holds_words
 from tuner.stages import (
     Layer,
     Stage,
@@ -39,6 +40,13 @@ from tuner.stages import (
     cut_between,
     layers_of,
     tied_groups,
+)
+from tuner.stages.placed_stages import (
+    LayerCosts,
+    PlacedStages,
+    can_place,
+    choose_placed_cuts,
+    layer_reads,
 )
 from tuner.tuning.import_check import admit_import, reference_settings
 from tuner.tuning.measure_shards import Collectives, MeasuredShards, ShardMeasurer
@@ -59,6 +67,7 @@ class MeasuredStages:
 
     Attributes:
         stages: plain data, in order.
+        cut_positions: bindings at which each stage but the first begins.
         tied: groups of parameters that are one and the same.
         tied_bytes: of each group on one device that holds it, of shards on the fullest.
         functions: the partitioned functions, by `stage1.forward` and the like.
@@ -68,6 +77,7 @@ class MeasuredStages:
     """
 
     stages: tuple[StagePlan, ...]
+    cut_positions: tuple[int, ...]
     tied: tuple[tuple[TiedParameter, ...], ...]
     tied_bytes: tuple[int, ...]
     functions: tuple[PartitionedFunction, ...]
@@ -84,10 +94,11 @@ def measure_stages(
     layer_cuts: Sequence[int] | None = None,
     memory_limit_bytes: int | None = None,
     collectives: Collectives | None = None,
+    placed: PlacedStages | None = None,
 ) -> MeasuredStages:
     """Cut the model, and measure each stage's forward, joint backward and split backward.
 
-    With collectives, the first and the last layer are stages of their own, vocabulary-parallel over
+    With collectives alone, the first and the last layer are stages of their own, vocabulary-parallel over
     `num_stages` devices, and the layers between are cut into `num_stages` stages, one per device (m shape).
 
     Args:
@@ -99,6 +110,8 @@ def measure_stages(
         layer_cuts: in place of all that: the layers at which each stage but the first begins, by number.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
         collectives: says how long all-reduces of shards take; None where no stage is divided.
+        placed: in place of a number of stages: where each runs, which receives from which, and which are
+            divided; with collectives where there are any of these.
 
     Raises:
         TunerError: the model was imported wrongly or cannot be cut or divided so, a function cannot be
@@ -109,14 +122,19 @@ def measure_stages(
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if layer_cuts is not None:
         positions = cut_between(layers_of(model), layer_cuts)
+    elif placed is not None:
+        positions = _cut_placed(model, session, placed, cuts, memory_limit_bytes, penalty_us)
     elif collectives is not None:
         positions = _cut_m_shape(model, session, num_stages or 1, cuts, memory_limit_bytes, penalty_us)
     else:
         positions = _cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
-    stages = build_stages(model, positions)
-    ends = (
-        None if collectives is None else _measure_ends(session, stages, collectives, penalty_us, model.name)
-    )
+    stages = build_stages(model, positions, None if placed is None else placed.branches)
+    ends = None
+    if collectives is not None and placed is not None:
+        counts = {number: len(placed.devices[number]) for number in placed.divided}
+        ends = _measure_divided(session, shard_stages(stages, counts), collectives, penalty_us)
+    elif collectives is not None:
+        ends = _measure_divided(session, _divided_ends(stages, model.name), collectives, penalty_us)
     divided = {} if ends is None else ends.stages
     whole = [each for each in stages if each.name not in divided]
     partitioned = partition_stages(session, whole, penalty_us, model.layers_by_variable())
@@ -127,10 +145,13 @@ def measure_stages(
     tied = tied_groups(model, stages)
     return MeasuredStages(
         stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
+        cut_positions=positions,
         tied=tied,
         tied_bytes=tuple(_tied_bytes(group, stages, divided) for group in tied),
         functions=(*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())),
-        max_error=_check(model, session, stages, partitioned, ends),
+        max_error=_check(
+            model, session, stages, partitioned, ends, None if placed is None else placed.branches
+        ),
         import_error=import_error,
     )
 
@@ -172,28 +193,33 @@ def _layer_bytes(model: Model, alone: Sequence[Stage]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
-    """The stages that are divided over all devices, by name, and what measured them."""
+class _Divided:
+    """The stages that are divided over several devices, by name, and what measured them."""
 
     measurer: ShardMeasurer
     stages: Mapping[str, MeasuredShards]
 
 
-def _measure_ends(
-    session: Session, stages: Sequence[Stage], collectives: Collectives, penalty_us: float, model_name: str
-) -> _Ends:
-    """Divide the first and the last stage over as many devices as there are stages between, and measure."""
+def _divided_ends(stages: Sequence[Stage], model_name: str) -> dict[str, ShardedStage]:
+    """Divide the first and the last stage over as many devices as there are stages between."""
     ends = (stages[0], stages[-1])
     try:
-        sharded = shard_ends(stages)
+        if not has_words(ends):
+            raise TunerError("they look up no table by the model's inputs, so there are no words to divide")
+        return shard_ends(stages)
     except TunerError as error:
         layers = " and ".join(stage.layers[0] for stage in ends)
         raise TunerError(
             f"{model_name} takes no m shape: its first and last layer, {layers}, cannot be sharded by "
             f"vocabulary ({error})"
         ) from error
+
+
+def _measure_divided(
+    session: Session, sharded: Mapping[str, ShardedStage], collectives: Collectives, penalty_us: float
+) -> _Divided:
     measurer = ShardMeasurer(session, penalty_us, collectives)
-    return _Ends(measurer, {name: measurer.price_stage(each, name) for name, each in sharded.items()})
+    return _Divided(measurer, {name: measurer.price_stage(each, name) for name, each in sharded.items()})
 
 
 def _tied_bytes(
@@ -257,6 +283,50 @@ def _cut_m_shape(
     return (layers[1].start, *inner, layers[-1].start)
 
 
+def _cut_placed(
+    model: Model,
+    session: Session,
+    placed: PlacedStages,
+    cuts: Sequence[str] | None,
+    memory_limit_bytes: int | None,
+    penalty_us: float,
+) -> tuple[int, ...]:
+    """Cut as the stages of a placement follow one another; divided ones are the layers with words, or not.
+
+    Raises:
+        TunerError: the model marks cuts, has no such branches, or other layers with words than are needed.
+    """
+    if cuts is not None or model.cuts:
+        raise TunerError(
+            "a placement of branches or divided blocks finds its cuts itself; leave out cuts and marks"
+        )
+    layers = layers_of(model, at_branches=not placed.is_chain)
+    alone = build_stages(model, cut_between(layers, range(1, len(layers))))
+    with_words = [number for number, stage in enumerate(alone) if holds_words(stage, alone)]
+    fixed = dict(zip(placed.divided, with_words, strict=False))
+    if placed.needs_words and len(with_words) != len(placed.divided):
+        names = ", ".join(layers[number].name for number in with_words) or "none"
+        raise TunerError(
+            f"the placement divides {len(placed.divided)} layers that hold words over all devices, and "
+            f"{model.name} has {len(with_words)} ({names}); choose mshape or a chain"
+        )
+    costs = LayerCosts(
+        names=tuple(layer.name for layer in layers),
+        costs_us=(0.0,) * len(layers),
+        memory_bytes=tuple(_layer_bytes(model, alone)),
+        reads=layer_reads(model, layers),
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    if not placed.needs_words and (len(fixed) != len(with_words) or not can_place(placed, costs, fixed)):
+        fixed = {}
+
+    def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
+        return choose_placed_cuts(placed, replace(costs, costs_us=tuple(costs_us)), fixed=fixed)
+
+    cut(costs.costs_us)  # Refused before anything is measured.
+    return cut_between(layers, _cut_by_cost(session, layers, alone, penalty_us, cut))
+
+
 def _find_cuts(
     model: Model,
     session: Session,
@@ -265,13 +335,35 @@ def _find_cuts(
     memory_limit_bytes: int | None,
     penalty_us: float,
 ) -> tuple[int, ...]:
-    """Cut between neighbouring layers so that the slowest stage is as fast as can be, by costs of layers.
-
-    Where prices are active, layers are predicted from their parts, and measured only while cuts may change.
-    """
+    """Cut between neighbouring layers so that the slowest stage is as fast as can be, by costs of layers."""
     if num_stages == 1:
         return ()
     alone = _alone(model, layers)
+
+    def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
+        return choose_cuts(
+            costs_us,
+            _layer_bytes(model, alone),
+            num_stages,
+            memory_limit_bytes=memory_limit_bytes,
+            communication_us=[float(stage.boundary_bytes) for stage in alone[:-1]],
+            names=[layer.name for layer in layers],
+        )
+
+    return cut_between(layers, _cut_by_cost(session, layers, alone, penalty_us, cut))
+
+
+def _cut_by_cost(
+    session: Session,
+    layers: Sequence[Layer],
+    alone: Sequence[Stage],
+    penalty_us: float,
+    cut: Callable[[Sequence[float]], tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the layers at which stages begin, by what each layer costs alone.
+
+    Where prices are active, layers are predicted from their parts, and measured only while cuts may change.
+    """
     keys, functions_of_layer = [], {}
     for index, (layer, stage) in enumerate(zip(layers, alone, strict=True)):
         functions = _functions_of(stage, split=False)
@@ -284,18 +376,7 @@ def _find_cuts(
             functions_of_layer[key] = [
                 _partition(session, function, name, penalty_us) for name, function in functions.items()
             ]
-
-    def cut(costs_us: Sequence[float]) -> tuple[int, ...]:
-        return choose_cuts(
-            costs_us,
-            _layer_bytes(model, alone),
-            num_stages,
-            memory_limit_bytes=memory_limit_bytes,
-            communication_us=[float(stage.boundary_bytes) for stage in alone[:-1]],
-            names=[layer.name for layer in layers],
-        )
-
-    return cut_between(layers, _settle_cuts(session, keys, functions_of_layer, cut))
+    return _settle_cuts(session, keys, functions_of_layer, cut)
 
 
 def _alone(model: Model, layers: Sequence[Layer]) -> Sequence[Stage]:
@@ -405,13 +486,16 @@ def _check(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-    ends: _Ends | None = None,
+    ends: _Divided | None = None,
+    branches: Sequence[Sequence[int]] | None = None,
 ) -> float | None:
     """Check the chained, partitioned stages against the uncut model; once for each choice of partitions."""
     if session.pricing.mode == "model":
         return None
     functions = [*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())]
     kinds = f"stages={len(stages)};" if ends is None else f"m shape={len(stages)};"
+    if branches is not None:
+        kinds = f"branches={branches};{kinds}"
     settings = kinds + ",".join(function.fingerprint for function in functions)
     session.on_progress(TuningProgress(text=f"checking the stages against {_whole(model)}"))
     workload = workload_of(model.module["main"], "model", module=model.module)
@@ -451,7 +535,7 @@ def _stages_error(
     session: Session,
     stages: Sequence[Stage],
     partitioned: Mapping[str, PartitionedFunction],
-    ends: _Ends | None,
+    ends: _Divided | None,
 ) -> Deviation:
     partitioned_by_module = {
         id(function.module): partitioned[name].module
@@ -474,7 +558,7 @@ def _stages_error(
     return check_gradients(model, stages, seed=session.seed, run=run)
 
 
-def _sharded_by_module(stages: Sequence[Stage], ends: _Ends) -> dict[int, ShardedFunction]:
+def _sharded_by_module(stages: Sequence[Stage], ends: _Divided) -> dict[int, ShardedFunction]:
     """Return the sharded function of each whole function of a stage that is divided."""
     found = {}
     for stage in stages:

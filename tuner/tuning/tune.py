@@ -6,7 +6,6 @@ records when it returns, so a second run measures nothing. Checked in tests/tune
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +17,7 @@ from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
+from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
 from tuner.tuning.measure_stages import measure_stages, require_memory
@@ -45,6 +45,8 @@ class TuningSettings:
             devices of the chain (an m shape).
         link: what joins the devices, for the collectives of what is divided; measured among ranks of this
             machine if None.
+        placed: in place of `stage_devices` and `divides_ends`: where each stage runs, and which receives from
+            which.
     """
 
     num_stages: int
@@ -56,6 +58,7 @@ class TuningSettings:
     graph_level_search: int = 0
     divides_ends: bool = False
     link: Link | None = None
+    placed: PlacedStages | None = None
 
     def __post_init__(self) -> None:
         if self.stage_devices and len(self.stage_devices) != self.num_stages:
@@ -71,9 +74,16 @@ class TuningSettings:
     @property
     def devices_by_stage(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each stage, those that are divided included."""
+        if self.placed is not None:
+            return self.placed.devices
         chain = tuple((device,) for device in self.stage_devices or range(self.num_stages))
         every = tuple(sorted({device for (device,) in chain}))
         return (every, *chain, every) if self.divides_ends else chain
+
+    @property
+    def are_some_divided(self) -> bool:
+        """Whether a stage is divided over devices."""
+        return self.divides_ends if self.placed is None else bool(self.placed.divided)
 
 
 def tune_model(
@@ -150,7 +160,7 @@ def tune_placements(
 
 
 def _require_memory(model: Model, settings: TuningSettings) -> None:
-    if settings.cuts is None:
+    if settings.cuts is None and settings.placed is None:
         require_memory(
             model,
             num_stages=settings.num_stages,
@@ -171,7 +181,9 @@ def _plan_stages(
         layer_cuts=settings.layer_cuts,
         memory_limit_bytes=settings.memory_limit_bytes,
         collectives=_collectives(session, settings),
+        placed=settings.placed,
     )
+    branches = None if settings.placed is None else settings.placed.branches
     hops, hop_source = _hop_latencies(session, measured.stages, settings)
     measurer = session.measurer
     environment = measurer.environment(session.backends[0].name)
@@ -197,6 +209,8 @@ def _plan_stages(
         tied=measured.tied,
         tied_bytes=measured.tied_bytes,
         stage_devices=settings.devices_by_stage,
+        stages_before=branches or (),
+        cut_positions=measured.cut_positions if branches is not None else (),
         hop_latency_us=hops,
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
@@ -211,7 +225,7 @@ def _plan_stages(
 
 
 def _collectives(session: Session, settings: TuningSettings) -> Collectives | None:
-    if not settings.divides_ends:
+    if not settings.are_some_divided:
         return None
     return settings.link or MeasuredCollectives(session)
 
@@ -219,8 +233,13 @@ def _collectives(session: Session, settings: TuningSettings) -> Collectives | No
 def _hop_latencies(
     session: Session, stages: Sequence[StagePlan], settings: TuningSettings
 ) -> tuple[tuple[float, ...], Literal["measured", "given"]]:
-    """Return the latency of each hop between neighbouring stages; none where both are on the same device."""
-    crosses = [before != after for before, after in itertools.pairwise(settings.devices_by_stage)]
+    """Return the latency of the hop after each stage but the last; none where who follows is with it."""
+    devices = settings.devices_by_stage
+    before = (settings.placed or PlacedStages.chain(devices)).before
+    crosses = [
+        any(devices[number] != devices[later] for later, earlier in enumerate(before) if number in earlier)
+        for number in range(len(devices) - 1)
+    ]
     sizes = [max(1, stage.boundary_bytes) for stage in stages[:-1]]
     if settings.hop_us is not None:
         per_byte_us = 0.0 if settings.link is None else 1 / settings.link.bytes_per_us

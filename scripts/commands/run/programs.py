@@ -85,13 +85,19 @@ def _is_trusted(subject: Subject, options: RunOptions) -> bool:
 def _sleeping(subject: Subject, devices: Devices) -> Programs:
     import msgspec
 
+    from tessel.engine.actions import stages_before
     from tessel.engine.run import StagePrograms
     from tessel.engine.synthetic.run import PROVIDER, sleep_spec
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
     spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
     return Programs(
-        StagePrograms(PROVIDER, msgspec.json.encode(spec).decode(), _copies(subject.plan)),
+        StagePrograms(
+            PROVIDER,
+            msgspec.json.encode(spec).decode(),
+            _copies(subject.plan),
+            stages_before(subject.schedule),
+        ),
         None,
         step_us,
         are_sleeping=True,
@@ -166,6 +172,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             "tuner.programs.compiled_stages:provide_programs",
             msgspec.json.encode(spec).decode(),
             plan.replicas,
+            plan.stages_before,
         ),
         _expected(
             lambda count: compiled_stages.reference_step(spec, count),

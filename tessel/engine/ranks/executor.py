@@ -2,7 +2,8 @@
 
 Tensors travel point to point over torch.distributed (`tessel.engine.ranks.transport`), so any valid order
 works. A stage on several ranks (a tensor-parallel block) runs on each of them; a rank that holds both ends of
-an edge passes tensors locally, otherwise the source's first rank sends. On a GPU the host waits for the
+an edge passes tensors locally, otherwise the source's first rank sends. Of a stage that several follow, the
+gradients that come back of one tensor are added, in the order of the stages. On a GPU the host waits for the
 device before and after each action: its times are then the device's, and a rank that hangs is seen in the
 action that does it; the price is one launch latency per action. Not modelled: overlap of sending and
 computing on a device; on a CPU both take cores. Checked in tests/tessel/engine/ranks/test_executor.py.
@@ -20,9 +21,9 @@ import torch
 from tessel.engine.actions import Action, ActionKind, RankActions
 from tessel.engine.errors import EngineError
 from tessel.engine.job import MAX_TENSORS, Event
-from tessel.engine.program import StageProgram, Tensors
+from tessel.engine.program import StageProgram, Tensors, routes_of
 from tessel.engine.ranks.progress import Progress
-from tessel.engine.ranks.transport import Handover, Transport, synchronize
+from tessel.engine.ranks.transport import Handover, HandoverKey, Transport, synchronize
 
 _EXPECTED_AHEAD = 8
 """Actions whose receives may be posted before their turn: it hides a hop, and buffers stay few."""
@@ -82,7 +83,8 @@ class Executor:
         self._device = device
         self._ranks_by_stage = [tuple(ranks) for ranks in ranks_by_stage]
         self._programs = dict(programs)
-        self._local: dict[tuple[int, int, bool], Tensors] = {}
+        self._routes = {stage: routes_of(program, stage) for stage, program in programs.items()}
+        self._local: dict[HandoverKey, Tensors] = {}
 
     def prepare(self, orders: RankActions) -> Step:
         """Return this rank's part of a step, given every rank's actions."""
@@ -90,17 +92,17 @@ class Executor:
         found: dict[int, list[tuple[int, Handover]]] = defaultdict(list)
         positions = [{action: position for position, action in enumerate(order)} for order in orders]
         for action in orders[self._rank]:
-            arrival = self._incoming(action, own)
-            if arrival is None or arrival.source == self._rank:
-                continue
-            made_at = next(
-                positions[arrival.source][made]
-                for made in _makers(arrival.handover)
-                if made in positions[arrival.source]
-            )
-            found[arrival.source].append((made_at, arrival.handover))
+            for arrival in self._incoming(action, own):
+                if arrival.source == self._rank:
+                    continue
+                made_at = next(
+                    positions[arrival.source][made]
+                    for made in _makers(arrival.handover)
+                    if made in positions[arrival.source]
+                )
+                found[arrival.source].append((made_at, arrival.handover))
         arrivals = {
-            source: tuple(handover for _, handover in sorted(handovers, key=lambda pair: pair[0]))
+            source: tuple(handover for _, handover in sorted(handovers, key=_sending_order))
             for source, handovers in found.items()
         }
         return Step(tuple(orders[self._rank]), own, arrivals)
@@ -114,9 +116,10 @@ class Executor:
         arrivals = [self._incoming(action, step.own) for action in step.actions]
         events = []
         for position, action in enumerate(step.actions):
-            for ahead in arrivals[position : position + _EXPECTED_AHEAD]:
-                if ahead is not None and ahead.source != self._rank:
-                    transport.expect(ahead.handover, ahead.source)
+            for expected in arrivals[position : position + _EXPECTED_AHEAD]:
+                for ahead in expected:
+                    if ahead.source != self._rank:
+                        transport.expect(ahead.handover, ahead.source)
             ready_s = time.perf_counter()
             self._progress.wait(f"waiting for what {action} needs")
             given = self._take(arrivals[position], transport)
@@ -131,35 +134,43 @@ class Executor:
         transport.finish()
         return events
 
-    def _incoming(self, action: Action, own: frozenset[Action]) -> _Arrival | None:
-        program = self._programs[action.stage]
-        if action.kind is ActionKind.FORWARD:
-            peer_stage, tensors, is_gradient = action.stage - 1, program.received, False
-        elif action.kind is ActionKind.BACKWARD_WEIGHT and _input_half_of(action) in own:
-            return None  # Its input half took the gradients before.
-        else:
-            peer_stage, tensors, is_gradient = action.stage + 1, program.received_gradients, True
-        if not tensors:
-            return None
-        sources = self._ranks_by_stage[peer_stage]
-        return _Arrival(
-            Handover(action.stage, action.micro_batch, is_gradient, tensors),
-            self._rank if self._rank in sources else sources[0],
+    def _incoming(self, action: Action, own: frozenset[Action]) -> tuple[_Arrival, ...]:
+        routes = self._routes[action.stage]
+        is_gradient = action.kind is not ActionKind.FORWARD
+        if action.kind is ActionKind.BACKWARD_WEIGHT and _input_half_of(action) in own:
+            return ()  # Its input half took the gradients before.
+        arrivals = []
+        for origin, tensors in sorted(
+            (routes.received_gradients if is_gradient else routes.received).items()
+        ):
+            sources = self._ranks_by_stage[origin]
+            arrivals.append(
+                _Arrival(
+                    Handover(action.stage, action.micro_batch, is_gradient, origin, tensors),
+                    self._rank if self._rank in sources else sources[0],
+                )
+            )
+        return tuple(arrivals)
+
+    def _outgoing(self, action: Action) -> tuple[Handover, ...]:
+        routes = self._routes[action.stage]
+        if action.kind is ActionKind.BACKWARD_WEIGHT:
+            return ()
+        is_gradient = action.kind is not ActionKind.FORWARD
+        targets = routes.sent_gradients if is_gradient else routes.sent
+        return tuple(
+            Handover(stage, action.micro_batch, is_gradient, action.stage, tensors)
+            for stage, tensors in sorted(targets.items())
         )
 
-    def _outgoing(self, action: Action) -> Handover | None:
-        program = self._programs[action.stage]
-        if action.kind is ActionKind.FORWARD:
-            handover = Handover(action.stage + 1, action.micro_batch, False, program.sent)
-        elif action.kind is ActionKind.BACKWARD_WEIGHT:
-            return None
-        else:
-            handover = Handover(action.stage - 1, action.micro_batch, True, program.sent_gradients)
-        return handover if handover.tensors else None
+    def _take(self, arrivals: Sequence[_Arrival], transport: Transport) -> Tensors:
+        taken: Tensors = {}
+        for arrival in arrivals:
+            for name, tensor in self._take_one(arrival, transport).items():
+                taken[name] = taken[name] + tensor if name in taken else tensor
+        return taken
 
-    def _take(self, arrival: _Arrival | None, transport: Transport) -> Tensors:
-        if arrival is None:
-            return {}
+    def _take_one(self, arrival: _Arrival, transport: Transport) -> Tensors:
         if arrival.source == self._rank:
             return self._local.pop(arrival.handover.key)
         given = transport.receive(arrival.handover, arrival.source)
@@ -167,23 +178,27 @@ class Executor:
         return given
 
     def _hand_on(self, action: Action, made: Tensors, transport: Transport) -> None:
-        handover = self._outgoing(action)
-        if handover is None:
-            return
         mine = self._ranks_by_stage[action.stage]
-        for peer in self._ranks_by_stage[handover.stage]:
-            if peer == self._rank:
-                self._local[handover.key] = made
-            elif peer not in mine and self._rank == mine[0]:
-                transport.send(handover, made, peer)
+        for handover in self._outgoing(action):
+            for peer in self._ranks_by_stage[handover.stage]:
+                if peer == self._rank:
+                    self._local[handover.key] = {info.name: made[info.name] for info in handover.tensors}
+                elif peer not in mine and self._rank == mine[0]:
+                    transport.send(handover, made, peer)
+
+
+def _sending_order(made: tuple[int, Handover]) -> tuple[int, int]:
+    """Order handovers as their source sends them: by its actions, and of one action by the stage."""
+    made_at, handover = made
+    return made_at, handover.stage
 
 
 def _makers(handover: Handover) -> tuple[Action, ...]:
     """Return the actions of which one makes what is handed over."""
     if not handover.is_gradient:
-        return (Action(handover.stage - 1, ActionKind.FORWARD, handover.micro_batch),)
+        return (Action(handover.origin, ActionKind.FORWARD, handover.micro_batch),)
     return tuple(
-        Action(handover.stage + 1, kind, handover.micro_batch)
+        Action(handover.origin, kind, handover.micro_batch)
         for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
     )
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
@@ -28,25 +27,31 @@ Channels = Mapping[tuple[int, int], dist.ProcessGroup]
 """The process group of each direction, by the sending and the receiving rank."""
 
 
+HandoverKey = tuple[int, int, bool, int]
+"""The stage that takes it, the micro-batch, whether it is a gradient, and the stage that it comes from."""
+
+
 class Handover(NamedTuple):
     """What one action hands to a neighbouring stage.
 
     Attributes:
         stage: the stage that it is for.
         micro_batch: its micro-batch.
-        is_gradient: whether it comes from the stage after.
+        is_gradient: whether it comes from a stage after.
+        origin: the stage that it comes from.
         tensors: what it is, in order.
     """
 
     stage: int
     micro_batch: int
     is_gradient: bool
+    origin: int
     tensors: tuple[TensorInfo, ...]
 
     @property
-    def key(self) -> tuple[int, int, bool]:
+    def key(self) -> HandoverKey:
         """Tell it from all others of a step."""
-        return self[:3]
+        return self.stage, self.micro_batch, self.is_gradient, self.origin
 
 
 class Transport(Protocol):
@@ -79,12 +84,14 @@ class TaggedTransport:
     Args:
         num_stages: stages of the pipeline.
         device: where this rank computes; tensors of a GPU are copied to the host's pinned memory and back.
+        farthest: largest difference of the numbers of stages that hand over to each other; 1 in a chain.
     """
 
-    def __init__(self, num_stages: int, device: torch.device) -> None:
+    def __init__(self, num_stages: int, device: torch.device, *, farthest: int = 1) -> None:
         self._num_stages = num_stages
+        self._farthest = farthest
         self._device = device
-        self._posted: dict[tuple[int, int, bool], list[tuple[torch.Tensor, dist.Work]]] = {}
+        self._posted: dict[HandoverKey, list[tuple[torch.Tensor, dist.Work]]] = {}
         self._sends: list[tuple[dist.Work, torch.Tensor]] = []
 
     def start_step(self, arrivals: Mapping[int, Sequence[Handover]]) -> None:
@@ -129,7 +136,8 @@ class TaggedTransport:
 
     def _tag(self, handover: Handover, number: int) -> int:
         transfer = handover.micro_batch * self._num_stages + handover.stage
-        return (transfer * 2 + handover.is_gradient) * MAX_TENSORS + number
+        edge = (transfer * 2 + handover.is_gradient) * self._farthest + abs(handover.stage - handover.origin)
+        return (edge - 1) * MAX_TENSORS + number
 
 
 class OrderedTransport:
@@ -146,7 +154,7 @@ class OrderedTransport:
         self._channels = channels
         self._device = device
         self._due: dict[int, deque[Handover]] = {}
-        self._arrived: dict[tuple[int, int, bool], Tensors] = {}
+        self._arrived: dict[HandoverKey, Tensors] = {}
         self._sends: list[tuple[dist.Work, torch.Tensor]] = []
 
     def start_step(self, arrivals: Mapping[int, Sequence[Handover]]) -> None:
@@ -194,6 +202,7 @@ class OrderedTransport:
 def open_channels(
     rank: int,
     ranks_by_stage: Sequence[Sequence[int]],
+    before: Sequence[Sequence[int]],
     *,
     backend: str,
     device: torch.device,
@@ -203,9 +212,17 @@ def open_channels(
 
     Every rank calls this, and gets the channels that it is an end of. They are connected one after the other,
     alike on all ranks: NCCL would otherwise do it when first used, where two ranks may wait for each other.
+
+    Args:
+        rank: this rank.
+        ranks_by_stage: ranks of each stage.
+        before: of each stage, those that it receives from.
+        backend: of the groups.
+        device: where this rank computes.
+        timeout: of the groups.
     """
     opened: dict[tuple[int, int], dist.ProcessGroup] = {}
-    for source, target in _directions(ranks_by_stage):
+    for source, target in _directions(ranks_by_stage, before):
         group = dist.new_group([source, target], backend=backend, timeout=timeout)
         if rank not in (source, target):
             continue
@@ -228,12 +245,16 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _directions(ranks_by_stage: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def _directions(
+    ranks_by_stage: Sequence[Sequence[int]], before: Sequence[Sequence[int]]
+) -> list[tuple[int, int]]:
     """Return who sends to whom: a stage's first rank, to the neighbour's ranks that lack the stage."""
     found: set[tuple[int, int]] = set()
-    for before, after in pairwise(ranks_by_stage):
-        for own, others in ((before, after), (after, before)):
-            found.update((own[0], other) for other in others if other not in own)
+    for stage, earlier in enumerate(before):
+        for source in earlier:
+            ends = ranks_by_stage[source], ranks_by_stage[stage]
+            for own, others in (ends, ends[::-1]):
+                found.update((own[0], other) for other in others if other not in own)
     return sorted(found)
 
 

@@ -160,11 +160,11 @@ def _take_device(devices: Devices, rank: int) -> torch.device:
 
 def _transports(job: JobSpec, rank: int, device: torch.device) -> tuple[Transport, Transport]:
     """Return what carries tensors while the ranks warm up, and in the steps that count."""
-    tagged = TaggedTransport(len(job.ranks_by_stage), device)
+    tagged = TaggedTransport(len(job.ranks_by_stage), device, farthest=job.farthest)
     if job.devices.is_tagged:
         return tagged, tagged
     channels = open_channels(
-        rank, job.ranks_by_stage, backend=job.devices.backend, device=device, timeout=_NO_TIMEOUT
+        rank, job.ranks_by_stage, job.before, backend=job.devices.backend, device=device, timeout=_NO_TIMEOUT
     )
     return tagged, OrderedTransport(rank, channels, device)
 

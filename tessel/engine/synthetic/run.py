@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessel.engine.actions import actions_of, check_chain, rank_by_stage
+from tessel.engine.actions import actions_of, check_chain, rank_by_stage, stages_before
 from tessel.engine.devices import CPUS, DeviceKind, Devices
 from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
 from tessel.engine.ranks.launch import launch
@@ -27,11 +27,13 @@ class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         seconds: for each stage, seconds by the letter of the action.
         ranks: the ranks of each stage, ascending.
+        before: the stages that each stage receives from.
         device: where the tensors are that cross borders; sleeping is the host's.
     """
 
     seconds: tuple[dict[str, float], ...]
     ranks: tuple[tuple[int, ...], ...]
+    before: tuple[tuple[int, ...], ...]
     device: DeviceKind = "cpu"
 
 
@@ -39,7 +41,7 @@ def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cp
     """Return stages that take as long as the placement's blocks.
 
     Args:
-        placement: a chain of stages.
+        placement: its blocks are stages, in a chain or in branches.
         step_us: microseconds of one step of its spans.
         device: where the tensors are that cross borders.
 
@@ -60,6 +62,7 @@ def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cp
     return SleepSpec(
         seconds=tuple(seconds),
         ranks=tuple(tuple(sorted(stage.devices)) for stage in pipeline.stages),
+        before=tuple(stage.before for stage in pipeline.stages),
         device=device,
     )
 
@@ -85,7 +88,7 @@ def run_synthetic(
         EngineError: a schedule cannot be run, or a rank failed.
     """
     first = next(iter(schedules.values()))
-    check_chain(first.placement)
+    check_chain(first.placement, branches=stages_before(first))
     spec = sleep_spec(first.placement, step_us=step_us, device=devices.kind)
     return launch(
         JobSpec(
@@ -102,6 +105,7 @@ def run_synthetic(
             num_threads=1,
             devices=devices,
             write_gradients=False,
+            stages_before=stages_before(first),
         ),
         timeout_s=timeout_s,
     )

@@ -1,7 +1,7 @@
 """Synthetic stages that sleep for their stated duration: the cost of a schedule's orders without any model.
 
 A sleeping rank uses hardly any processor time, so there may be more ranks than cores. One small tensor
-crosses each stage boundary. A stage on several ranks waits for all of them before it starts, as a
+crosses each edge between stages. A stage on several ranks waits for all of them before it starts, as a
 tensor-parallel module would. Checked in tests/tessel/engine/synthetic/test_overheads.py.
 """
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tessel.engine.actions import Action
 from tessel.engine.program import Tensors
 from tessel.engine.synthetic.run import SleepSpec
-from tuner.plan import TensorInfo
+from tuner.plan import Routes, TensorInfo
 
 _SIZE = 256
 
@@ -40,15 +40,21 @@ class SleepingStage:
     """
 
     def __init__(self, spec: SleepSpec, number: int, group: dist.ProcessGroup | None) -> None:
-        last = len(spec.seconds) - 1
         self._seconds = spec.seconds[number]
         self._group = group
         self._tensor = torch.zeros(_SIZE, device=spec.device)
-        self.received = _border(number) if number else ()
-        self.sent = _border(number + 1) if number < last else ()
-        trained = [any(letter != "F" for letter in seconds) for seconds in spec.seconds]
-        self.sent_gradients = self.received if any(trained[:number]) else ()
-        self.received_gradients = self.sent if any(trained[: number + 1]) else ()
+        after = [later for later, earlier in enumerate(spec.before) if number in earlier]
+        waiting = _waiting_for_gradients(spec)
+        self.received = tuple(_made_by(source) for source in spec.before[number])
+        self.sent = (_made_by(number),) if after else ()
+        self.sent_gradients = tuple(_made_by(source) for source in spec.before[number] if waiting[source])
+        self.received_gradients = self.sent if waiting[number] else ()
+        self.routes = Routes(
+            received={source: (_made_by(source),) for source in spec.before[number]},
+            sent=dict.fromkeys(after, self.sent),
+            received_gradients=dict.fromkeys(after, self.sent) if waiting[number] else {},
+            sent_gradients={source: (_made_by(source),) for source in spec.before[number] if waiting[source]},
+        )
 
     def start_step(self, num_micro_batches: int) -> None:
         """Keep nothing from step to step."""
@@ -70,5 +76,13 @@ class SleepingStage:
         return {}
 
 
-def _border(number: int) -> tuple[TensorInfo, ...]:
-    return (TensorInfo(name=f"h{number}", shape=(_SIZE,), dtype="float32", num_bytes=4 * _SIZE),)
+def _waiting_for_gradients(spec: SleepSpec) -> list[bool]:
+    """Say of each stage whether it, or one that it receives from, is trained."""
+    waiting: list[bool] = []
+    for seconds, earlier in zip(spec.seconds, spec.before, strict=True):
+        waiting.append(any(letter != "F" for letter in seconds) or any(waiting[each] for each in earlier))
+    return waiting
+
+
+def _made_by(stage: int) -> TensorInfo:
+    return TensorInfo(name=f"h{stage}", shape=(_SIZE,), dtype="float32", num_bytes=4 * _SIZE)

@@ -18,7 +18,7 @@ from tessel.errors import ScheduleError
 from tessel.pipeline import devices_of, place_stages
 from tessel.search import find_schedule
 from tessel.tuned_model.replicas import replicated
-from tuner.plan import ModelPlan
+from tuner.plan import ModelPlan, ShardsPlan
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
 from tuner.programs.torch_programs import TorchProgramSpec
 from tuner.programs.torch_programs import reference_step as reference_step_of_torch
@@ -110,9 +110,30 @@ def test_one_copy_is_the_plan_itself(halves: ModelPlan) -> None:
     assert replicated(halves, 1) is halves
 
 
-def test_divided_stages_have_one_copy() -> None:
-    with pytest.raises(ScheduleError, match="stage0 is divided over all devices"):
-        replicated(m_shape_on_tvm(LANGUAGE_MODEL, 2), 2)
+def test_copies_of_divided_stages_have_parts_of_their_own(halves: ModelPlan) -> None:
+    """Between mirrored copies a device must hold the same parts of the same weights."""
+    shards = ShardsPlan(num_shards=2, axes={}, collective_us={})
+    first, second = halves.stages
+    two = msgspec.structs.replace(
+        halves,
+        stages=(msgspec.structs.replace(first, shards=shards), second),
+        stage_devices=((0, 1), (2,)),
+    )
+    assert devices_of(replicated(two, 2)) == ((0, 1), (2,), (3, 4), (5,))
+    crossed = msgspec.structs.replace(two, stage_devices=((0, 1), (1,)))
+    assert devices_of(replicated(crossed, 2, is_mirrored=True)) == ((0, 1), (1,), (0, 1), (0,))
+    three = msgspec.structs.replace(
+        halves,
+        stages=(msgspec.structs.replace(first, shards=msgspec.structs.replace(shards, num_shards=3)), second),
+        stage_devices=((0, 1, 2), (3,)),
+    )
+    with pytest.raises(ScheduleError, match="of which a mirrored copy would have other parts"):
+        replicated(three, 2, is_mirrored=True)
+
+
+@pytest.mark.slow  # four ranks compile at once
+def test_two_copies_of_an_m_shape_have_the_losses_and_gradients_of_plain_torch() -> None:
+    check(run(replicated(m_shape_on_tvm(LANGUAGE_MODEL, 2), 2)))
 
 
 def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPlan) -> None:

@@ -9,10 +9,11 @@ from tessel.pipeline import devices_of, devices_of_stages
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
+from tuner.plan import Figure
 from tuner.shards import shard_stage, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
 from tuner.tuning.measure_layers import measure_layers
-from tuner.tuning.measure_shards import Link, MeasuredCollectives, ShardMeasurer
+from tuner.tuning.measure_shards import Link, MeasuredCollectives, MeasuredShards, ShardMeasurer
 from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.session import SessionSettings, start_session
 from tuner.tuning.tune import TuningSettings, tune_placements
@@ -62,6 +63,11 @@ def test_distinct_segments_are_measured_once_and_equal_the_uncut_head(session, m
     made = session.measurer.new_measurements
     again = measurer.price(sharded.forward, "head.forward")
     assert again == figures
+    planned = MeasuredShards(stage=sharded, figures={"forward": figures}).plan(
+        stage.plan(dict.fromkeys(stage.functions(), Figure(latency_us=1e9, source="given")))
+    )
+    assert (planned.forward, planned.backward) == (figures.total, None)
+    assert planned.weight_bytes < stage.weight_bytes
     assert session.measurer.new_measurements == made
     rng = np.random.default_rng(0)
     tensors = draw_tensors(model, rng=rng)
@@ -167,6 +173,9 @@ def test_layers_are_measured_by_themselves_and_divided(session):
     for shards in (divided_first, divided_last):
         assert {shards.forward.source, shards.backward.source} == {"derived"}
     assert divided_last.weight_bytes < last.weight_bytes
+    # What the planner weighs is what a shard takes, with its collectives, not the whole layer.
+    assert divided_last.forward.source == "derived"
+    assert divided_last.forward.latency_us > divided_last.shards.collective_us["forward"] > 0
     assert divided_first.weight_bytes < first.weight_bytes
     assert [{(member.name, member.stage) for member in group} for group in found.tied] == [
         {("table", 0), ("table", 3)}

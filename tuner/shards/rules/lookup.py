@@ -105,9 +105,12 @@ def _take_backward(operation: Operation) -> Value:
     """Add the rows of a gradient, where they are the shard's own, at their local indices."""
     gradient, table, indices = (operation.tensor(index) for index in range(3))
     axis = _axis(operation, table)
+    if table.split is None and gradient.split is not None:
+        # Each shard adds up its own columns of the table, such as the heads of a relative position bias.
+        table = operation.writer.laid_out(table, _columns_of(gradient.split, axis, len(indices.shape)))
     split = table.split
     if split is None or indices.split is not None:
-        raise UnsupportedOperatorError("its gradient or its indices are split, and the table is whole")
+        raise UnsupportedOperatorError("its indices are split, and the table is whole")
     taken = math.prod(indices.shape)
     if split.axis != axis:
         moved = split.axis if split.axis < axis else split.axis - 1 + len(indices.shape)
@@ -128,6 +131,15 @@ def _take_backward(operation: Operation) -> Value:
         return operation.again(rank, [rows, table.parts[rank], local.parts[rank]])
 
     return operation.writer.emit(scattered, split, table.shape)
+
+
+def _columns_of(gradient: Split, axis: int, num_indices: int) -> Split:
+    """Return how a table lies whose gradient by look-up comes split, along another axis than the indices'."""
+    if gradient.axis < axis:
+        return gradient
+    if gradient.axis < axis + num_indices:
+        raise UnsupportedOperatorError("its gradient is split along the indices, and the table is whole")
+    return gradient.moved(gradient.axis - num_indices + 1)
 
 
 def _split(value: Sharded) -> Split:

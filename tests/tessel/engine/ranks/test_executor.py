@@ -11,14 +11,22 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from pipeline_programs import ChainSpec, reference
 from random_schedules import draw_schedule
 
-from tessel.engine.actions import actions_of, rank_by_stage
+from tessel.engine.actions import Action, actions_of, rank_by_stage, stages_before
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.import_function import find_function
+from tessel.engine.job import MAX_TENSORS
+from tessel.engine.ranks.executor import Executor
+from tessel.engine.ranks.transport import Handover, TaggedTransport
+from tessel.engine.training import _Untold
 from tessel.handwritten import HANDWRITTEN
+from tessel.placement import Block, BlockKind, Edge, Placement
+from tessel.search import find_schedule
 from tessel.shapes import make_shape
+from tuner.plan import Routes, TensorInfo
 
 pytestmark = pytest.mark.torch
 
@@ -102,3 +110,77 @@ def test_blocks_on_all_ranks_are_exact(
     reference = find_function(f"{VOCABULARY_PARALLEL}:reference")
     truth = reference(msgspec.json.encode(spec).decode(), MICRO_BATCHES)
     assert_exact((results, gradients), truth)
+
+
+class Diamond:
+    """A stage whose tensors fork and meet; backward functions return what they are given, times a factor."""
+
+    def __init__(self, routes: Routes, factor: float) -> None:
+        self.routes, self.factor = routes, factor
+        self.received = tuple(info for each in routes.received.values() for info in each)
+        self.sent = tuple({info.name: info for each in routes.sent.values() for info in each}.values())
+        self.sent_gradients = self.received
+        self.received_gradients = self.sent
+        self.given: dict[str, float] = {}
+
+    def start_step(self, num_micro_batches: int) -> None:
+        self.given.clear()
+
+    def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self.given |= {f"{action.kind} {name}": float(value) for name, value in given.items()}
+        made = self.sent if action.kind == "F" else self.sent_gradients
+        return {info.name: torch.tensor(self.factor) for info in made}
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def losses(self) -> dict[int, float]:
+        return {}
+
+
+def test_what_forks_comes_back_as_a_sum() -> None:
+    """Stage 0 sends x to stages 1 and 2, which send y and z to stage 3; all are on one rank."""
+    x, y, z = (TensorInfo(name=name, shape=(), dtype="float32", num_bytes=4) for name in "xyz")
+    edges = {(0, 1): (x,), (0, 2): (x,), (1, 3): (y,), (2, 3): (z,)}
+    programs = {}
+    for stage in range(4):
+        before = {source: infos for (source, target), infos in edges.items() if target == stage}
+        after = {target: infos for (source, target), infos in edges.items() if source == stage}
+        routes = Routes(received=before, sent=after, received_gradients=after, sent_gradients=before)
+        programs[stage] = Diamond(routes, 10.0**stage)
+    placement = Placement(
+        devices=1,
+        blocks=tuple(
+            Block(name=f"{letter}{stage}", kind=kind, devices=(0,))
+            for letter, kind in (("f", BlockKind.FORWARD), ("b", BlockKind.BACKWARD))
+            for stage in range(4)
+        ),
+        edges=(
+            *(Edge(f"f{source}", f"f{target}") for source, target in edges),
+            *(Edge(f"b{target}", f"b{source}") for source, target in edges),
+            *(Edge(f"f{stage}", f"b{stage}") for stage in range(4)),
+        ),
+    )
+    schedule = find_schedule(placement, micro_batches=1, memory=None, time_limit_s=0.2)
+    assert stages_before(schedule) == ((), (0,), (0,), (1, 2))
+    executor = Executor(0, rank_by_stage(schedule), programs, _Untold(), torch.device("cpu"))
+    transport = TaggedTransport(4, torch.device("cpu"), farthest=2)
+    executor.run_step(executor.prepare(actions_of(schedule)), 1, transport)
+    assert programs[3].given == {"F y": 10.0, "F z": 100.0}
+    assert programs[1].given == {"F x": 1.0, "B y": 1000.0}
+    assert programs[0].given == {"B x": 10.0 + 100.0}
+
+
+def test_no_two_transfers_have_the_same_tag() -> None:
+    transport = TaggedTransport(4, torch.device("cpu"), farthest=3)
+    tags = [
+        transport._tag(Handover(stage, micro_batch, is_gradient, origin, ()), number)
+        for stage in range(4)
+        for origin in range(4)
+        for is_gradient in (False, True)
+        if origin != stage and (origin > stage) == is_gradient
+        for micro_batch in range(3)
+        for number in (0, MAX_TENSORS - 1)
+    ]
+    assert len(set(tags)) == len(tags)
+    assert max(tags) < 3 * 4 * 2 * MAX_TENSORS * 3
