@@ -24,7 +24,7 @@ import numpy as np
 
 from cost_model.dataset import device_key, device_speeds, split_folds
 from cost_model.errors import CostModelError
-from cost_model.forests.boosting import train_forest
+from cost_model.forests.boosting import pseudo_huber, train_forest
 from cost_model.forests.model_files import (
     ModelManifest,
     load_booster,
@@ -44,9 +44,7 @@ MIN_STAGES = 30
 """Below this the correction would be a guess; the plain sum then stands as it is."""
 
 _PARAMETERS = {
-    "objective": "reg:pseudohubererror",
-    "huber_slope": 0.2,
-    "max_delta_step": 1.0,
+    **pseudo_huber(0.2),
     "eta": 0.06,
     "max_depth": 3,
     "min_child_weight": 3.0,

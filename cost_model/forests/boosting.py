@@ -22,7 +22,7 @@ import numpy as np
 
 from records.cores import num_usable_cores
 
-__all__ = ["idle_cores", "num_idle_cores", "train_forest", "waiting_passively", "xgboost"]
+__all__ = ["idle_cores", "num_idle_cores", "pseudo_huber", "train_forest", "waiting_passively", "xgboost"]
 
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "passive"}
 """For OpenMP; what a user has set already stays."""
@@ -45,6 +45,16 @@ def waiting_passively() -> Iterator[None]:
 
 with waiting_passively():
     import xgboost
+
+
+def pseudo_huber(slope: float) -> dict[str, Any]:
+    """Return parameters of a loss that is quadratic up to errors of about the slope, and linear beyond.
+
+    Where errors are many times the slope its second derivative is next to nothing, and XGBoost's Newton step,
+    the sum of the first over that of the second, is a multiple of the error itself: leaves would hold any
+    number, and no later tree may split what is that far off. So a step is at most 1.
+    """
+    return {"objective": "reg:pseudohubererror", "huber_slope": slope, "max_delta_step": 1.0}
 
 
 def train_forest(

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.forests.boosting import train_forest
+from cost_model.forests.boosting import pseudo_huber, train_forest
 
 _MEAN_PARAMETERS = {
-    "objective": "reg:pseudohubererror",
-    "huber_slope": 1.0,
-    "max_delta_step": 1.0,
+    **pseudo_huber(1.0),
     "eta": 0.06,
     "max_depth": 10,
     "min_child_weight": 2.0,

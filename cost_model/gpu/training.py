@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_model.errors import CostModelError
-from cost_model.forests.boosting import num_idle_cores, train_forest
+from cost_model.forests.boosting import num_idle_cores, pseudo_huber, train_forest
 from cost_model.forests.model_files import provenance_of
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import FEATURES_VERSION, feature_matrix
@@ -33,9 +33,7 @@ from records import Record, Status
 MIN_SAMPLES = 50
 
 _PARAMETERS = {
-    "objective": "reg:pseudohubererror",
-    "huber_slope": 0.5,
-    "max_delta_step": 1.0,
+    **pseudo_huber(0.5),
     "eta": 0.08,
     "max_depth": 8,
     "min_child_weight": 5.0,

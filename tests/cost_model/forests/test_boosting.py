@@ -7,7 +7,13 @@ import os
 import numpy as np
 import pytest
 
-from cost_model.forests.boosting import idle_cores, num_idle_cores, train_forest, waiting_passively
+from cost_model.forests.boosting import (
+    idle_cores,
+    num_idle_cores,
+    pseudo_huber,
+    train_forest,
+    waiting_passively,
+)
 
 
 def test_the_trees_do_not_depend_on_the_number_of_threads() -> None:
@@ -23,6 +29,21 @@ def test_the_trees_do_not_depend_on_the_number_of_threads() -> None:
         for n in (1, 2, 3)
     }
     assert len(forests) == 1
+
+
+@pytest.mark.parametrize("slope", [0.2, 0.5, 1.0])
+def test_leaves_stay_within_the_labels_where_most_are_far_from_the_first_guess(slope: float) -> None:
+    """With steps of any size these forests answer -3 and worse, or 26, where labels are 0 and 4, or 0 and 8."""
+    rng = np.random.default_rng(0)
+    features = rng.uniform(size=(30_000, 2)).astype(np.float32)
+    for far in (4.0, 8.0):
+        labels = np.where(features[:, 0] > 0.25, far, 0.0) + rng.normal(0, 0.1, 30_000)
+        parameters = {**pseudo_huber(slope), "eta": 0.3, "max_depth": 4, "min_child_weight": 5.0}
+        found = train_forest(parameters, 40, features, labels, seed=0, num_threads=1).inplace_predict(
+            features
+        )
+        assert labels.min() - 0.5 <= found.min() <= 0.5
+        assert far - 0.5 <= found.max() <= labels.max() + 0.5
 
 
 def test_waiting_is_set_only_while_openmp_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
