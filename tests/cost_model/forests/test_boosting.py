@@ -33,7 +33,7 @@ def test_the_trees_do_not_depend_on_the_number_of_threads() -> None:
 
 @pytest.mark.parametrize("slope", [0.2, 0.5, 1.0])
 def test_leaves_stay_within_the_labels_where_most_are_far_from_the_first_guess(slope: float) -> None:
-    """With steps of any size these forests answer -3 and worse, or 26, where labels are 0 and 4, or 0 and 8."""
+    """With steps of any size these forests answer -3 or 26 where labels are 0 and 4, or 0 and 8."""
     rng = np.random.default_rng(0)
     features = rng.uniform(size=(30_000, 2)).astype(np.float32)
     for far in (4.0, 8.0):
