@@ -25,6 +25,7 @@ from tessel.search.budget import SearchBudget
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.constraint_model import ConstraintSearch
+from tessel.search.makespan.exact.device_subsets import DeviceSubsetSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import (
@@ -149,9 +150,11 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
     """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
     repetends, prover = RepetendSearch.of(best), Prover.of(best)
     exact, model = ExactSearch.of(best), ConstraintSearch.of(best, seed=seed)
+    subsets = DeviceSubsetSearch.of(best, prover, exact)
     repetends.run()
     exact.run()
     prover.run()
+    subsets.run()
     local_search = IteratedLocalSearch(best, state=seed & 0x7FFFFFFF)
     while not best.is_over and not {Phase.TABU_SEARCH, Phase.WINDOWS} <= best.params.left_out:
         local_search.search_round()
@@ -159,6 +162,7 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
         repetends.run()
         exact.run()
         prover.run()
+        subsets.run()
         model.run()
 
 

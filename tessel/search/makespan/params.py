@@ -57,6 +57,8 @@ class MakespanParams:
         first_bound_work: units of work that the first bounds may take ahead of that, >= 0.
         exact_share: part of the work that goes into the exact search of small problems, 0 to 1.
         first_exact_work: units of work that it may take ahead of that, >= 0.
+        subset_share: part of the work that goes into the exact search of a few devices at a time, under
+            memory limits, 0 to 1. On a V of 8 devices the pair that says most takes two of ten units.
         left_out: phases that are not run: what each is worth is measured by leaving it out
             (`python -m benchmarks.search_ablation`).
     """
@@ -76,6 +78,7 @@ class MakespanParams:
     first_bound_work: float = 0.03
     exact_share: float = 0.25
     first_exact_work: float = 0.05
+    subset_share: float = 0.3
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
@@ -89,7 +92,7 @@ class MakespanParams:
                 f"first_exact_work {firsts[1]}, which is too little; give more than 0, and 0 or more for the "
                 "other two"
             )
-        for name in ("bound_share", "bound_share_while_stuck", "exact_share"):
+        for name in ("bound_share", "bound_share_while_stuck", "exact_share", "subset_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, which is no share; give 0 to 1")
         if not 0 < self.repetend_share <= 1:

@@ -9,10 +9,13 @@ other one superfluous, whatever follows. A state is dropped where
     soonest start of a set of tasks + their work on a device + least way from there to the end
 
 does not stay below a known makespan, for each device, with the soonest starts and the ways to the end as
-thresholds; and, where work may move, for each set of devices.
+thresholds; and, where work may move, for each set of devices. Nor is a task added where its device would
+idle for long enough to run another one that could come next, holds only this device and adds no memory: to
+run that one in the gap, as its next task wherever it came later, delays nothing and holds no more, so that
+some best completion of each state begins without such a gap (active schedules).
 
 Source: Held and Karp (1962) for sets as states; Baker and Su (1974) and Jackson (1955) for the bound of one
-machine with heads and tails.
+machine with heads and tails; Giffler and Thompson (1960) for active schedules.
 """
 
 from __future__ import annotations
@@ -95,6 +98,7 @@ def expand(
     left = np.zeros(num_groups, dtype=np.int64)
     soonest = np.zeros(num_groups, dtype=np.int64)
     heads = np.zeros(num_groups, dtype=np.int64)
+    gap_end = np.zeros(num_devices, dtype=np.int64)
     looks = np.int64(0)
     completion = np.int64(-1)
     cost = np.int64(width + 2 * len(model.in_group) + 3 * num_groups * num_devices + 2 * num_blocks)
@@ -102,6 +106,10 @@ def expand(
         # Since it was kept, a shorter schedule may have been found.
         if layer.times[state, 1] >= least[0]:
             continue
+        count[:] = layer.counts[state]
+        set_totals(model, count, total)
+        set_gap_ends(model, count, total, layer.times[state], gap_end)
+        looks += 4 * num_groups
         for block in range(num_blocks):
             looks += 6
             count[:] = layer.counts[state]
@@ -110,6 +118,8 @@ def expand(
                 continue
             moved[:] = layer.times[state]
             start_block(model, count, total, moved, block)
+            if leaves_gap(model, block, moved[0], gap_end):
+                continue
             count[block] += 1
             total[model.group[block]] += 1
             looks += cost
@@ -129,6 +139,45 @@ def expand(
                 return -int(looks) - 1, int(completion)
             looks += found * width
     return int(looks), int(completion)
+
+
+@compiled_leaf
+def set_gap_ends(
+    model: CountModel, count: IntArray, total: IntArray, times: IntArray, gap_end: IntArray
+) -> None:
+    """Fill `gap_end` with the least end, by device, of a task that could come next there and adds nothing."""
+    gap_end[:] = MANY
+    for group in range(len(total)):
+        block = model.member[model.member_start[group]]
+        is_single = model.member_start[group + 1] - model.member_start[group] == 1
+        is_alone = model.device_start[block + 1] - model.device_start[block] == 1
+        if not is_single or not is_alone or model.span[block] == 0 or model.memory[block] > 0:
+            continue
+        if may_start(model, count, total, block):
+            device = model.device[model.device_start[block]]
+            when = soonest_start(model, times, block)
+            gap_end[device] = min(gap_end[device], when + model.span[block])
+
+
+@compiled_leaf
+def leaves_gap(model: CountModel, block: int, when: int, gap_end: IntArray) -> bool:
+    """Return whether another task would fit between a device's last one and a block that starts then."""
+    for place in range(model.device_start[block], model.device_start[block + 1]):
+        if when >= gap_end[model.device[place]]:
+            return True
+    return False
+
+
+@compiled_leaf
+def soonest_start(model: CountModel, times: IntArray, block: int) -> int:
+    """Return when the next micro-batch of a block may start."""
+    group = model.group[block]
+    when = max(times[0], model.head[block])
+    for place in range(model.device_start[block], model.device_start[block + 1]):
+        when = max(when, times[2 + model.device[place]])
+    for queue in range(model.queue_start[group], model.queue_start[group + 1]):
+        when = max(when, times[2 + len(model.limit) + queue * model.pending])
+    return int(when)
 
 
 @compiled_leaf
@@ -184,11 +233,8 @@ def start_block(model: CountModel, count: IntArray, total: IntArray, moved: IntA
     """Change times to those after the block has started; counts are those before."""
     group, num_devices, pending = model.group[block], len(model.limit), model.pending
     queues = 2 + num_devices
-    when = max(moved[0], model.head[block])
-    for place in range(model.device_start[block], model.device_start[block + 1]):
-        when = max(when, moved[2 + model.device[place]])
+    when = soonest_start(model, moved, block)
     for queue in range(model.queue_start[group], model.queue_start[group + 1]):
-        when = max(when, moved[queues + queue * pending])
         first = queues + queue * pending
         for at in range(first, first + pending - 1):
             moved[at] = moved[at + 1]

@@ -164,7 +164,7 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
     return CountModel(
         blocks=as_array(blocks),
         micro_batches=instance.micro_batches,
-        pending=min(instance.micro_batches, MAX_PENDING),
+        pending=_pending_of(instance, blocks, kept_devices),
         span=arrays.span[blocks],
         memory=arrays.memory[blocks],
         head=arrays.head[blocks],
@@ -199,6 +199,23 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
             [[int(device in subset) for device in kept_devices] for subset in subsets], dtype=np.int64
         ).reshape(len(subsets), len(kept_devices)),
     )
+
+
+def _pending_of(instance: Instance, blocks: Sequence[int], devices: Sequence[int]) -> int:
+    """Return how many entries a queue has: most micro-batches that limits let be in flight, and one more.
+
+    Fewer entries only let more happen; where a limit holds, as many as it allows leave nothing out.
+    """
+    arrays = instance.arrays
+    most = 0
+    for device in devices:
+        added = [
+            int(arrays.memory[block])
+            for block in blocks
+            if arrays.memory[block] > 0 and device in _devices(instance, block)
+        ]
+        most = max(most, int(arrays.limit[device]) // min(added) + 1 if added else MAX_PENDING)
+    return min(instance.micro_batches, MAX_PENDING, most)
 
 
 def _kept_blocks(instance: Instance, devices: set[int]) -> list[int]:

@@ -17,12 +17,13 @@ Checked in tests/tessel/search/makespan/exact/test_exact_search.py against exhau
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from tessel.search.budget import OPERATIONS_A_UNIT
-from tessel.search.makespan.exact.count_layers import Layer, empty_layer, expand, width_of
+from tessel.search.makespan.exact.attempt import Attempt
+from tessel.search.makespan.exact.count_layers import width_of
 from tessel.search.makespan.exact.count_model import MAX_BLOCKS, CountModel, count_model
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.option_flips import start_in_sequence
@@ -32,17 +33,11 @@ from tessel.search.model.instance import Instance, IntArray
 MAX_TASKS = 1_000
 """Tasks up to which it is tried; of the larger ones few are closed, and each attempt takes longer."""
 
-STATES_AT_A_TIME = 256
-"""States that are expanded between two looks at the budget: some milliseconds."""
-
 FIRST_STATES = 1 << 11
 """States of a layer at first."""
 
 MAX_NUMBERS = 1 << 23
 """Numbers in the rows of a layer, 64 MiB, beyond which its limit on states is not raised."""
-
-OPERATIONS_A_LOOK = 3
-"""Charged for an elementary look."""
 
 OPERATIONS_AN_ATTEMPT = 2_000_000
 """Charged for the arrays of an attempt."""
@@ -52,9 +47,6 @@ OPERATIONS_A_TRIPLE = 1_000
 
 MAX_ALONE = 16
 """Devices up to which each is looked at alone first."""
-
-OPERATIONS_A_LAYER = 50_000
-"""Charged for a layer, whatever is in it."""
 
 FINEST_STEP = 0.001
 """Part of the bound by which a lower makespan is to raise it at least."""
@@ -80,7 +72,7 @@ class ExactSearch:
     model: CountModel | None = None
     states: int = FIRST_STATES
     too_much: int | None = None
-    attempt: _Attempt | None = None
+    attempt: Attempt | None = None
     used: int = 0
     is_done: bool = False
 
@@ -124,7 +116,7 @@ class ExactSearch:
                 best.offer(start, "exact search", is_new=False)
         best.lower_bound = max(best.lower_bound, min(attempt.least, best.makespan))
 
-    def _next_attempt(self) -> _Attempt | None:
+    def _next_attempt(self) -> Attempt | None:
         best = self.best
         if self.waiting:
             devices = self.waiting.pop()
@@ -133,99 +125,20 @@ class ExactSearch:
             best.budget.charge(OPERATIONS_AN_ATTEMPT + OPERATIONS_A_TRIPLE * num_blocks**3)
             if not self.waiting:
                 self.model, self.is_done = model, model is None
-            return None if model is None else _Attempt(model, best.makespan, self.states)
+            return None if model is None else Attempt(model, best.makespan, self.states)
         assert self.model is not None  # otherwise all was done
         best.budget.charge(OPERATIONS_AN_ATTEMPT)
         if self.too_much is not None:
             step = max(1, int(FINEST_STEP * best.lower_bound))
             if self.too_much > best.makespan:
-                return _Attempt(self.model, best.makespan, self.states)
+                return Attempt(self.model, best.makespan, self.states)
             known = (best.lower_bound + self.too_much + 1) // 2
             if known > best.lower_bound + step:
-                return _Attempt(self.model, known, self.states)
+                return Attempt(self.model, known, self.states)
             self.too_much = None
             self.states *= 4
         self.is_done = self.states * (width_of(self.model) + len(self.model.span)) > MAX_NUMBERS
-        return None if self.is_done else _Attempt(self.model, best.makespan, self.states)
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The layers under one makespan.
-
-    Attributes:
-        model: the instance.
-        known: the makespan to stay below at first.
-        states: limit on the states of a layer.
-        layer: the last complete layer.
-        later: the one under way.
-        place: states of `layer` that are expanded.
-        history: by layer, parents and added blocks.
-        completion: layer, state and block of the soonest complete schedule.
-        is_too_large: a layer has too many states.
-        is_over: all is done.
-    """
-
-    model: CountModel
-    known: int
-    states: int
-    layer: Layer = field(init=False)
-    later: Layer = field(init=False)
-    place: int = 0
-    history: list[tuple[IntArray, IntArray]] = field(default_factory=list)
-    completion: tuple[int, int, int] | None = None
-    is_too_large: bool = False
-    is_over: bool = False
-    _least: IntArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.layer = empty_layer(self.model, 1)
-        self.layer.size[0] = 1
-        self.later = empty_layer(self.model, self._room(1))
-        self._least = np.array([self.known], dtype=np.int64)
-
-    @property
-    def least(self) -> int:
-        """No schedule is shorter, once all is done."""
-        return int(self._least[0])
-
-    def advance(self, makespan: int) -> int:
-        """Expand some states, below a makespan that may have become shorter; return operations to charge."""
-        self._least[0] = min(self.least, makespan)
-        size = int(self.layer.size[0])
-        end = min(self.place + STATES_AT_A_TIME, size)
-        looks, completion = expand(self.model, self.layer, self.later, self.place, end, self._least)
-        charged = OPERATIONS_A_LAYER + abs(looks) * OPERATIONS_A_LOOK
-        if completion >= 0:
-            state, block = divmod(completion, len(self.model.span))
-            self.completion = (len(self.history), state, block)
-        self.place = end
-        if looks < 0:
-            self.is_too_large = self.is_over = True
-        elif end == size:
-            self._next_layer()
-        return charged
-
-    def sequence(self) -> list[int]:
-        """Return the blocks of the soonest complete schedule in the order of their starts."""
-        assert self.completion is not None
-        depth, state, block = self.completion
-        found = [block]
-        for parents, added in reversed(self.history[:depth]):
-            found.append(int(added[state]))
-            state = int(parents[state])
-        return found[::-1]
-
-    def _next_layer(self) -> None:
-        size = int(self.later.size[0])
-        self.is_over = size == 0
-        self.history.append((self.later.parent[:size].copy(), self.later.added[:size].copy()))
-        self.layer, self.place = self.later, 0
-        if not self.is_over:
-            self.later = empty_layer(self.model, self._room(size))
-
-    def _room(self, size: int) -> int:
-        return min(self.states, size * len(self.model.span))
+        return None if self.is_done else Attempt(self.model, best.makespan, self.states)
 
 
 def _start_of(instance: Instance, model: CountModel, sequence: list[int]) -> IntArray | None:
