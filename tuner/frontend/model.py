@@ -94,6 +94,12 @@ class Reference(Protocol):
         """Return the loss and every trained weight's gradient by name; labels stand among the inputs."""
         ...
 
+    def exact_gradients(
+        self, model: Model, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """Return every trained weight's gradient in double precision; None where the program has none."""
+        ...
+
     def with_own_backwards(self, model: Model) -> Model:
         """Return the model, without a loss, with functions of a backward of their own as calls of torch.
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from benchmarks.architectures.training import check_training, stages_of  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
+from tuner.stages import check_gradients  # noqa: E402
 from tuner.stages.interface import gradient_name  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -75,3 +76,38 @@ def test_frozen_weights_get_no_gradient_and_tied_ones_get_one_each_stage() -> No
 def test_stages_have_the_gradients_of_torch() -> None:
     finding = check_training(built(), 2)
     assert finding.outcome == "equal", finding.reason
+
+
+class Segments(nn.Module):
+    """Scores of classes in rows of an image: softmax over a row cancels the head's bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
+
+    def forward(self, x):
+        return self.head(1e-2 * torch.relu(self.body(x)))
+
+
+def test_a_bias_that_softmax_cancels_is_compared_with_its_exact_gradient(run) -> None:
+    """As SegFormer's: torch's own gradient, a sum of 1280 terms that cancel, is rounding errors too."""
+    torch.manual_seed(0)
+    model, stages = stages_of(import_module(Segments(), (torch.randn(1, 3, 16, 16),), "segments"), 2)
+
+    def error(factor: float = 1.0, summand: float = 0.0):
+        def spoilt(module, arrays):
+            is_last = module is stages[1].backward.module
+            return [
+                array * factor + summand if is_last and array.shape == (5,) else array
+                for array in run(module, arrays)
+            ]
+
+        return check_gradients(model, stages, seed=0, run=spoilt)
+
+    assert error().is_within(1e-3)
+    wrong = error(summand=1e-5)
+    assert wrong.tensor == "the gradient of head.bias (stage1, the joint backward)"
+    assert not wrong.is_within(1e-2)
+    # A module that needs its own type has no exact gradient; then rounding errors count.
+    model.reference.module.body.register_forward_pre_hook(lambda _, given: given[0].float())
+    assert not error().is_within(1e-3)
