@@ -34,8 +34,8 @@ such as the gradient of a bias that softmax cancels, is nothing but rounding err
 float32's tolerance that is a millionth of the largest gradient, eight units in its last place."""
 
 ROUNDING_MULTIPLE = 10
-"""How many times the reference's own rounding error, found in double precision, another order of the same sums
-may be off: both are draws of one size, of which a tensor of few values shows few."""
+"""How many times the reference's own rounding error, found in double precision, another order of the same
+sums may be off: both are draws of one size, of which a tensor of few values shows few."""
 
 COMPARISON = ("comparison", "2")
 """Carried by records of checks. The number rises when a comparison finds what the one before let pass, so

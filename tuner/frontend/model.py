@@ -94,9 +94,7 @@ class Reference(Protocol):
         """Return the loss and every trained weight's gradient by name; labels stand among the inputs."""
         ...
 
-    def exact_gradients(
-        self, model: Model, inputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
+    def exact_gradients(self, model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """Return every trained weight's gradient in double precision; None where the program has none."""
         ...
 

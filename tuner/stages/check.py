@@ -32,8 +32,8 @@ def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Ru
 
     Outputs are compared, and for training every weight's gradient, once by the joint backward and once by
     the two halves (`tuner.numerical_error` says how). Where a gradient differs, the model's own program is
-    asked for its gradients in double precision, beside which its rounding errors show. The tensor is named with
-    the stages that make it.
+    asked for its gradients in double precision, beside which its rounding errors show. The tensor is named
+    with the stages that make it.
 
     Args:
         model: what was cut; its reference is what it is compared with, where it has one.

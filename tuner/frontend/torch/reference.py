@@ -181,12 +181,10 @@ class TorchReference:
         loss, found = self._differentiated(model, inputs)
         return _array(loss), {name: _array(gradient) for name, gradient in found.items()}
 
-    def exact_gradients(
-        self, model: Model, inputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray] | None:
+    def exact_gradients(self, model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """Return every trained weight's gradient in double precision; see `gradients`.
 
-        Weights, buffers and inputs are widened, so what the module rounds on its way, to a type that it names,
+        Weights, buffers and inputs are widened; what the module rounds on its way, to a type that it names,
         stays rounded. None where it does not run so.
         """
         widened = {
