@@ -131,6 +131,15 @@ class Reference(Protocol):
         """
         ...
 
+    def node_of(self, model: Model, variable: str) -> str:
+        """Return the operator of the program that a variable of the import was emitted for; empty if none.
+
+        Args:
+            model: as it was imported, or with a loss on top.
+            variable: its name in `main`.
+        """
+        ...
+
     def with_calls(self, model: Model, operators: Sequence[str]) -> Model:
         """Return the model, without a loss, with these operators of the program as calls of torch.
 
@@ -205,12 +214,14 @@ class Model:
         training: whether `main` returns a loss.
         cuts: names of the modules that a pipeline stage ends after, where the model's own code marked some.
         untrained: names of parameters that are no weights or do not train, such as running statistics.
+        padding_rows: row of a table, by the parameter's name, that its look-ups give no gradient
+            (`padding_idx`).
         reference: what the model was imported from; None for those that were written here.
         source: the file that it was imported from, where a runtime of others runs that; None elsewhere.
         before_loss: the model before a loss was put on top; None where it has its own, or none.
         notes: a sentence on each thing in which the model that is tuned is not the user's own.
         called: operators of the reference's program, by name, that are calls of torch because what their
-            converter made of them gave other values.
+            converter made of them gave other values, or has no gradient.
     """
 
     name: str
@@ -223,6 +234,7 @@ class Model:
     training: bool = False
     cuts: tuple[str, ...] = ()
     untrained: frozenset[str] = frozenset()
+    padding_rows: Mapping[str, int] = field(default_factory=dict)
     reference: Reference | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
     before_loss: Model | None = field(default=None, compare=False, repr=False)

@@ -39,6 +39,7 @@ from tuner.stages import (
     cut_between,
     layers_of,
     tied_groups,
+    with_all_gradients,
 )
 from tuner.tuning.import_check import admit_import, reference_settings
 from tuner.tuning.measure_shards import Collectives, MeasuredShards, ShardMeasurer
@@ -105,7 +106,7 @@ def measure_stages(
             measured, or gradients are wrong.
         UnknownNameError: a cut names no module.
     """
-    model, import_error = admit_import(model, session)
+    model, import_error = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if layer_cuts is not None:
         positions = cut_between(layers_of(model), layer_cuts)

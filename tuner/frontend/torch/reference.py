@@ -29,7 +29,7 @@ from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.frontend.torch.decomposition import decompose
 from tuner.frontend.torch.dropout import covers, give_masks
 from tuner.frontend.torch.export import export_module, quiet_export
-from tuner.frontend.torch.importer import import_program, translate_nodes
+from tuner.frontend.torch.importer import import_program, node_by_variable, translate_nodes
 from tuner.frontend.torch.own_functions import functions_kept, own_functions_of
 from tuner.frontend.torch.source import place_of
 from tuner.frontend.torch.training import in_mode, observe_training, own_functions
@@ -362,6 +362,10 @@ class TorchReference:
             reference=self,
             called=tuple(operators),
         )
+
+    def node_of(self, model: Model, variable: str) -> str:
+        """Return the name of the node that a variable of the import was emitted for; empty if none."""
+        return node_by_variable(self.program, called=frozenset(model.called)).get(variable, "")
 
     def find_wrong(
         self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float
