@@ -39,7 +39,7 @@ class Deep(nn.Module):
 
 
 class Flat(nn.Module):
-    """Windows that skip elements, padding that repeats them, and elements sorted."""
+    """Windows that skip elements; padding that repeats them and sorted elements have gradients."""
 
     def __init__(self) -> None:
         super().__init__()
