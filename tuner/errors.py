@@ -17,6 +17,20 @@ class UnsupportedOperatorError(TunerError):
     """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
 
 
+class MissingGradientError(UnsupportedOperatorError):
+    """Name the operator that has no gradient.
+
+    Attributes:
+        operator: what it is called in tables.
+        variable: name of what it computes.
+    """
+
+    def __init__(self, message: str, *, operator: str, variable: str) -> None:
+        super().__init__(message)
+        self.operator = operator
+        self.variable = variable
+
+
 class WrongImportError(TunerError):
     """Say that an imported model gives other values than its own program, and which operator is the first.
 

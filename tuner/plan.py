@@ -283,7 +283,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             of earlier versions.
         is_tie: whether the race left several variants of which none is ahead; the simplest is the mix.
         torch_calls: operators of the model's own program, by name, that stay calls of torch because they were
-            imported wrongly.
+            imported wrongly, or have no gradient here.
         stage_devices: devices that each stage was cut for, ascending; where empty, each stage has the next
             one by itself, and one with shards has all of them.
         replicas: copies of the pipeline, whose stages stand one copy after the other; micro-batch m of copy c

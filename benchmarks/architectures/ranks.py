@@ -19,7 +19,7 @@ from tuner.frontend.model import Model
 from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import Deviation, tolerance_of, worst
 from tuner.plan import Figure, ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, reference_step
+from tuner.programs.compiled_stages import ProgramSpec, exact_gradients, reference_step
 from tuner.stages import Stage, tied_groups
 from tuner.targets.resolution import resolve_target
 from tuner.tuning.partitioned_function import partition_plans
@@ -71,6 +71,7 @@ def _run(tuned: ModelPlan) -> Deviation:
             name="the module under plain torch",
             tied=plan.tied,
             parameters=[stage.parameters for stage in plan.stages],
+            exact=lambda count: exact_gradients(spec, count),
         ),
         settings=RunSettings(repeats=1, timeout_s=_TIMEOUT_S),
     )

@@ -23,6 +23,7 @@ from tuner.stages import (
     choose_cuts,
     cut_between,
     layers_of,
+    with_all_gradients,
 )
 from tuner.tuning.partitioned_function import PartitionedFunction
 
@@ -41,7 +42,7 @@ def stages_of(model: Model, num_stages: int) -> tuple[Model, tuple[Stage, ...]]:
         CannotTrainError: it gives no logits and no loss, or cannot be cut.
     """
     try:
-        trained = for_training(model)
+        trained = with_all_gradients(for_training(model))
     except ValueError as error:
         raise CannotTrainError(str(error)) from error
     layers = layers_of(trained)

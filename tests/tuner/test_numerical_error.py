@@ -102,6 +102,26 @@ def test_a_gradient_of_rounding_errors_is_compared_with_a_share_of_the_largest()
     assert compare_gradients(everything_zero, everything_zero)[0].relative_error == 0.0
 
 
+def test_a_sum_that_cancels_may_be_off_by_the_references_own_rounding_errors() -> None:
+    """A bias that softmax cancels has no gradient; two orders of one sum leave different rounding errors."""
+    exact = {"large": np.array([1.0]), "cancelled": np.array([0.0])}
+    expected = {"large": np.array([1.0], "float32"), "cancelled": np.array([3e-6], "float32")}
+
+    def errors(large: float, cancelled: float) -> list[bool]:
+        found = {"large": np.array([large], "float32"), "cancelled": np.array([cancelled], "float32")}
+        deviations = compare_gradients(found, expected, exact=exact)
+        return [each.is_within(TOLERANCES["float32"]) for each in deviations]
+
+    without = compare_gradients({"large": np.ones(1), "cancelled": np.array([-3e-6])}, expected)
+    assert not without[1].is_within(TOLERANCES["float32"])
+    assert errors(1.0, -3e-6) == [True, True]
+    assert errors(1.0, 1e-4) == [True, False]
+    assert errors(1.01, -3e-6) == [False, True]
+    # What differs by more than rounding, such as other dropout, is no truth.
+    exact["large"] = np.array([0.5])
+    assert errors(1.0, -3e-6) == [True, False]
+
+
 def test_tensors_larger_than_a_chunk_and_without_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.numerical_error._CHUNK", 4)
     expected = np.arange(1.0, 11.0)

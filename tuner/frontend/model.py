@@ -94,6 +94,10 @@ class Reference(Protocol):
         """Return the loss and every trained weight's gradient by name; labels stand among the inputs."""
         ...
 
+    def exact_gradients(self, model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """Return every trained weight's gradient in double precision; None where the program has none."""
+        ...
+
     def with_own_backwards(self, model: Model) -> Model:
         """Return the model, without a loss, with functions of a backward of their own as calls of torch.
 
@@ -124,6 +128,15 @@ class Reference(Protocol):
 
         Returns:
             Its name in the program, and what it is, where, and by how much it differs.
+        """
+        ...
+
+    def node_of(self, model: Model, variable: str) -> str:
+        """Return the operator of the program that a variable of the import was emitted for; empty if none.
+
+        Args:
+            model: as it was imported, or with a loss on top.
+            variable: its name in `main`.
         """
         ...
 
@@ -201,12 +214,14 @@ class Model:
         training: whether `main` returns a loss.
         cuts: names of the modules that a pipeline stage ends after, where the model's own code marked some.
         untrained: names of parameters that are no weights or do not train, such as running statistics.
+        padding_rows: row of a table, by the parameter's name, that its look-ups give no gradient
+            (`padding_idx`).
         reference: what the model was imported from; None for those that were written here.
         source: the file that it was imported from, where a runtime of others runs that; None elsewhere.
         before_loss: the model before a loss was put on top; None where it has its own, or none.
         notes: a sentence on each thing in which the model that is tuned is not the user's own.
         called: operators of the reference's program, by name, that are calls of torch because what their
-            converter made of them gave other values.
+            converter made of them gave other values, or has no gradient.
     """
 
     name: str
@@ -219,6 +234,7 @@ class Model:
     training: bool = False
     cuts: tuple[str, ...] = ()
     untrained: frozenset[str] = frozenset()
+    padding_rows: Mapping[str, int] = field(default_factory=dict)
     reference: Reference | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
     before_loss: Model | None = field(default=None, compare=False, repr=False)

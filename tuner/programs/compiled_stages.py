@@ -285,9 +285,8 @@ def _steps_of_reference(
     losses: dict[int, float] = {}
     total: dict[str, np.ndarray] = {}
     for micro_batch in range(num_micro_batches):
-        drawn = draw_inputs(model, seed, micro_batch)
         try:
-            loss, found = reference.gradients(model, {name: as_array(value) for name, value in drawn.items()})
+            loss, found = reference.gradients(model, _drawn_arrays(model, seed, micro_batch))
         except Exception as error:  # foreign code: the user's own module
             reason = str(error).strip().partition("\n")[0]
             raise TunerError(
@@ -295,14 +294,41 @@ def _steps_of_reference(
                 "return example inputs that show what whole numbers it takes"
             ) from error
         losses[micro_batch] = float(loss)
-        for name, gradient in found.items():
-            share = gradient.astype(np.promote_types(gradient.dtype, np.float32)) / num_micro_batches
-            total[name] = total[name] + share if name in total else share
+        _add_shares(total, found, num_micro_batches)
     (stage,) = build_stages(model, ())
     made = {info.name for info in stage.backward.outputs} if stage.backward is not None else set()
     return losses, {
         name: gradient for name, gradient in total.items() if gradient_name(name) in made or gradient.any()
     }
+
+
+def exact_gradients(spec: ProgramSpec, num_micro_batches: int) -> dict[str, np.ndarray] | None:
+    """Return mean gradients of the model's own program in double precision; None where it has none.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for.
+    """
+    model = load_planned_model(spec)
+    if model.reference is None or not model.training:
+        return None
+    total: dict[str, np.ndarray] = {}
+    for micro_batch in range(num_micro_batches):
+        found = model.reference.exact_gradients(model, _drawn_arrays(model, spec.seed, micro_batch))
+        if found is None:
+            return None
+        _add_shares(total, found, num_micro_batches)
+    return total
+
+
+def _drawn_arrays(model: Model, seed: int, micro_batch: int) -> dict[str, np.ndarray]:
+    return {name: as_array(value) for name, value in draw_inputs(model, seed, micro_batch).items()}
+
+
+def _add_shares(total: dict[str, np.ndarray], found: Mapping[str, np.ndarray], count: int) -> None:
+    """Add one of so many micro-batches' gradients to their means, in float32 or wider."""
+    for name, gradient in found.items():
+        share = gradient.astype(np.promote_types(gradient.dtype, np.float32)) / count
+        total[name] = total[name] + share if name in total else share
 
 
 def _target_of(plan: ModelPlan) -> Target:

@@ -6,6 +6,7 @@ from tuner.stages.build import build_stages
 from tuner.stages.check import check_gradients, draw_tensors, run_stages
 from tuner.stages.interface import Stage, StageFunction, tied_groups
 from tuner.stages.layers import Layer, cut_after, cut_between, layers_of
+from tuner.stages.missing_gradients import with_all_gradients
 
 __all__ = [
     "Layer",
@@ -21,4 +22,5 @@ __all__ = [
     "layers_of",
     "run_stages",
     "tied_groups",
+    "with_all_gradients",
 ]

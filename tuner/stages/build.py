@@ -138,7 +138,12 @@ def _build_stage(
         for value in part.parameters
         if is_differentiable(value) and program.names[value] not in program.untrained
     )
-    adjoint = differentiate(part.bindings, seeds=seeds, wanted=(*input_targets, *weight_targets))
+    adjoint = differentiate(
+        part.bindings,
+        seeds=seeds,
+        wanted=(*input_targets, *weight_targets),
+        padding_rows=program.padding_rows,
+    )
     writer = _Writer(program, part, name, adjoint, seeds, recomputable)
     slices = writer.slices(input_targets, weight_targets)
     received = writer.describe(part.received)

@@ -12,6 +12,7 @@ tests/tuner/stages/test_program.py.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Program:
         names: a name for each input, parameter and bound value; no two are equal.
         functions: functions that bindings call, by name (kernels that an importer wrote).
         untrained: names of parameters whose gradients nobody wants.
+        padding_rows: row of a table that its look-ups give no gradient.
     """
 
     inputs: tuple[Var, ...]
@@ -73,6 +75,7 @@ class Program:
     names: Mapping[Var, str]
     functions: Mapping[str, Any]
     untrained: frozenset[str] = frozenset()
+    padding_rows: Mapping[Var, int] = dataclasses.field(default_factory=dict)
 
 
 def read_program(model: Model) -> Program:
@@ -114,7 +117,21 @@ def read_program(model: Model) -> Program:
         names=names,
         functions={variable.name_hint: body for variable, body in model.module.functions_items()},
         untrained=model.untrained,
+        padding_rows=_padding_rows(model, parameters, bindings),
     )
+
+
+def _padding_rows(model: Model, parameters: Sequence[Var], bindings: Sequence[Binding]) -> dict[Var, int]:
+    """Return the row of each table without a gradient, also where the table is read in another type."""
+    rows = {
+        variable: model.padding_rows[name]
+        for variable, name in zip(parameters, model.parameter_names, strict=True)
+        if name in model.padding_rows
+    }
+    for binding in bindings if rows else ():
+        if operator_name(binding.value) == "astype" and binding.value.args[0] in rows:
+            rows[binding.var] = rows[binding.value.args[0]]
+    return rows
 
 
 def write_module(

@@ -21,7 +21,7 @@ from tuner.graph.relax_types import IRModule
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, LayersPlan, StagePlan
 from tuner.shards import shard_stages, vocabulary_layouts
-from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups
+from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups, with_all_gradients
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, ShardMeasurer
 from tuner.tuning.measure_stages import partition_stages, stage_plan
@@ -60,7 +60,7 @@ def measure_layers(
         TunerError: the model was imported wrongly, or a function cannot be partitioned or measured. Ends that
             cannot be divided are no error: the reason is in `undivided`.
     """
-    model, _ = admit_import(model, session)
+    model, _ = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     layers = layers_of(model)
     stages = build_stages(model, cut_between(layers, range(1, len(layers))))

@@ -40,6 +40,7 @@ from tuner.stages import (
     cut_between,
     layers_of,
     tied_groups,
+    with_all_gradients,
 )
 from tuner.stages.placed_stages import (
     LayerCosts,
@@ -118,7 +119,7 @@ def measure_stages(
             measured, or gradients are wrong.
         UnknownNameError: a cut names no module.
     """
-    model, import_error = admit_import(model, session)
+    model, import_error = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if layer_cuts is not None:
         positions = cut_between(layers_of(model), layer_cuts)

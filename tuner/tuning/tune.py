@@ -17,6 +17,7 @@ from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
+from tuner.stages import with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
@@ -144,7 +145,7 @@ def tune_placements(
             found[name] = error
     if len(found) == len(placements):
         return found
-    model, _ = admit_import(model, session)
+    model, _ = admit_import(with_all_gradients(model), session)
     first = next(iter(placements.values()))
     whole = partition_model(model, session, graph_level_search=first.graph_level_search)
     for name, settings in placements.items():

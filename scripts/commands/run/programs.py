@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
 
     from scripts.commands.run.options import RunOptions
     from scripts.commands.run.subject import Subject
@@ -178,15 +180,22 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             lambda count: compiled_stages.reference_step(spec, count),
             "the uncut, unpartitioned program that was imported from the model",
             plan,
+            exact=lambda count: compiled_stages.exact_gradients(spec, count),
         ),
         plan.step_us,
     )
 
 
-def _expected(reference: Callable[[int], Reference], name: str, plan: Plan | None) -> ExpectedResults:
+def _expected(
+    reference: Callable[[int], Reference],
+    name: str,
+    plan: Plan | None,
+    *,
+    exact: Callable[[int], Mapping[str, np.ndarray] | None] | None = None,
+) -> ExpectedResults:
     from tessel.engine.results_check import ExpectedResults
 
     if plan is None:
         return ExpectedResults(reference=reference, name=name)
     parameters = [stage.parameters for stage in plan.stages]
-    return ExpectedResults(reference=reference, name=name, tied=plan.tied, parameters=parameters)
+    return ExpectedResults(reference=reference, name=name, tied=plan.tied, parameters=parameters, exact=exact)

@@ -162,6 +162,30 @@ def test_running_statistics_change_as_in_the_original():
     check_equal(module, inputs, pipeline)
 
 
+def test_each_micro_batch_is_normalised_by_itself_and_changes_the_statistics_in_turn():
+    """Stage after stage runs all micro-batches, the most that a pipeline runs ahead."""
+    torch.manual_seed(0)
+    module = Normed().train()
+    batches = [torch.randn(4, 8) * scale for scale in (1, 3, 9)]
+    pipeline = split_module(module, (batches[0],), ["layers.0", "layers.1"])
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    sum((module(batch).square().mean() / 3 for batch in batches), torch.zeros(())).backward()
+    expected = {name: value.clone() for name, value in module.state_dict().items()}
+    gradients = {name: value.grad.clone() for name, value in module.named_parameters()}
+    module.zero_grad()
+    module.load_state_dict(before)
+    known = [{pipeline.input_names[0]: batch} for batch in batches]
+    for stage in pipeline.stages:
+        for values in known:
+            made = stage.module(*(values[info.name] for info in stage.inputs))
+            values.update(zip((info.name for info in stage.outputs), made, strict=True))
+    outputs = [pipeline.assemble(values) for values in known]
+    sum((output.square().mean() / 3 for output in outputs), torch.zeros(())).backward()
+    torch.testing.assert_close(dict(module.state_dict()), expected)
+    torch.testing.assert_close({n: each.grad for n, each in module.named_parameters()}, gradients)
+    assert (expected["layers.2.1.running_mean"] != before["layers.2.1.running_mean"]).all()
+
+
 def test_weights_keep_their_names_and_are_the_originals():
     module = EncoderDecoder()
     pipeline = split_module(module, (tokens(2, 5), tokens(2, 5)), ["encoder"])

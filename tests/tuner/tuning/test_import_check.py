@@ -22,7 +22,13 @@ from tuner.frontend.loading import for_training, with_torch_calls  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
 from tuner.graph.torch_call import torch_calls_in  # noqa: E402
 from tuner.numerical_error import TOLERANCES  # noqa: E402
-from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
+from tuner.stages import (  # noqa: E402
+    build_stages,
+    check_gradients,
+    cut_between,
+    layers_of,
+    with_all_gradients,
+)
 from tuner.tuning.import_check import admit_import, check_import  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -56,10 +62,6 @@ def built(name: str, *, training: bool = False):
 
 
 QUICK = ("last_token", "tied_weights", "gathered", "logarithms", "several_outputs")
-
-
-UNTRAINABLE = {"convolution_in_one_dimension", "picked_probabilities", "contraction"}
-"""Those with an operator that has no gradient yet."""
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +105,10 @@ def test_no_model_gives_a_false_alarm(name: str, session) -> None:
     assert error < (1e-2 if name == "half" else 1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", slow_unless(("last_token",), sorted(MODELS.keys() - NOT_TRAINED - UNTRAINABLE))
-)
+@pytest.mark.parametrize("name", slow_unless(("last_token",), sorted(MODELS.keys() - NOT_TRAINED)))
 def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
     machine.spoil = sound
-    model = built(name, training=True)
+    model = with_all_gradients(built(name, training=True))
     layers = layers_of(model)
     stages = build_stages(model, cut_between(layers, [1]) if len(layers) > 1 else ())
     found = check_gradients(model, stages, seed=0, run=machine)

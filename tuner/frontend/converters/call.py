@@ -38,9 +38,11 @@ class ImporterView(Protocol):
 
     Attributes:
         builder: emits into the function being built.
+        padding_rows: row of each table that its look-ups give no gradient; converters add to it.
     """
 
     builder: PathBuilder
+    padding_rows: dict[Any, int]
 
     @property
     def env(self) -> Mapping[Any, Any]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import (
@@ -81,11 +83,38 @@ def _take(call: Call) -> Expr:
 
 
 def _rows(call: Call) -> Expr:
-    """Emit a look-up of a table's rows."""
+    """Emit a look-up of a table's rows; the model says which of them gets no gradient.
+
+    That is told by table, so it must be the same for all that looks up in it.
+
+    Raises:
+        ValueError: the gradient is another than that of a look-up.
+    """
+    if call["scale_grad_by_freq"]:
+        raise ValueError("its gradient is scaled by how often a row is looked up")
+    if call["padding_idx"] >= 0 and not _is_padded_alike(call.given("weight")):
+        raise ValueError("its table has a row of padding and is read in another way, too")
+    if call["padding_idx"] >= 0:
+        call.importer.padding_rows[call.given("weight")] = call["padding_idx"]
     table, indices = call["weight"], call["indices"]
     flat = call.reshaped(indices, [size_of(indices)])
     rows = call.emit(relax.op.take(table, flat, axis=0, mode="clip"))
     return call.reshaped(rows, call.shape)
+
+
+def _is_padded_alike(table: Any) -> bool:
+    """Say whether whatever picks rows of a table is a look-up with the same row of padding."""
+    rows = {
+        user.args[2] if len(user.args) > 2 else -1
+        for user in table.users
+        if user.target is torch.ops.aten.embedding.default
+    }
+    picks = [user for user in table.users if getattr(user.target, "__name__", "") in INDEXING]
+    return (
+        table.op == "placeholder"
+        and len(rows) == 1
+        and all(user.target is torch.ops.aten.embedding.default for user in picks)
+    )
 
 
 def _gather(call: Call) -> Expr:

@@ -121,6 +121,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         self.current_operator = op_name
         node = attrs["tvm_custom"]["name"]
+        if op_name == "Expand":  # Its converter looks for a constant, and never up what a name stands for.
+            data, shape = inputs
+            inputs = [data, onnx_frontend.get_constant(shape, [self._nodes, self._params])]
         with self.bb.layer(_layer(node)):
             result = super()._convert_operator(op_name, inputs, attrs, opset)
             # The importer leaves calls inside their users; here each is bound while its layer is open.

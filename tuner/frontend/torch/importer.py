@@ -11,6 +11,7 @@ tests/tuner/frontend/torch/test_importer.py and test_program.py.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -26,7 +27,7 @@ from tvm import relax
 from tuner.errors import UnsupportedOperatorError
 from tuner.frontend.converters import COMPLEX, CONVERTERS, Call, Converter, is_complex
 from tuner.frontend.converters.call import dtype_name
-from tuner.frontend.emission import PathBuilder
+from tuner.frontend.emission import PathBuilder, with_aliases
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.torch.arrays import as_array
@@ -89,7 +90,20 @@ def import_program(
         paths=importer.builder.paths,
         tied=importer.tied,
     )
-    return replace(model, untrained=frozenset(model.parameter_names) - importer.trained)
+    return replace(
+        model,
+        untrained=frozenset(model.parameter_names) - importer.trained,
+        padding_rows={importer.env[table].name: row for table, row in importer.padding_rows.items()},
+    )
+
+
+def node_by_variable(
+    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset()
+) -> dict[str, str]:
+    """Return the name of the node that each variable of the imported program was emitted for."""
+    importer = _Importer(program, "the program", called)
+    module = importer.translate()
+    return with_aliases(importer.nodes, module)
 
 
 def translate_nodes(
@@ -130,6 +144,8 @@ class _Importer:
         self.builder = PathBuilder()
         self.computed: dict[torch.fx.Node, Any] = {}
         self.env = _Values(self.computed, self.builder)
+        self.padding_rows: dict[torch.fx.Node, int] = {}
+        self.nodes: dict[str, str] = {}
         self.num_inputs = 0
         names_by_tensor: dict[object, list[str]] = {}
         for parameter, tensor in program.state_dict.items():
@@ -224,8 +240,11 @@ class _Importer:
                     f"{self.name} holds a sub-graph {node.target}, as control flow does, but only data flow "
                     "can be partitioned; write it without torch.cond and its like"
                 )
+            before = len(self.builder.paths)
             with self.builder.layer(layer_of(node)), self._refusing(node):
                 self._translate(node)
+            emitted = itertools.islice(self.builder.paths, before, None)
+            self.nodes.update(dict.fromkeys(emitted, node.name))
         return [self.env[node] for node in wanted]
 
     def _translate(self, node: torch.fx.Node) -> None:

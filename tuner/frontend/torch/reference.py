@@ -29,7 +29,7 @@ from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.frontend.torch.decomposition import decompose
 from tuner.frontend.torch.dropout import covers, give_masks
 from tuner.frontend.torch.export import export_module, quiet_export
-from tuner.frontend.torch.importer import import_program, translate_nodes
+from tuner.frontend.torch.importer import import_program, node_by_variable, translate_nodes
 from tuner.frontend.torch.own_functions import functions_kept, own_functions_of
 from tuner.frontend.torch.source import place_of
 from tuner.frontend.torch.training import in_mode, observe_training, own_functions
@@ -178,9 +178,40 @@ class TorchReference:
 
         A weight that the loss does not depend on has a gradient of zeros. `.grad` is left alone.
         """
-        groups = self._trained(model)
+        loss, found = self._differentiated(model, inputs)
+        return _array(loss), {name: _array(gradient) for name, gradient in found.items()}
+
+    def exact_gradients(self, model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """Return every trained weight's gradient in double precision; see `gradients`.
+
+        Weights, buffers and inputs are widened; what the module rounds on its way, to a type that it names,
+        stays rounded. None where it does not run so.
+        """
+        widened = {
+            name: np.asarray(array, np.float64) if "float" in str(array.dtype) else array
+            for name, array in inputs.items()
+        }
+        before = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            _, found = self._differentiated(model, widened, _in_double(self.module))
+        except Exception:  # foreign code: the user's own module, in a type that it was not written for
+            logger.debug("%s does not run in double precision", model.name, exc_info=True)
+            return None
+        finally:
+            torch.set_default_dtype(before)
+        return {name: _array(gradient) for name, gradient in found.items()}
+
+    def _differentiated(
+        self,
+        model: Model,
+        inputs: Mapping[str, np.ndarray],
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the loss and gradients by weight; `state` stands in for tensors of the module by name."""
+        groups = self._trained(model, state or {})
         weights = [weight for group in groups.values() for weight in group]
-        with self._call() as call, torch.enable_grad():
+        with self._call(state) as call, torch.enable_grad():
             loss = _loss(_tensors(call(*self._arguments(inputs))), inputs)
             found = (
                 torch.autograd.grad(loss, weights, allow_unused=True)
@@ -191,8 +222,8 @@ class TorchReference:
             id(weight): torch.zeros_like(weight) if gradient is None else gradient
             for weight, gradient in zip(weights, found, strict=True)
         }
-        return _array(loss), {
-            name: _array(torch.stack([gradient_of[id(weight)] for weight in group]).sum(0))
+        return loss, {
+            name: torch.stack([gradient_of[id(weight)] for weight in group]).sum(0)
             for name, group in groups.items()
         }
 
@@ -332,6 +363,10 @@ class TorchReference:
             called=tuple(operators),
         )
 
+    def node_of(self, model: Model, variable: str) -> str:
+        """Return the name of the node that a variable of the import was emitted for; empty if none."""
+        return node_by_variable(self.program, called=frozenset(model.called)).get(variable, "")
+
     def find_wrong(
         self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float
     ) -> tuple[str, str] | None:
@@ -348,8 +383,9 @@ class TorchReference:
                 return _maker(node).name, f"{found_here.tensor}, which {found_here.describe(limit)},"
         return None
 
-    def _call(self) -> Any:
-        return in_mode(self.module, training=None if self.mode == "export" else self.mode == "train")
+    def _call(self, state: Mapping[str, torch.Tensor] | None = None) -> Any:
+        training = None if self.mode == "export" else self.mode == "train"
+        return in_mode(self.module, training=training, state=state)
 
     def _input_names(self) -> tuple[str, ...]:
         """Return names of the inputs that are tensors, in order."""
@@ -374,9 +410,13 @@ class TorchReference:
         ]
         return tuple(pytree.tree_unflatten(given, structure))
 
-    def _trained(self, model: Model) -> dict[str, list[torch.nn.Parameter]]:
-        """Return the tensors of each trained weight: one, or several where a file holds a tied one twice."""
-        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+    def _trained(self, model: Model, state: Mapping[str, torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+        """Return the tensors of each trained weight: one, or several where a file holds a tied one twice.
+
+        `state` stands in for tensors of the module by name.
+        """
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        parameters = {name: state.get(name, parameter) for name, parameter in own.items()}
         aliases = {name: group for group in model.tied for name in group}
         groups = {}
         for name in model.parameter_names:
@@ -397,6 +437,18 @@ class TorchReference:
         codes = (getattr(type(each).forward, "__code__", None) for each in self.module.modules())
         found = {Path(code.co_filename) for code in codes if code is not None}
         return sorted(path for path in found if torchs not in path.parents and path.is_file())
+
+
+def _in_double(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's floating-point tensors in double precision by name; shared ones stay shared."""
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(
+        module.named_buffers(remove_duplicate=False)
+    )
+    made: dict[int, torch.Tensor] = {}
+    for tensor in own.values():
+        if tensor.is_floating_point() and id(tensor) not in made:
+            made[id(tensor)] = tensor.detach().double().requires_grad_(tensor.requires_grad)
+    return {name: made[id(tensor)] for name, tensor in own.items() if id(tensor) in made}
 
 
 def _maker(node: torch.fx.Node) -> torch.fx.Node:

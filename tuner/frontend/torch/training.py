@@ -101,13 +101,19 @@ def own_functions(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[type,
 
 
 @contextmanager
-def in_mode(module: torch.nn.Module, *, training: bool | None) -> Iterator[Callable[..., Any]]:
+def in_mode(
+    module: torch.nn.Module, *, training: bool | None, state: Mapping[str, torch.Tensor] | None = None
+) -> Iterator[Callable[..., Any]]:
     """Give a call of the module in a mode; its mode, its buffers and torch's random state stay as they were.
 
-    Where `training` is None it is called in the mode that it is in; exported programs have but one.
+    Args:
+        module: is called.
+        training: None calls it in the mode that it is in; exported programs have but one.
+        state: stands in for its parameters and buffers by name.
     """
     modes = [(each, each.training) for each in module.modules()]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    buffers.update(state or {})
 
     def call(*inputs: Any) -> Any:
         return torch.func.functional_call(module, buffers, inputs)

@@ -40,6 +40,44 @@ def conv1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] |
     return tuple(op.squeeze(builder.emit(part), [_ROW]) for part in parts)
 
 
+def transposed_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] | None:
+    """Give the gradients of a transposed convolution in one or two dimensions; None for other layouts.
+
+    It is the adjoint of a convolution C by the same weight, ⟨dy, Cᵀ x⟩ = ⟨C dy, x⟩: so dx = C dy, and dW is
+    that of the convolution of dy, where x arrives for its result.
+    """
+    attributes = call.attrs
+    name = operator_name(call)
+    is_flat = name == "nn.conv1d_transpose"
+    layouts = ("NCW", "IOW") if is_flat else ("NCHW", "IOHW")
+    if (str(attributes.data_layout), str(attributes.kernel_layout)) != layouts:
+        return None
+    strides, padding, dilation = (
+        tuple(map(int, each)) for each in (attributes.strides, attributes.padding, attributes.dilation)
+    )
+    value, weight = call.args
+    if is_flat:
+        value, weight, gradient = (
+            builder.emit(op.expand_dims(each, _ROW)) for each in (value, weight, gradient)
+        )
+        strides, padding, dilation = (1, *strides), (0, padding[0], 0, padding[1]), (1, *dilation)
+    convolved = builder.emit(
+        op.nn.conv2d(
+            gradient,
+            weight,
+            strides=strides,
+            padding=padding,
+            dilation=dilation,
+            groups=int(attributes.groups),
+        )
+    )
+    rule = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FPrimalGradient")
+    _, of_weight = rule(convolved, builder.lookup_binding(convolved), value, builder)
+    if is_flat:
+        return op.squeeze(convolved, [_ROW]), op.squeeze(builder.emit(of_weight), [_ROW])
+    return convolved, of_weight
+
+
 def pool1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] | None:
     """Give the gradient of a pool's data; None where it is laid out in another way than torch's."""
     attributes = call.attrs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import relax
@@ -94,16 +94,80 @@ def _clip(result: Var, call: Any, gradient: Expr) -> Parts:
     return op.where(inside, gradient, op.zeros_like(gradient)), None, None
 
 
+def _over(divisor: Callable[[Expr], Expr]) -> Gradient:
+    """Make a rule of a function whose derivative is one over another function of its argument."""
+
+    def rule(result: Var, call: Any, gradient: Expr) -> Parts:
+        return (op.divide(gradient, divisor(call.args[0])),)
+
+    return rule
+
+
+def _one_less_square(value: Expr) -> Expr:
+    return op.subtract(constant_like(value, 1.0), op.multiply(value, value))
+
+
+def _one_more_square(value: Expr) -> Expr:
+    return op.add(constant_like(value, 1.0), op.multiply(value, value))
+
+
+def _square_less_one(value: Expr) -> Expr:
+    return op.subtract(op.multiply(value, value), constant_like(value, 1.0))
+
+
+def _sinh(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.multiply(gradient, op.cosh(call.args[0])),)
+
+
+def _cosh(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.multiply(gradient, op.sinh(call.args[0])),)
+
+
+def _tan(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.multiply(gradient, _one_more_square(result)),)
+
+
+def _atan2(result: Var, call: Any, gradient: Expr) -> Parts:
+    """The angle of (x, y) has the derivative x / (x² + y²) by y, and -y / (x² + y²) by x."""
+    y, x = call.args
+    share = op.divide(gradient, op.add(op.multiply(x, x), op.multiply(y, y)))
+    return (
+        _collapsed(op.multiply(share, x), y),
+        _collapsed(op.negative(op.multiply(share, y)), x),
+    )
+
+
+def _floor_mod(result: Var, call: Any, gradient: Expr) -> Parts:
+    """x - y floor(x / y)."""
+    value, divisor = call.args
+    quotient = op.floor(op.divide(value, divisor))
+    return _collapsed(gradient, value), _collapsed(op.negative(op.multiply(gradient, quotient)), divisor)
+
+
+def _collapsed(gradient: Expr, operand: Expr) -> Expr:
+    """Sum over what an operand was broadcast along."""
+    return op.collapse_sum_to(gradient, operand.ty.shape)
+
+
 def _no_gradient(result: Var, call: Any, gradient: Expr) -> Parts:
     """Give zeros: the operator is a staircase."""
     return (op.zeros_like(gradient),)
 
 
 ELEMENTWISE: Mapping[str, Gradient] = {
+    "acos": _over(lambda value: op.negative(op.sqrt(_one_less_square(value)))),
+    "acosh": _over(lambda value: op.sqrt(_square_less_one(value))),
+    "asin": _over(lambda value: op.sqrt(_one_less_square(value))),
+    "asinh": _over(lambda value: op.sqrt(_one_more_square(value))),
+    "atan": _over(_one_more_square),
+    "atan2": _atan2,
+    "atanh": _over(_one_less_square),
     "ceil": _no_gradient,
     "clip": _clip,
+    "cosh": _cosh,
     "erf": _erf,
     "floor": _no_gradient,
+    "floor_mod": _floor_mod,
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
     "nn.leakyrelu": _leaky_relu,
@@ -112,5 +176,8 @@ ELEMENTWISE: Mapping[str, Gradient] = {
     "round": _no_gradient,
     "rsqrt": _rsqrt,
     "sign": _no_gradient,
+    "sinh": _sinh,
     "square": _square,
+    "tan": _tan,
+    "trunc": _no_gradient,
 }

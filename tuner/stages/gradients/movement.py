@@ -15,6 +15,9 @@ from tuner.stages.program import Expr, Var
 
 op = relax.op
 
+_MAX_RUNS = 128
+"""Longest axis whose runs of factors are written out: 64 kB for each row of float32."""
+
 
 def _reshaped(result: Var, call: Any, gradient: Expr) -> Parts:
     return (op.reshape(gradient, call.args[0].ty.shape), *[None] * (len(call.args) - 1))
@@ -99,6 +102,47 @@ def _topk(result: Var, call: Any, gradient: Expr) -> Parts:
         value, int(options.k), int(options.axis), "indices", bool(options.largest), str(options.dtype)
     )
     return (op.scatter_elements(zeros, places, values, axis=int(call.attrs.axis), reduction="add"),)
+
+
+def _flip(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.flip(gradient, call.attrs.axis),)
+
+
+def _prod(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Give each factor the product of the others, of those before it and those behind: factors may be 0."""
+    value = call.args[0]
+    shape, reduced = shape_of(value), _axes(call.attrs.axis, value)
+    order = [*(axis for axis in range(len(shape)) if axis not in reduced), *reduced]
+    kept = [shape[axis] for axis in order[: len(order) - len(reduced)]]
+    factors = op.reshape(op.permute_dims(value, order), (*kept, math.prod(shape[axis] for axis in reduced)))
+    before = op.cumprod(factors, len(kept), exclusive=True)
+    behind = op.flip(op.cumprod(op.flip(factors, len(kept)), len(kept), exclusive=True), len(kept))
+    parts = op.multiply(op.reshape(gradient, (*kept, 1)), op.multiply(before, behind))
+    turned = op.reshape(parts, [shape[axis] for axis in order])
+    return (op.permute_dims(turned, [order.index(axis) for axis in range(len(shape))]),)
+
+
+def _cumprod(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Sum over the products that a factor is in: what is before it, and each run of factors behind it.
+
+    All runs are written out, one row for each factor, so long axes are not covered.
+    """
+    value, axis, exclusive = call.args[0], call.attrs.axis, bool(call.attrs.exclusive)
+    if axis is None or exclusive or shape_of(value)[int(axis)] > _MAX_RUNS:
+        return None
+    rank, dtype = len(shape_of(value)), str(value.ty.dtype.dtype)
+    others = [each for each in range(rank) if each != int(axis) % rank]
+    order = [*others, int(axis) % rank]
+    back = [order.index(each) for each in range(rank)]
+    factors, arriving = op.permute_dims(value, order), op.permute_dims(gradient, order)
+    *batch, count = (shape_of(value)[each] for each in order)
+    is_behind = relax.const(np.triu(np.ones((count, count), bool), 1))
+    row = op.broadcast_to(op.reshape(factors, (*batch, 1, count)), (*batch, count, count))
+    runs = op.cumprod(op.where(is_behind, row, relax.const(1.0, dtype)), rank)
+    reached = op.multiply(runs, relax.const(np.triu(np.ones((count, count), dtype)), dtype))
+    sums = op.sum(op.multiply(reached, op.reshape(arriving, (*batch, 1, count))), [rank])
+    before = op.cumprod(factors, rank - 1, exclusive=True)
+    return (op.permute_dims(op.multiply(before, sums), back),)
 
 
 def _stack(result: Var, call: Any, gradient: Expr) -> Parts:
@@ -232,7 +276,9 @@ def _axes(axis: Any, value: Expr) -> list[int]:
 
 
 MOVEMENT: Mapping[str, Gradient] = {
+    "cumprod": _cumprod,
     "flatten": _reshaped,
+    "flip": _flip,
     "gather_elements": _gather_elements,
     "max": _extremum,
     "min": _extremum,
@@ -240,6 +286,7 @@ MOVEMENT: Mapping[str, Gradient] = {
     "nn.avg_pool3d": _average_pool3d,
     "nn.batch_flatten": _reshaped,
     "nn.pad": _pad,
+    "prod": _prod,
     "repeat": _repeat,
     "scatter_elements": _scatter_elements,
     "squeeze": _reshaped,

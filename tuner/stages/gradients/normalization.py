@@ -92,6 +92,23 @@ def _group_norm(result: Var, call: Any, gradient: Expr) -> Parts:
     return value_gradient, gamma_gradient, beta_gradient
 
 
+def _instance_norm(result: Var, call: Any, gradient: Expr) -> Parts:
+    """Ulyanov, Vedaldi and Lempitsky 2016: each channel of each example over the axes given."""
+    value, gamma, _ = call.args
+    rank = len(value.ty.shape)
+    channel = int(call.attrs.channel_axis) % rank
+    axes = [int(axis) % rank for axis in call.attrs.axes]
+    along = [extent if index == channel else 1 for index, extent in enumerate(shape_of(value))]
+    others = [index for index in range(rank) if index != channel]
+    normalized, inverse = _normalized(value, axes, _epsilon(call), centered=True)
+    scaled = op.multiply(gradient, op.reshape(gamma, along)) if call.attrs.scale else gradient
+    return (
+        _through(scaled, normalized, inverse, axes, centered=True),
+        op.sum(op.multiply(gradient, normalized), others) if call.attrs.scale else None,
+        op.sum(gradient, others) if call.attrs.center else None,
+    )
+
+
 def _epsilon(call: Any) -> Expr:
     return constant_like(call.args[0], float(call.attrs.epsilon))
 
@@ -119,6 +136,7 @@ def _sum_leading(gradient: Expr, parameter: Expr) -> Expr:
 NORMALIZATION: Mapping[str, Gradient] = {
     "nn.batch_norm": _batch_norm,
     "nn.group_norm": _group_norm,
+    "nn.instance_norm": _instance_norm,
     "nn.layer_norm": _layer_norm,
     "nn.rms_norm": _rms_norm,
 }

@@ -16,9 +16,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tuner.errors import UnsupportedOperatorError
+from tuner.errors import MissingGradientError
 from tuner.graph.torch_call import read_torch_call
-from tuner.stages.gradients.convolutions import conv1d_gradient, pool1d_gradient, whole_window_shares
+from tuner.stages.gradients.convolutions import (
+    conv1d_gradient,
+    pool1d_gradient,
+    transposed_gradient,
+    whole_window_shares,
+)
 from tuner.stages.gradients.elementwise import ELEMENTWISE
 from tuner.stages.gradients.movement import MOVEMENT
 from tuner.stages.gradients.normalization import NORMALIZATION
@@ -35,7 +40,8 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     """Give the gradient of each argument of a call.
 
     Raises:
-        UnsupportedOperatorError: the operator, or this use of it, has no gradient; names it.
+        MissingGradientError: the operator, or this use of it, has no gradient; names it.
+        UnsupportedOperatorError: it is a call of torch, and autograd has no formula for it.
     """
     torch_call = read_torch_call(call)
     if torch_call is not None:
@@ -45,6 +51,8 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     parts = own(result, call, gradient) if own else None
     if name == "nn.conv1d":
         parts = conv1d_gradient(call, gradient, builder)
+    if name in ("nn.conv1d_transpose", "nn.conv2d_transpose"):
+        parts = transposed_gradient(call, gradient, builder)
     if name in ("nn.max_pool1d", "nn.avg_pool1d") and not _is_dilated_pool(name, call):
         parts = pool1d_gradient(call, gradient, builder)
     if parts is not None:
@@ -54,10 +62,12 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     rule = call.op.get_attr("FPrimalGradient") if has_rule else None
     if rule is None:
         use = " for these attributes" if own or is_dilated else ""
-        raise UnsupportedOperatorError(
+        raise MissingGradientError(
             f"operator {name!r}, which computes {result.name!r}, has no gradient{use}, so the model cannot "
             "be trained in stages; tune it for inference, or write its gradient beside those in "
-            "tuner/stages/gradients/"
+            "tuner/stages/gradients/",
+            operator=name,
+            variable=str(result.name),
         )
     if name == "nn.avg_pool2d":
         gradient = whole_window_shares(result, call, gradient, builder)

@@ -156,6 +156,20 @@ def floats(name: str, shape):
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
+def test_expansion_to_a_constant_shape_is_static(tmp_path: Path, run_model) -> None:
+    """As heads of keys are repeated in Llama and Qwen2 files: TVM's importer reads the shape as it runs."""
+    shape = numpy_helper.from_array(np.array([3, 2, 4], "int64"), "shape")
+    nodes = [
+        helper.make_node("Expand", ["x", "shape"], ["wide"]),
+        helper.make_node("Abs", ["shape"], ["other"]),
+        helper.make_node("Reshape", ["wide", "other"], ["y"]),
+    ]
+    path = save(tmp_path / "expand.onnx", nodes, [floats("x", (2, 1))], [floats("y", (3, 2, 4))], [shape])
+    given = np.array([[1.0], [2.0]], "float32")
+    (found,) = run_model(load_model(path), [given], {})
+    np.testing.assert_array_equal(found, np.broadcast_to(given, (3, 2, 4)))
+
+
 def test_layers_are_read_from_names_of_nodes(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones((4, 4), "float32"), "h.0.attn.weight")
     nodes = [

@@ -52,6 +52,11 @@ def test_loss_and_gradients_are_the_modules_own(tied) -> None:
     assert gradients.keys() == {"words.weight"}
     np.testing.assert_array_equal(gradients["words.weight"], module.words.weight.grad.numpy())
     assert model.untrained == {"frozen.weight", "frozen.bias", "scale"}
+    exact = model.reference.exact_gradients(model, inputs)
+    assert {name: gradient.dtype for name, gradient in exact.items()} == {"words.weight": np.float64}
+    np.testing.assert_allclose(exact["words.weight"], gradients["words.weight"], rtol=1e-5, atol=1e-8)
+    assert (exact["words.weight"] != gradients["words.weight"]).any()
+    assert (module.words.weight.dtype, torch.get_default_dtype()) == (torch.float32, torch.float32)
 
 
 def test_weights_and_programs_have_names_of_their_own(tied) -> None:

@@ -13,7 +13,7 @@ from tuner.stages.gradients.operator_gradients import GRADIENTS
 
 pytestmark = pytest.mark.tvm
 
-SINGLE_ONLY = ("nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.attention")
+SINGLE_ONLY = ("nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm", "nn.attention")
 """Operators that TVM computes in single precision at most."""
 
 
@@ -29,8 +29,36 @@ def ones(length):
     return relax.const([1.5] * length, "float64")
 
 
+def within_one(x):
+    return op.multiply(const(0.5), op.tanh(x))
+
+
 # Operator under test, as a function of its arguments, and their shapes.
 CASES = {
+    "acos": (lambda x: op.acos(within_one(x)), [(3, 4)]),
+    "acosh": (lambda x: op.acosh(op.add(op.multiply(x, x), const(1.5))), [(3, 4)]),
+    "asin": (lambda x: op.asin(within_one(x)), [(3, 4)]),
+    "asinh": (op.asinh, [(3, 4)]),
+    "atan": (op.atan, [(3, 4)]),
+    "atan2 with broadcast": (op.atan2, [(3, 4), (4,)]),
+    "atanh": (lambda x: op.atanh(within_one(x)), [(3, 4)]),
+    "cosh": (op.cosh, [(3, 4)]),
+    "cumprod": (lambda x: op.cumprod(x, axis=1), [(2, 4, 3)]),
+    "cumprod of the last axis, of which a factor is 0": (
+        lambda x: op.cumprod(op.multiply(x, const([1.0, 0.0, 1.0, 1.0])), axis=-1),
+        [(2, 4)],
+    ),
+    "flip": (lambda x: op.flip(x, 1), [(2, 3, 2)]),
+    "floor_mod with broadcast": (op.floor_mod, [(3, 4), (3, 1)]),
+    "prod": (lambda x: op.prod(x, axis=[1]), [(2, 4, 3)]),
+    "prod of two axes, of which a factor is 0": (
+        lambda x: op.prod(op.multiply(x, const([[[1.0, 0.0]], [[1.0, 1.0]]])), axis=[2, 0], keepdims=True),
+        [(2, 3, 2)],
+    ),
+    "prod of all": (lambda x: op.reshape(op.prod(x), [1]), [(3, 2)]),
+    "sinh": (op.sinh, [(3, 4)]),
+    "tan": (lambda x: op.tan(within_one(x)), [(3, 4)]),
+    "trunc": (op.trunc, [(3, 4)]),
     "ceil": (op.ceil, [(3, 4)]),
     "floor": (op.floor, [(3, 4)]),
     "round": (op.round, [(3, 4)]),
@@ -79,6 +107,26 @@ CASES = {
     "nn.group_norm": (
         lambda x, g, b: op.nn.group_norm(x, g, b, num_groups=2, channel_axis=1, axes=[2, 3]),
         [(2, 4, 2, 2), (4,), (4,)],
+    ),
+    "nn.instance_norm": (
+        lambda x, g, b: op.nn.instance_norm(x, g, b, channel_axis=1, axes=[2, 3]),
+        [(2, 3, 2, 3), (3,), (3,)],
+    ),
+    "conv1d_transpose": (
+        lambda x, w: op.nn.conv1d_transpose(x, w, strides=2, padding=(1, 0), output_padding=1),
+        [(2, 2, 4), (2, 3, 3)],
+    ),
+    "conv2d_transpose": (
+        lambda x, w: op.nn.conv2d_transpose(x, w, strides=(2, 1), padding=(1, 0)),
+        [(2, 2, 3, 2), (2, 3, 3, 2)],
+    ),
+    "conv2d_transpose of groups": (
+        lambda x, w: op.nn.conv2d_transpose(x, w, strides=(2, 3), groups=2, output_padding=(1, 2)),
+        [(1, 4, 2, 3), (4, 2, 2, 3)],
+    ),
+    "conv2d_transpose with dilation": (
+        lambda x, w: op.nn.conv2d_transpose(x, w, dilation=(1, 2)),
+        [(1, 2, 3, 2), (2, 1, 2, 2)],
     ),
     "nn.leakyrelu": (lambda x: op.nn.leakyrelu(x, 0.1), [(3, 4)]),
     "nn.relu": (op.nn.relu, [(3, 4)]),
@@ -278,14 +326,14 @@ def test_every_gradient_of_our_own_is_tried():
 
 def test_an_operator_without_gradient_is_named(make_model):
     def build(emit, x, w):
-        return op.sum(emit(op.cumprod(emit(op.multiply(x, w)), axis=0)))
+        return op.sum(emit(op.sort(emit(op.multiply(x, w)), axis=0)))
 
     model = make_model(
         build,
         inputs=[InputSpec(name="x", shape=(4,), dtype="float32")],
         parameters={"w": ((4,), "float32")},
     )
-    with pytest.raises(UnsupportedOperatorError, match=r"operator 'cumprod', which computes"):
+    with pytest.raises(UnsupportedOperatorError, match=r"operator 'sort', which computes"):
         build_stages(model, ())
 
 

@@ -1,0 +1,94 @@
+"""Operators that have no gradient here are calls of torch in training, and their gradients torch's own."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - after the skip
+from torch.nn import functional  # noqa: E402
+from tvm.relax import op  # noqa: E402
+
+from tuner.backends.torch.operators import provide_torch_calls  # noqa: E402
+from tuner.errors import MissingGradientError  # noqa: E402
+from tuner.frontend.loading import for_training, with_torch_calls  # noqa: E402
+from tuner.frontend.model import InputSpec  # noqa: E402
+from tuner.frontend.torch.program import import_module  # noqa: E402
+from tuner.graph.torch_call import torch_calls_in  # noqa: E402
+from tuner.stages import (  # noqa: E402
+    build_stages,
+    check_gradients,
+    cut_between,
+    layers_of,
+    with_all_gradients,
+)
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+class Deep(nn.Module):
+    """A convolution and a pool of three dimensions; behind them what has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv3d(2, 4, (1, 3, 2), padding=(0, 1, 0), groups=2)
+        self.up = nn.ConvTranspose3d(4, 2, 2, stride=(1, 2, 1))
+
+    def forward(self, x):
+        pooled = functional.max_pool3d(self.up(self.down(x)), (2, 3, 1), (1, 2, 1), (1, 1, 0))
+        return x + pooled[:, :, 1:3, :5]
+
+
+class Flat(nn.Module):
+    """Windows that skip elements; padding that repeats them and sorted elements have gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Conv2d(2, 3, (2, 3)), nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = functional.max_pool2d(self.layer(functional.pad(x[:, :, 0], (1, 2, 1, 0), "reflect")), 2, 1, 0, 2)
+        return self.head(y.flatten(1).sort(-1).values[:, :4])
+
+
+def built():
+    torch.manual_seed(0)
+    module = nn.Sequential(Deep(), Deep(), Flat())
+    return for_training(import_module(module, (torch.randn(2, 2, 2, 5, 4),), "without"))
+
+
+def test_what_has_no_gradient_is_called_with_torchs_gradient(run) -> None:
+    model = built()
+    with pytest.raises(MissingGradientError):
+        build_stages(model, ())
+    mended = with_all_gradients(model)
+    assert with_all_gradients(mended) is mended
+    names = [call.name for call in torch_calls_in(mended.module["main"])]
+    assert {
+        "torch call aten.conv3d",
+        "torch call aten.conv_transpose3d.input",
+        "torch call aten.max_pool3d",
+        "torch call aten.max_pool2d",
+    } <= set(names)
+    assert names.count("torch call aten.conv3d") == 2
+    assert any("has no gradient here: it stays a call of torch" in note for note in mended.notes)
+
+    def calling(module, arrays):
+        provide_torch_calls(module)
+        return run(module, arrays)
+
+    stages = build_stages(mended, cut_between(layers_of(mended), [1, 2]))
+    found = check_gradients(mended, stages, seed=0, run=calling)  # against torch, joint and split
+    assert found.is_within(1e-4), found
+    # A plan's ranks import the model again by the names alone.
+    again = with_torch_calls(built(), mended.called)
+    assert [call.name for call in torch_calls_in(again.module["main"])] == names
+
+
+def test_a_model_without_torch_names_the_operator(make_model) -> None:
+    model = make_model(
+        lambda emit, x, w: op.sum(emit(op.sort(emit(op.multiply(x, w))))),
+        inputs=[InputSpec(name="x", shape=(4,), dtype="float32")],
+        parameters={"w": ((4,), "float32")},
+    )
+    with pytest.raises(MissingGradientError, match="operator 'sort'"):
+        with_all_gradients(model)
