@@ -48,7 +48,7 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
         )
     columns = ["placement", "searched", "1F1B", "best by hand", "peak memory", "to V-1F1B"]
     title = "Placements, each with its own cuts (ms, simulated from the figures of its stages)"
-    console.print_table(title, columns, rows)
+    console.print_table(title, columns, rows, folded=("best by hand",))
     console.print_line(
         "to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken"
     )
@@ -75,7 +75,7 @@ def print_planned(planned: Sequence[PlannedRow]) -> None:
     ]
     columns = ["planned", "step", "after it", "peak memory", "to plan", "layout"]
     title = "Planned from the figures of single layers, each with its own degrees and cut (ms)"
-    console.print_table(title, columns, rows)
+    console.print_table(title, columns, rows, folded=("layout",))
     console.print_line("after it: synchronisation of gradients and the optimizer, after the last block")
     for row in planned:
         if row.reason:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+
 import msgspec
 import pytest
+from rich.console import Console
 from tuned_model import tuned_model
 
-from scripts.reports.placements import print_placements
+from scripts.reports.placements import print_placements, print_planned
 from scripts.reports.tables import print_stages
-from tessel.placement_comparison import PlacementRow
+from scripts.terminal import console
+from tessel.placement_comparison import PlacementRow, PlannedRow
 from tuner.plan import ShardsPlan
 
 
@@ -29,6 +34,48 @@ def test_the_taken_placement_and_reasons_are_shown(capsys: pytest.CaptureFixture
     assert "0.800" in text
     assert "gpipe 85.0" in text
     assert "zbv: there are too few layers" in text
+
+
+def test_layouts_are_whole_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), width=80)
+    monkeypatch.setattr(console, "stdout", lambda: terminal)
+
+    def printed() -> list[str]:
+        assert isinstance(terminal.file, io.StringIO)
+        lines = terminal.file.getvalue().splitlines()
+        terminal.file = io.StringIO()
+        return lines
+
+    layout = "2 × data, 2 × tensor, 16 × pipeline, interleaved of 4 chunks, 128 micro-batches of 16, searched"
+    row = PlannedRow(
+        name="interleaved-zb",
+        layout=layout,
+        step_ms=123456.7,
+        after_ms=1234.5,
+        peak_memory_bytes=1 << 35,
+        ratio=1.25,
+    )
+    print_planned((row,))
+    lines = printed()
+    assert max(map(len, lines)) <= 80
+    headings = next(number for number, line in enumerate(lines) if "layout" in line)
+    start = lines[headings].index("layout")
+    table = itertools.takewhile(lambda line: not line.startswith("after it"), lines[headings + 1 :])
+    assert " ".join(line[start:].strip() for line in table) == layout
+    placement = PlacementRow(
+        placement="interleaved:2 of 2 × 2",
+        searched_ms=12345.6,
+        one_f_one_b_ms=12345.6,
+        handwritten="interleaved-zb",
+        handwritten_ms=12345.6,
+        ratio_to_v_1f1b=1.234,
+        peak_memory_bytes=1 << 35,
+    )
+    print_placements((placement,))
+    lines = list(itertools.takewhile(lambda line: not line.startswith("to V-1F1B"), printed()))
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
 
 
 @pytest.mark.parametrize("source", ["measured", "given"])

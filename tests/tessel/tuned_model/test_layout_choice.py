@@ -8,7 +8,7 @@ import pytest
 from tessel.planning.cluster import Link
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest, choose_layout, profile_of_layers
-from tests.samples.measured_layers import MIB, heavy_head
+from tests.samples.measured_layers import MIB, divided, heavy_head, layer
 from tuner.plan import LayersPlan
 
 LINK = Link(bytes_per_s=10e9, latency_us=5.0)
@@ -66,3 +66,18 @@ def test_replicas_are_taken_where_weights_fit_and_not_where_they_do_not() -> Non
     assert rows["data-parallel"].reason
     assert rows["plan"].peak_memory_bytes is not None
     assert rows["plan"].peak_memory_bytes <= 400 * MIB
+
+
+def test_layers_are_divided_where_one_block_is_as_much_work_as_all_others() -> None:
+    """No cut divides it, and no head is divided."""
+    made = heavy_head()
+    layers = (*made.layers[:4], layer(4, 20.0, 28), *made.layers[5:])
+    chain = msgspec.structs.replace(made, layers=layers, shards={})
+    before = chosen(chain)
+    assert before.layout.tensor_parallel == 1
+    split = {count: tuple(divided(each, count) for each in layers) for count in (2, 4)}
+    found = chosen(msgspec.structs.replace(chain, tensor_parallel=split))
+    assert found.layout.tensor_parallel > 1
+    assert found.rows[0].step_ms is not None
+    assert before.rows[0].step_ms is not None
+    assert found.rows[0].step_ms < 0.9 * before.rows[0].step_ms

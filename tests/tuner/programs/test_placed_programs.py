@@ -61,6 +61,7 @@ def check(report: RunReport, num_gradients: int) -> None:
     assert report.max_gradient_error < 1e-4
 
 
+@pytest.mark.slow  # two ranks compile at once
 def test_two_towers_that_meet_in_a_divided_stage_are_plain_torch() -> None:
     plan = placed_on_tvm(TWO_TOWERS, K_SHAPE)
     assert plan.stages[2].shards is not None
