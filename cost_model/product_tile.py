@@ -1,9 +1,10 @@
 """The register tile that the untuned CPU schedule gives a product, read off a workload, without TVM.
 
 The speed of an untuned matrix product or convolution depends on which axis of the result is vectorised, and
-on the divisors of its extents; the choice itself is `cost_model.register_tile`. Transpositions that feed the
-product count, because the schedule inlines them; reshapes between a product and its operands are left out.
-Compared with the tiles of real schedules in tests/tuner/backends/tvm/test_product_tile.py.
+on the divisors of its extents, or of what these are padded to; the choice itself is
+`cost_model.register_tile`. Transpositions that feed the product count, because the schedule inlines them;
+reshapes between a product and its operands are left out. Compared with the tiles of real schedules in
+tests/tuner/backends/tvm/test_product_tile.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cost_model.register_tile import OperandStep, TileAxis, choose_tile
+from cost_model.register_tile import OperandStep, TileAxis, choose_padding, choose_tile
 from records import Operator, Tensor, Workload
 
 
@@ -55,7 +56,12 @@ def product_tile(workload: Workload, product: Operator) -> ProductTile:
         points = math.prod(output) * math.prod(inputs[1].shape[1:])
     else:
         return NO_TILE
-    tile = choose_tile(axes, packs=points > 4 * max(tensor.num_elements for tensor in inputs[:2]))
+    operands = [tensor.num_elements for tensor in inputs[:2]]
+    packs = points > 4 * max(operands)
+    extents = choose_padding(axes, operands, packs=packs) if product.name == "matmul" else None
+    if extents is not None:
+        axes = [axis._replace(extent=extent) for axis, extent in zip(axes, extents, strict=True)]
+    tile = choose_tile(axes, packs=packs)
     if tile is None:
         return NO_TILE
     return ProductTile(tile.lanes, int(tile.packs), len(axes) - tile.vector_axis, tile.rows, tile.vectors)

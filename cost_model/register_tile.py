@@ -3,7 +3,8 @@
 The model: a vector covers `lanes` neighbouring results, a tile is some rows of several vectors, and all of
 its partial results stay in registers while the reduction runs. A vector is cheap to load where the operand
 holds its axis last and advances by one; an operand that holds it elsewhere can be packed. Tiles divide their
-axes: there is no remainder. Latencies and cache sizes are not modelled.
+axes: there is no remainder. Axes that no good tile divides are padded first, where operands can be padded and
+their elements are read often enough (`choose_padding`). Latencies and cache sizes are not modelled.
 
 The tuner schedules kernels by this choice (`tuner.backends.tvm.register_tile`), and the cost model reads
 it off a workload (`cost_model.product_tile`), so that both know the same tile. Checked in
@@ -19,14 +20,35 @@ from typing import NamedTuple
 NUM_ACCUMULATORS = 24
 """Vector registers for partial results; AVX-512 has 32, and operands need some."""
 
+_MOST_ACCUMULATORS = 26
+"""Of a tile of many rows, whose other operand is read from memory: two vectors of 13 rows."""
+
+_MIN_ACCUMULATORS = 8
+"""Two multiplications a cycle, of which each result can be added to after four."""
+
 _MAX_ROWS = 7
 """Rows of a tile: 7 divides the extents of many convolutions, and 4 those of most products."""
+
+_MIN_ROWS = 3
+"""Rows below which vectors are loaded about as often as they are used, so that a tile of more is sought."""
 
 _LANES = (16, 8, 4)
 """Elements of a vector, the best first: one AVX-512 register of float32, two of AVX2, and less."""
 
 _MAX_VECTORS = 16
 """Vectors along one row of a tile, where rows are few."""
+
+_MIN_PADDED = 5
+"""Elements of an axis below which a vector of 8 would be mostly padding."""
+
+_PADDING_GAIN = 1.5
+"""How many times fewer vectors there are with padding than without, at least."""
+
+_PACKED_WORTH = 0.75
+"""Of a vector whose operand is packed, and whose results are not neighbours, beside one where both are."""
+
+_MAX_COPIED = 1 << 21
+"""Elements of an operand above which a padded copy of it costs more memory traffic than it saves: 8 MiB."""
 
 
 class OperandStep(NamedTuple):
@@ -99,10 +121,102 @@ def choose_tile(axes: Sequence[TileAxis], *, packs: bool) -> RegisterTile | None
         return None
     lanes, packing, vector_axis = max(choices)
     row_axis = _row_axis(axes, vector_axis)
-    rows = 1 if row_axis is None else largest_divisor(axes[row_axis].extent, _MAX_ROWS)
-    most_vectors = min(_MAX_VECTORS, NUM_ACCUMULATORS // rows)
-    vectors = largest_divisor(axes[vector_axis].extent // lanes, most_vectors)
+    row_extent = 1 if row_axis is None else axes[row_axis].extent
+    rows, vectors = _rows_and_vectors(row_extent, axes[vector_axis].extent // lanes)
     return RegisterTile(vector_axis, lanes, vectors, row_axis, rows, packs=packing < 0)
+
+
+def choose_padding(
+    axes: Sequence[TileAxis], operands: Sequence[int], *, packs: bool
+) -> tuple[int, ...] | None:
+    """Return the extents to pad the axes to before `choose_tile`; None where they are best as they are.
+
+    Args:
+        axes: the axes of the results; no operand is read by a sum of several of them.
+        operands: elements of each operand; large ones are not copied.
+        packs: as in `choose_tile`; without it nothing is padded.
+    """
+    if not packs:
+        return None
+    extents = [axis.extent for axis in axes]
+
+    def padded(axis: TileAxis, extent: int) -> int:
+        copies = any(operands[step.operand] > _MAX_COPIED for step in axis.steps)
+        return axis.extent if copies else extent
+
+    choices = []
+    for index, axis in enumerate(axes):
+        to_pack = [step for step in axis.steps if not step.is_contiguous]
+        extent = padded(axis, padded_for_vectors(axis.extent))
+        lanes = lanes_of(extent)
+        if not (lanes and axis.takes_vectors and axis.steps) or len(to_pack) > 1:
+            continue
+        if all(step.step == 1 for step in to_pack):
+            worth = lanes * axis.extent / extent * (_PACKED_WORTH if to_pack else 1.0)
+            choices.append((worth, index, extent))
+    if not choices:
+        return None
+    _, vector_axis, extents[vector_axis] = max(choices)
+    row_axis = _row_axis(axes, vector_axis)
+    if row_axis is not None:
+        extents[row_axis] = padded(axes[row_axis], padded_for_rows(extents[row_axis]))
+    return None if extents == [axis.extent for axis in axes] else tuple(extents)
+
+
+def padded_for_vectors(extent: int) -> int:
+    """Return the extent that vectors fill with at least `_PADDING_GAIN` times fewer, or as it is."""
+    if extent < _MIN_PADDED:
+        return extent
+    lanes = 16 if extent > 8 else 8
+    count = -(-extent // lanes)
+    today = lanes_of(extent) or 1
+    return lanes * count if extent >= today * count * _PADDING_GAIN else extent
+
+
+def padded_for_rows(extent: int) -> int:
+    """Return the extent that tiles of several rows divide: the least, or as it is where some do."""
+    if extent <= NUM_ACCUMULATORS or rows_of(extent) >= _MIN_ROWS:
+        return extent
+    return min(rows * -(-extent // rows) for rows in range(4, _MAX_ROWS + 1))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def rows_of(extent: int) -> int:
+    """Return the rows of a tile: a divisor, of up to 7 rows; more where those are too few, such as of 13."""
+    rows = largest_divisor(extent, _MAX_ROWS)
+    if rows >= _MIN_ROWS:
+        return rows
+    more = range(_MAX_ROWS + 1, NUM_ACCUMULATORS + 1)
+    return next((size for size in more if extent % size == 0), rows)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _rows_and_vectors(row_extent: int, num_vectors: int) -> tuple[int, int]:
+    """Return the rows of a tile and the vectors in one: most rows first, unless that leaves few accumulators.
+
+    Multiplications of few accumulators wait for each other's results; of such tiles, that with the highest
+    throughput is taken.
+    """
+    rows = rows_of(row_extent)
+    vectors = _most_vectors(rows, num_vectors)
+    if rows * vectors >= _MIN_ACCUMULATORS:
+        return rows, vectors
+    choices = [
+        (size, _most_vectors(size, num_vectors))
+        for size in range(1, min(row_extent, NUM_ACCUMULATORS) + 1)
+        if row_extent % size == 0
+    ]
+    return max([(rows, vectors), *choices], key=lambda tile: _throughput(*tile))
+
+
+def _most_vectors(rows: int, num_vectors: int) -> int:
+    accumulators = NUM_ACCUMULATORS if rows <= _MAX_ROWS else _MOST_ACCUMULATORS
+    return largest_divisor(num_vectors, min(_MAX_VECTORS, accumulators // rows))
+
+
+def _throughput(rows: int, vectors: int) -> float:
+    """Return which part of the peak a tile reaches whose multiplications and loads are two a cycle each."""
+    return rows * vectors / max(rows * vectors, rows + vectors, _MIN_ACCUMULATORS)
 
 
 def lanes_of(extent: int) -> int:

@@ -188,7 +188,7 @@ ProposerOption = Annotated[
         help="Who proposes MetaSchedule's trials: a model of decisions (`draft`), the language model ranked "
         "by that (`language`), similar kernels in the records (`neighbour`), TVM's search (`evolutionary`), "
         "or random sampling (`random`); "
-        "default: `evolutionary` from 32 trials on, else `random`.",
+        "default: `draft`; on a GPU `evolutionary` from 32 trials on, else `random`.",
         rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PROPOSERS),
         callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),
@@ -307,7 +307,6 @@ def spend_trial_budget(options: _Options, model: Model, budget: int | None) -> _
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
     from records import Match
-    from tuner.backends.metaschedule.proposers import DEFAULT_PROPOSER
     from tuner.tuning.session import SessionSettings, start_session
 
     tuning = options if isinstance(options, TuningOptions) else _as_tuning(options)
@@ -316,10 +315,10 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         if value is not None and value < least:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
     is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
-    if 0 < tuning.trials < _FEW_TRIALS and is_default and not DEFAULT_PROPOSER:
+    if 0 < tuning.trials < _FEW_TRIALS and is_default and not tuning.target.startswith("cpu"):
         console.print_note(
             f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
-            "random; --proposer draft uses what the records know of other kernels"
+            "random"
         )
     with (
         console.progress_bar("starting") as update,

@@ -104,7 +104,7 @@ def test_a_transposed_operand_and_its_tile_have_columns():
     assert column("twos_in_rows", plain) == [7]
 
 
-def test_extents_that_no_vector_divides_have_no_tile():
-    (lanes,) = column("tile_lanes", query(product(7, 13, 64)))
-    assert lanes == 0
+def test_extents_that_no_vector_divides_have_a_tile_only_where_padding_pays():
+    padded, seldom_read = query(product(7, 13, 64)), query(product(3, 3, 64))
+    assert column("tile_lanes", padded, seldom_read) == [16, 0]
     assert column("output_lanes", query(product(7, 13, 64)), query(product(7, 24, 64))) == [13, 12]

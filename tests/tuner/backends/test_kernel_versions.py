@@ -22,11 +22,11 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("6", "0712f2fe4aa722b1"),
-    "blas": ("6", "674f513db2c5d8f1"),
-    "packed_matmul": ("2", "9d07677e4c78a851"),
+    "tvm": ("7", "4ff650ca23dc66a6"),
+    "blas": ("7", "edcbc3eb17b94ae3"),
+    "packed_matmul": ("2", "786b4867b835d361"),
     "attention": ("2", "f5ebacf99ce2880b"),
-    "nhwc": ("3", "a9bfd0b144ccd89a"),
+    "nhwc": ("3", "850e5409eb058fd4"),
 }
 """The version of each backend's kernels, and the digest of the kernels that it has for `PROGRAMS`."""
 
@@ -79,6 +79,14 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(128, 64), (64, 64), (64, 64)],
         lambda x, v, w: op.matmul(op.tanh(op.matmul(x, v)), w),
     ),
+    "product of odd extents": (
+        [(4, 197, 64), (4, 64, 197)],
+        lambda x, y: op.nn.softmax(op.matmul(x, y)),
+    ),
+    "product of thirteen rows": (
+        [(13, 256), (256, 768), (768,)],
+        lambda x, w, b: op.nn.relu(op.add(op.matmul(x, w), b)),
+    ),
     "attention": ([(1, 128, 768)] * 3, _attention),
     "masked attention": ([*[(1, 128, 768)] * 3, (1, 1, 128, 128)], _attention),
     "normalisation": (
@@ -90,6 +98,7 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 3, 224, 224), (64, 3, 7, 7), (1, 64, 1, 1)],
         lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, strides=2, padding=3), b)),
     ),
+    "thin convolution": ([(1, 12, 56, 56), (20, 12, 5, 5)], lambda x, w: op.nn.conv2d(x, w, padding=2)),
     "convolution": (
         [(1, 64, 56, 56), (64, 64, 3, 3), (1, 64, 1, 1)],
         lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, padding=1), b)),

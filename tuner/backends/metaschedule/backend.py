@@ -36,6 +36,7 @@ from tuner.backends.metaschedule.lasting_knowledge import LastingKnowledge
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
 from tuner.backends.metaschedule.proposers import (
     DEFAULT_PROPOSER,
+    DRAFT,
     EVOLUTIONARY,
     LANGUAGE,
     PROPOSERS,
@@ -113,8 +114,8 @@ class MetaSchedule:
             cost_model: who orders schedules: `tvm`, or a model of the records' trials, by their loops
                 (`records`) or by their decisions (`draft`).
             records: URL of the records that keep trials; none are kept if empty.
-            proposer: who proposes schedules; `DEFAULT_PROPOSER` if empty, or evolution where a cost model of
-                ours orders its candidates.
+            proposer: who proposes schedules; if empty, `DEFAULT_PROPOSER` on a processor with records, else
+                evolution, also where a cost model of ours orders its candidates.
             language_model: folder of the one that proposes; the usual one if empty.
 
         Raises:
@@ -132,7 +133,8 @@ class MetaSchedule:
         self.database = database
         self.cost_model = cost_model
         self.records = records
-        self.proposer = proposer or (DEFAULT_PROPOSER if cost_model == TVM_MODEL else "")
+        self.is_default = not proposer and cost_model == TVM_MODEL and bool(records)
+        self.proposer = DEFAULT_PROPOSER if self.is_default else proposer
         self.language_model = language_model
         self._lasting: dict[tuple[str, int], LastingKnowledge] = {}
 
@@ -178,7 +180,7 @@ class MetaSchedule:
             return f"there is no database {given / WORKLOAD_FILE}; give --trials to make one"
         if target.kind == "cuda" and not tvm.cuda(0).exist:
             return "tuning needs the GPU on this machine"
-        if self.trials and self.proposer == LANGUAGE:
+        if self.trials and self.proposer == LANGUAGE and not self.is_default:
             try:
                 self._network(target)
             except CostModelFileError as error:
@@ -249,10 +251,28 @@ class MetaSchedule:
             target: what it is tuned for.
             allowance: trials that our own proposers share with other kernels.
         """
-        if self.proposer in ("", EVOLUTIONARY):
-            return self.proposer or None
-        knowledge = Knowledge() if self.proposer == RANDOM else self._knowledge(target)
-        return proposed_trials(self.proposer, task_name(task), knowledge, seed=_SEED, allowance=allowance)
+        proposer = self.proposer_for(target)
+        if proposer in ("", EVOLUTIONARY):
+            return proposer or None
+        knowledge = Knowledge() if proposer == RANDOM else self._knowledge(target)
+        return proposed_trials(proposer, task_name(task), knowledge, seed=_SEED, allowance=allowance)
+
+    def proposer_for(self, target: Target) -> str:
+        """Return who proposes schedules for a target; empty to let the number of trials decide.
+
+        A default gives way where it knows nothing: all of ours to TVM's search on a GPU, whose kernels have
+        no decision spaces, and the language model to the draft model where none was trained for the target.
+        """
+        if not self.is_default:
+            return self.proposer
+        if target.kind != "cpu":
+            return ""
+        if self.proposer == LANGUAGE:
+            try:
+                self._network(target)
+            except CostModelFileError:
+                return DRAFT
+        return self.proposer
 
     def _knowledge(self, target: Target) -> Knowledge:
         """Return what the records hold of this device, and the language model where it proposes."""
@@ -263,7 +283,9 @@ class MetaSchedule:
                 target,
                 environment_of(target, self),
                 seed=_SEED,
-                load_network=partial(self._network, target) if self.proposer == LANGUAGE else None,
+                load_network=partial(self._network, target)
+                if self.proposer_for(target) == LANGUAGE
+                else None,
             )
         return self._lasting[key].now()
 

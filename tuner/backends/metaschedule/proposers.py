@@ -33,9 +33,9 @@ EVOLUTIONARY = "evolutionary"
 PROPOSERS = (LANGUAGE, DRAFT, NEIGHBOUR, EVOLUTIONARY, RANDOM)
 """All who propose; `evolutionary` is TVM's own search."""
 
-DEFAULT_PROPOSER = ""
-"""Who proposes where nobody is named: one of `PROPOSERS`; if empty, evolution where trials are enough, else
-chance. `python -m benchmarks.proposers` compares them."""
+DEFAULT_PROPOSER = DRAFT
+"""Who proposes where nobody is named, on a processor with records to learn from: the first in the reports of
+`python -m benchmarks.proposers`. `LANGUAGE` gives way to `DRAFT` where there is no model for the target."""
 
 BATCH = 4
 """Trials that are measured before the draft model learns from them."""

@@ -2,9 +2,10 @@
 
 A kernel is a list of loop nests. Cheap producers are first inlined into their only consumer; then each nest
 that is left gets the first rule that applies: matrix products and convolutions are tiled so that a block of
-the result stays in vector registers, row reductions keep a vector of partial results, everything else is
-parallel over its outer loops and a vector along its innermost. A rule that fails costs its nest a warning,
-and the nest keeps its loops. Cache sizes and exact vector units are left out: that is what tuning is for.
+the result stays in vector registers, products whose extents no good tile divides with zeros beyond them, row
+reductions keep a vector of partial results, everything else is parallel over its outer loops and a vector
+along its innermost. A rule that fails costs its nest a warning, and the nest keeps its loops. Cache sizes and
+exact vector units are left out: that is what tuning is for.
 Checked in tests/tuner/backends/tvm/test_cpu_schedule.py and test_schedule.py.
 """
 
@@ -23,10 +24,13 @@ from tvm.s_tir.schedule import ScheduleError
 from cost_model.register_tile import largest_divisor
 from tuner.backends.tvm.index_periods import has_branches, index_periods
 from tuner.backends.tvm.register_tile import (
+    ResultAxis,
     Tile,
+    choose_padding,
     choose_tile,
     is_contiguous,
     result_axes,
+    sharing,
 )
 from tuner.graph.relax_types import PrimFunc
 
@@ -96,6 +100,7 @@ def _inline_producers(schedule: Schedule) -> None:
 def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
     """Return the schedule after the first rule that applies to the nest."""
     for rule in (
+        _tile_padded_product,
         _tile_product,
         _vectorise_row_reduction,
         _vectorise_column_reduction,
@@ -140,12 +145,129 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     choice = choose_tile(axes, packs=_reuses_inputs(schedule, block))
     if choice is None:
         return False
-    loops = schedule.get_loops(block)
-    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
     packed = _pack(schedule, block, choice)
     results = schedule.cache_write(block, 0, "local")
     schedule.transform_layout(block, ("write", 0), _move_last(choice.result_position, len(axes)))
     _fuse_epilogue(schedule, results)
+    _compute_in_tiles(schedule, block, axes, choice, results=results, panel=packed)
+    _vectorise_innermost(schedule, results)
+    return True
+
+
+def _tile_padded_product(schedule: Schedule, block: BlockHandle) -> bool:
+    """Tile a product some of whose extents no good tile divides, such as 49 columns or 197 rows.
+
+    Its operands are copied with zeros beyond their ends, that of the vectors a panel at a time; the results
+    stay in registers, and only those that are no padding are copied out. Not for convolutions: what their
+    images are read by is no plain loop.
+    """
+    kinds = _axis_kinds(schedule, block)
+    if "S" not in kinds or kinds.count("R") != 1:
+        return False
+    axes = result_axes(schedule, block)
+    reads = schedule.get(block).reads
+    operands = [math.prod(int(extent) for extent in region.source.shape) for region in reads]
+    extents = choose_padding(axes, operands, packs=_reuses_inputs(schedule, block))
+    if extents is None:
+        return False
+    wanted = dict(zip((_variable(schedule, axis.loop) for axis in axes), extents, strict=True))
+    factors = [
+        wanted.get(_variable(schedule, loop), _extent(schedule, loop)) for loop in schedule.get_loops(block)
+    ]
+    unpadded = _producer_names(schedule, block)
+    schedule.pad_einsum(block, factors)
+    paddings = [
+        schedule.get_sblock(name) for name in _producer_names(schedule, block) if name not in unpadded
+    ]
+    (crop,) = schedule.get_consumers(block)
+    results = _inline_crop(schedule, crop)
+    axes = result_axes(schedule, block)
+    choice = choose_tile(axes, packs=True)
+    if choice is None:
+        return False
+    panel = _pack(schedule, block, choice)
+    if panel is not None:
+        paddings = _inline_padding(schedule, panel, paddings)
+    else:
+        read = next(access.read for access in axes[choice.vector].accesses if access.step)
+        source = schedule.get(block).reads[read].source
+        panel = next((each for each in paddings if _writes(schedule, each, source)), None)
+        if panel is not None:
+            choice = sharing(choice, axes, read)
+            paddings = [each for each in paddings if not _writes(schedule, each, source)]
+    schedule.transform_layout(block, ("write", 0), _move_last(choice.result_position, len(axes)))
+    schedule.set_scope(block, 0, "local")
+    _compute_in_tiles(schedule, block, axes, choice, results=results, panel=panel)
+    # A vector that is only partly a result would be taken apart; the compiler has masks for it.
+    if axes[choice.vector].extent == _extents_of(schedule, results)[-1]:
+        _vectorise_innermost(schedule, results)
+    for padding in paddings:
+        _parallelise(schedule, padding, schedule.get_loops(padding)[:-1])
+    return True
+
+
+def _variable(schedule: Schedule, loop: Any) -> str:
+    return str(schedule.get(loop).loop_var)
+
+
+def _producer_names(schedule: Schedule, block: BlockHandle) -> list[str]:
+    return [str(schedule.get(each).name_hint) for each in schedule.get_producers(block)]
+
+
+def _writes(schedule: Schedule, block: BlockHandle, buffer: Any) -> bool:
+    return bool(schedule.get(block).writes[0].source.same_as(buffer))
+
+
+def _extents_of(schedule: Schedule, block: BlockHandle) -> list[int]:
+    return [int(axis.dom.extent) for axis in schedule.get(block).iter_vars]
+
+
+def _inline_crop(schedule: Schedule, crop: BlockHandle) -> BlockHandle:
+    """Return the block that copies results out of their padding: what follows, where that is elementwise."""
+    consumers = schedule.get_consumers(crop)
+    if len(consumers) != 1 or not _is_injective(schedule, consumers[0]):
+        return crop
+    if _extents_of(schedule, consumers[0]) != _extents_of(schedule, crop):
+        return crop
+    schedule.compute_inline(crop)
+    return consumers[0]
+
+
+def _inline_padding(
+    schedule: Schedule, panel: BlockHandle, paddings: Sequence[BlockHandle]
+) -> list[BlockHandle]:
+    """Let the panel pad the operand that it packs; return the other paddings."""
+    rest = []
+    for padding in paddings:
+        if str(schedule.get(padding).name_hint) in _producer_names(schedule, panel):
+            schedule.compute_inline(padding)
+        else:
+            rest.append(padding)
+    return rest
+
+
+def _compute_in_tiles(
+    schedule: Schedule,
+    block: BlockHandle,
+    axes: Sequence[ResultAxis],
+    choice: Tile,
+    *,
+    results: BlockHandle,
+    panel: BlockHandle | None,
+) -> None:
+    """Split the loops of a product into those of its tile and those over tiles, and share out the latter.
+
+    Args:
+        schedule: what is changed.
+        block: the product.
+        axes: of its results.
+        choice: its tile.
+        results: the block that copies a tile's results out.
+        panel: the block that packs an operand, if one does.
+    """
+    kinds = _axis_kinds(schedule, block)
+    loops = schedule.get_loops(block)
+    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
     outer_vector, inner_vector = schedule.split(axes[choice.vector].loop, [None, choice.vector_tile])
     middle, lanes = schedule.split(inner_vector, [None, choice.lanes])
     outer = [axis.loop for index, axis in enumerate(axes) if index not in (choice.vector, choice.rows)]
@@ -161,14 +283,12 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     schedule.vectorize(lanes)
     innermost = [*before, outer_vector, *after, *outer_rows][-1]
     schedule.reverse_compute_at(results, innermost)
-    _vectorise_innermost(schedule, results)
-    if packed is not None:
-        schedule.compute_at(packed, outer_vector)
+    if panel is not None:
+        schedule.compute_at(panel, outer_vector)
         _parallelise(schedule, block, [*before, outer_vector])
     else:
         _parallelise(schedule, block, [*before, outer_vector, *after])
     schedule.decompose_reduction(block, reduction[0])
-    return True
 
 
 def _pack(schedule: Schedule, block: BlockHandle, choice: Tile) -> BlockHandle | None:

@@ -122,6 +122,21 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
     return _packing(tile, axes) if chosen.packs else tile
 
 
+def choose_padding(
+    axes: Sequence[ResultAxis], operands: Sequence[int], *, packs: bool
+) -> tuple[int, ...] | None:
+    """Return the extents to pad the axes to, as `cost_model.register_tile` has it.
+
+    Args:
+        axes: the axes of the results.
+        operands: elements of each of the block's reads.
+        packs: as in `choose_tile`.
+    """
+    if any(axis.position is None for axis in axes):
+        return None
+    return register_tile.choose_padding([_as_tile_axis(axis) for axis in axes], operands, packs=packs)
+
+
 def _as_tile_axis(axis: ResultAxis) -> TileAxis:
     """Return what the choice asks of an axis; an operand whose position is unknown cannot be packed."""
     steps = (
@@ -137,13 +152,18 @@ def _packing(tile: Tile, axes: Sequence[ResultAxis]) -> Tile:
     accesses = axes[tile.vector].accesses
     packed = next(access for access in accesses if access.step and not is_contiguous(access))
     assert packed.position is not None, "only an operand with one advancing axis is packed"
+    packing = replace(tile, packed_read=packed.read, packed_position=packed.position)
+    return sharing(packing, axes, packed.read)
+
+
+def sharing(tile: Tile, axes: Sequence[ResultAxis], read: int) -> Tile:
+    """Return the tile with the axes that one read holds beside the vector's: its panels belong to those."""
     shared = tuple(
         index
         for index, axis in enumerate(axes)
-        if index != tile.vector
-        and any(access.read == packed.read and access.step for access in axis.accesses)
+        if index != tile.vector and any(access.read == read and access.step for access in axis.accesses)
     )
-    return replace(tile, packed_read=packed.read, packed_position=packed.position, shared=shared)
+    return replace(tile, shared=shared)
 
 
 def is_contiguous(access: Access) -> bool:

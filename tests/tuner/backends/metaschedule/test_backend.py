@@ -8,11 +8,17 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
+from cost_model.language.model_files import Manifest, save_network
+from cost_model.language.network import Network, NetworkShape, initial_weights
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import part_of, partition_module
+from tuner.backends.metaschedule import backend as metaschedule_backend
 from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.metaschedule.proposers import DEFAULT_PROPOSER
 from tuner.backends.protocol import TuningBackend
 from tuner.backends.registry import make_backend
+from tuner.graph.relax_types import IRModule
+from tuner.language.kernels import kernel_module, parse_kernel
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
@@ -45,6 +51,34 @@ def test_a_folder_with_any_name_survives_its_reference(tmp_path: Path) -> None:
 def test_trials_but_not_the_folder_change_its_results(tmp_path: Path) -> None:
     assert MetaSchedule(trials=3).settings == MetaSchedule(trials=3, database=str(tmp_path)).settings
     assert MetaSchedule(trials=3).settings != MetaSchedule(trials=4).settings
+
+
+def test_the_default_proposer_gives_way_where_it_knows_nothing(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = str(tmp_path / "records.db")
+    gpu = Target(name="cuda", kind="cuda", tvm_json=target.tvm_json, num_threads=1)
+    default = MetaSchedule(trials=3, records=records)
+    assert default.proposer_for(target) == DEFAULT_PROPOSER
+    assert default.strategy(small_product(), target) is not None
+    assert default.proposer_for(gpu) == ""
+    assert MetaSchedule(trials=3).proposer_for(target) == "", "without records there is nothing to learn from"
+    assert MetaSchedule(trials=3, records=records, cost_model="draft").proposer_for(target) == ""
+    assert MetaSchedule(trials=3, records=records, proposer="random").proposer_for(gpu) == "random"
+    # If the language model is the default: it proposes where it was trained for the target.
+    monkeypatch.setattr(metaschedule_backend, "DEFAULT_PROPOSER", "language")
+    untrained = MetaSchedule(trials=3, records=records, language_model=str(tmp_path / "none"))
+    assert (untrained.proposer_for(target), untrained.unavailable_reason(target)) == ("draft", None)
+    shape = NetworkShape(layers=1, width=16, heads=2)
+    manifest = Manifest(shape=shape, target=target.text, device_model="any", num_threads=1, seed=0)
+    save_network(Network(shape, initial_weights(shape, 0)), manifest, tmp_path / "model")
+    trained = MetaSchedule(trials=3, records=records, language_model=str(tmp_path / "model"))
+    assert trained.proposer_for(target) == "language"
+    assert trained.strategy(small_product(), target) is not None
+
+
+def small_product() -> IRModule:
+    return kernel_module(parse_kernel("dense:4x8x8"))
 
 
 def test_it_asks_for_time_to_tune() -> None:

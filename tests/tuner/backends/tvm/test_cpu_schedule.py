@@ -46,6 +46,23 @@ CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         lambda x, w: op.matmul(x, op.permute_dims(w)),
     ),
     "product that nothing divides": ([(5, 7), (7, 11)], lambda x, w: op.matmul(x, w)),
+    "product of 49 columns": ([(3, 49, 32), (3, 32, 49)], lambda x, w: op.matmul(x, w)),
+    "product of 197 rows and columns": (
+        [(2, 197, 16), (2, 197, 16)],
+        lambda x, w: op.matmul(x, op.permute_dims(w, [0, 2, 1])),
+    ),
+    "product of 13 rows": (
+        [(13, 48), (48, 64), (64,)],
+        lambda x, w, b: op.nn.relu(op.add(op.matmul(x, w), b)),
+    ),
+    "product of 50 columns with an epilogue": (
+        [(29, 48), (48, 50), (50,)],
+        lambda x, w, b: op.nn.gelu(op.add(op.matmul(x, w), b)),
+    ),
+    "product of 50 columns, normalised": (
+        [(29, 48), (48, 50)],
+        lambda x, w: op.nn.softmax(op.multiply(op.matmul(x, w), relax.const(0.125, "float32"))),
+    ),
     "product with an epilogue": (
         [(32, 24), (24, 48), (48,)],
         lambda x, w, b: op.nn.gelu(op.add(op.matmul(x, w), b)),
@@ -106,20 +123,48 @@ def test_a_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str, ta
     assert error_of(function_module(shapes, body), target) < 1e-5
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans())
+@settings(max_examples=16, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    rows=st.integers(1, 80),
+    depth=st.integers(1, 40),
+    columns=st.integers(1, 80),
+    left_transposed=st.booleans(),
+    right_transposed=st.booleans(),
+    biased=st.booleans(),
+)
 def test_products_of_any_shape_are_right(
-    rows: int, depth: int, columns: int, left_transposed: bool, right_transposed: bool
+    *,
+    batch: int,
+    rows: int,
+    depth: int,
+    columns: int,
+    left_transposed: bool,
+    right_transposed: bool,
+    biased: bool,
 ) -> None:
-    left = (depth, rows) if left_transposed else (rows, depth)
-    right = (columns, depth) if right_transposed else (depth, columns)
+    left = (batch, depth, rows) if left_transposed else (batch, rows, depth)
+    right = (batch, columns, depth) if right_transposed else (batch, depth, columns)
 
-    def product(x: Any, w: Any) -> Any:
-        return op.matmul(
-            op.permute_dims(x) if left_transposed else x, op.permute_dims(w) if right_transposed else w
+    def product(x: Any, w: Any, b: Any) -> Any:
+        found = op.matmul(
+            op.permute_dims(x, [0, 2, 1]) if left_transposed else x,
+            op.permute_dims(w, [0, 2, 1]) if right_transposed else w,
         )
+        return op.nn.relu(op.add(found, b)) if biased else found
 
-    assert error_of(function_module([left, right], product), resolve_target("cpu", num_threads=1)) < 1e-5
+    shapes = [left, right, (columns,)] if biased else [left, right]
+    body: Body = product if biased else lambda x, w: product(x, w, None)
+    assert error_of(function_module(shapes, body), resolve_target("cpu", num_threads=1)) < 1e-5
+
+
+def test_a_product_of_odd_extents_is_computed_in_whole_vectors_in_registers() -> None:
+    shapes, body = CASES["product of 49 columns"]
+    (kernel,) = kernels_of(fuse_function(function_module(shapes, body)["main"]))
+    text = schedule_for_cpu(kernel).script()
+    assert "in T.vectorized(T.int64(16))" in text
+    assert 'scope="local"' in text
+    assert "T.if_then_else(v2 < T.int64(49)" in text, "the panel has zeros beyond the columns"
 
 
 def test_a_product_with_its_epilogue_is_one_nest_of_vectors_in_registers() -> None:
@@ -136,27 +181,29 @@ def test_a_product_with_its_epilogue_is_one_nest_of_vectors_in_registers() -> No
 @given(
     batch=st.integers(1, 3),
     axis=st.integers(1, 2),
-    kept=st.tuples(st.integers(0, 31), st.integers(1, 32)).filter(lambda ends: ends[0] < ends[1]),
+    kept=st.tuples(st.integers(0, 28), st.integers(1, 29)).filter(lambda ends: ends[0] < ends[1]),
     step=st.integers(1, 3),
     biased=st.booleans(),
+    size=st.sampled_from((29, 32)),
 )
 def test_a_product_of_which_a_slice_is_kept_writes_the_slice_and_nothing_else(
-    batch: int, axis: int, kept: tuple[int, int], step: int, biased: bool
+    batch: int, axis: int, kept: tuple[int, int], step: int, biased: bool, size: int
 ) -> None:
     def body(x: Any, w: Any, b: Any) -> Any:
         product = op.matmul(x, w)
         wanted = op.add(product, b) if biased else op.multiply(b, product)
         return op.strided_slice(wanted, [axis], [kept[0]], [kept[1]], [step])
 
-    fused = fuse_function(function_module([(batch, 32, 8), (8, 32), (32,)], body)["main"])
+    fused = fuse_function(function_module([(batch, size, 8), (8, size), (size,)], body)["main"])
     (kernel,) = kernels_of(fused)
     rng = np.random.default_rng(0)
-    x, w, b = (rng.standard_normal(shape, np.float32) for shape in ((batch, 32, 8), (8, 32), (32,)))
+    x, w, b = (rng.standard_normal(shape, np.float32) for shape in ((batch, size, 8), (8, size), (size,)))
     full = x @ w + b if biased else b * (x @ w)
     lines = slice(*kept, step)
     expected = full[:, lines] if axis == 1 else full[:, :, lines]
-    # As much room before and behind the result as the whole product takes.
-    memory = np.from_dlpack(tvm.runtime.tensor(np.full((3, full.size), 7.0, np.float32)))
+    # As much room before and behind the result as the whole product takes, in lines of TVM's alignment.
+    room = -(-full.size // 16) * 16
+    memory = np.from_dlpack(tvm.runtime.tensor(np.full((3, room), 7.0, np.float32)))
     result = memory[1, : expected.size].reshape(expected.shape)
     built = tvm.compile(schedule_for_cpu(kernel).with_attr("global_symbol", "main"), target="llvm")
     built["main"](*map(tvm.runtime.tensor, (x, w, b)), tvm.runtime.from_dlpack(result))

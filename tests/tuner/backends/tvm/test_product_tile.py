@@ -10,9 +10,10 @@ from tvm import relax, s_tir
 from cost_model.features import anchor_of
 from cost_model.product_tile import NO_TILE, ProductTile, product_tile
 from tests.samples.partition_samples import Body, function_module, kernels_of
-from tuner.backends.tvm.cpu_schedule import _axis_kinds, _inline_producers, _nests, _reuses_inputs
+from tuner.backends.tvm import cpu_schedule
+from tuner.backends.tvm.cpu_schedule import _axis_kinds, _inline_producers, _nests
 from tuner.backends.tvm.native import fuse_function
-from tuner.backends.tvm.register_tile import choose_tile, result_axes
+from tuner.backends.tvm.register_tile import ResultAxis, Tile, choose_tile
 from tuner.lowering.workload_of import workload_of
 
 pytestmark = pytest.mark.tvm
@@ -34,6 +35,13 @@ CASES: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "of a large vocabulary": ([(64, 32), (50257, 32)], lambda x, w: op.matmul(x, op.permute_dims(w))),
     "of a vector": ([(1, 64), (64, 96)], lambda x, w: op.matmul(x, w)),
     "that nothing divides": ([(7, 9), (9, 13)], lambda x, w: op.matmul(x, w)),
+    "of columns that no vector divides": ([(2, 49, 64), (2, 64, 49)], lambda x, w: op.matmul(x, w)),
+    "of a prime number of rows": ([(197, 64), (64, 96)], lambda x, w: op.matmul(x, w)),
+    "of thirteen rows": ([(13, 64), (64, 96)], lambda x, w: op.matmul(x, w)),
+    "of a weight too large to be padded": (
+        [(64, 48), (50257, 48)],
+        lambda x, w: op.matmul(x, op.permute_dims(w)),
+    ),
     "of a batch and a weight": ([(4, 20, 48), (48, 36)], lambda x, w: op.matmul(x, w)),
     "of a batch": ([(4, 20, 48), (4, 48, 24)], lambda x, w: op.matmul(x, w)),
     "of heads": (
@@ -76,8 +84,16 @@ def scheduled_tile(function: object) -> ProductTile:
     schedule = s_tir.Schedule(kernel)
     _inline_producers(schedule)
     (block,) = (block for block in _nests(schedule) if "R" in _axis_kinds(schedule, block))
-    axes = result_axes(schedule, block)
-    tile = choose_tile(axes, packs=_reuses_inputs(schedule, block))
+    chosen = []
+
+    def remember(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
+        chosen.append((axes, choose_tile(axes, packs=packs)))
+        return chosen[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_schedule, "choose_tile", remember)
+        cpu_schedule._schedule_nest(schedule, str(schedule.get(block).name_hint))
+    axes, tile = chosen[0]
     if tile is None:
         return NO_TILE
     return ProductTile(
