@@ -35,7 +35,7 @@ class Flow:
         opening: those that begin to hold something: forward blocks, or where there are none those that add
             memory.
         closing: for each opening block, those whose start says that its micro-batch is no longer in flight.
-        depth: for each opening block, the opening blocks on the longest way from it, itself included; the
+        depth: for each opening block, the opening blocks on the longest path from it, itself included; the
             number in flight with which 1F1B keeps it busy.
     """
 

@@ -71,7 +71,7 @@ class Pipeline:
     Attributes:
         placement: where they come from.
         stages: in topological order.
-        forward_level: stages that run before each one's forward, on the longest way.
+        forward_level: stages that run before each one's forward, on the longest path.
         backward_level: the same for its backward; the forwards are counted too.
     """
 

@@ -40,7 +40,7 @@ class Orders(NamedTuple):
         sequence: tasks in a topological order.
         rank: place in `sequence` by task, -1 for tasks not run.
         head: start by task.
-        tail: longest way from the start to the end of all, by task.
+        tail: longest path from the start to the end of all, by task.
         tabu: round until which a pair may not be put in an order, by hash of the pair.
         best: starts of the best schedule seen.
     """
@@ -135,7 +135,7 @@ def time_heads(arrays: InstanceArrays, orders: Orders, begin: int) -> None:
 
 @compiled_leaf
 def time_tails(arrays: InstanceArrays, orders: Orders, begin: int) -> None:
-    """Time the longest ways to the end from a place of the sequence backwards."""
+    """Time the longest paths to the end from a place of the sequence backwards."""
     for place in range(begin, -1, -1):
         task = orders.sequence[place]
         orders.tail[task] = outer_tail(arrays, orders, task, -1)
@@ -170,7 +170,7 @@ def outer_head(arrays: InstanceArrays, orders: Orders, task: int, device: int) -
 
 @compiled_leaf
 def outer_tail(arrays: InstanceArrays, orders: Orders, task: int, device: int) -> int:
-    """The longest way from the start of a task to the end that does not go on along one device."""
+    """The longest path from the start of a task to the end that does not go on along one device."""
     block, micro_batch = task % arrays.num_blocks, task // arrays.num_blocks
     first = micro_batch * arrays.num_blocks
     span = arrays.span[block]

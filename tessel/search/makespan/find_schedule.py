@@ -65,7 +65,11 @@ def find_schedule(
     start_from: Schedule | None = None,
     params: MakespanParams | None = None,
 ) -> Schedule:
-    """Return the best schedule found; it is valid, and never longer than a hand-written one that fits.
+    """Return the best schedule found; it is valid, and no longer than the hand-written ones that fit.
+
+    All rules are built before any limit counts, as published, and up to 20 000 tasks in all their variants.
+    Two exceptions: `1f1b-limited` is left out where the time is over and another rule fits, and above 20 000
+    tasks `v-half` and `v-min` where the budget does not cover them.
 
     Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
     search and returns the best schedule so far. With a limit on work, the default, equal calls give equal

@@ -4,7 +4,7 @@ The first one always exists, and the rules come next, before any limit is looked
 the tasks, and the answer is never to be longer than one of them that fits. `1f1b-limited` alone, which may
 take several simulations, is left out where time is over and another rule fits.
 
-An urgency is the priority α·m·T - tail(b): the longest way to the end first, with the micro-batches T steps
+An urgency is the priority α·m·T - tail(b): the longest path to the end first, with the micro-batches T steps
 of the busiest device apart. α = 0 runs all forwards first, α = 1 keeps a steady rhythm, and a large α
 finishes what was begun. Each is tried idle-free and with idling, and with every choice fixed to each of its
 options. Under memory limits `tessel.search.makespan.limits_in_flight` follows. Checked in

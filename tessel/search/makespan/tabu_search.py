@@ -136,7 +136,7 @@ def tabu_search(
 def _critical_path(
     arrays: InstanceArrays, orders: Orders, makespan: int, path: IntArray, via: IntArray, state: int
 ) -> int:
-    """Write one critical path, drawn by lot where it branches; return its length.
+    """Write one critical path, chosen at random where it branches; return its length.
 
     via[i] is the device along which path[i] follows path[i - 1], or -1 where an edge is tight as well.
     """
@@ -190,7 +190,7 @@ def _list_moves(path: IntArray, via: IntArray, length: int, moves: IntArray, sta
     """Write the moves that could shorten a path: task, task to pass last, device, direction, distance.
 
     On each stretch of the path along one device, the two tasks at either end may move, and of those between
-    about sixteen drawn by lot. Return how many moves there are.
+    about sixteen chosen at random. Return how many moves there are.
     """
     count = begin = 0
     while begin < length:
@@ -238,7 +238,7 @@ def _choose(
 ) -> int:
     """Return the place in the list of the move with the least estimate, or -1 if none is allowed.
 
-    A tabu move counts only if it promises a new best; a kick is drawn by lot, whatever it costs.
+    A tabu move counts only if it promises a new best; a kick is chosen at random, whatever it costs.
     """
     chosen, least, drawn = -1, 1 << 60, 0
     for place in range(num_moves):

@@ -4,7 +4,7 @@
 - Work: on one device take the blocks with at least some head (steps before) and tail (steps after their end).
   All their work happens there one after the other, behind the least head and before the least tail.
 - Memory: a device's limit times the time in which it holds anything is at least what its activations take up,
-  units times steps, over all micro-batches. Each unit lives at least as long as the longest way from the
+  units times steps, over all micro-batches. Each unit lives at least as long as the longest path from the
   block that adds it to one that frees it, and to the end of that one: nothing else runs there meanwhile.
 - Warm-up and cool-down: at either end a device can do only as much as its memory holds
   (`tessel.search.makespan.bounds.ramp_bound`).
@@ -12,7 +12,8 @@
       head   |  N x work of these blocks  |   tail       <= makespan
 
 Each number is a proof by itself; the largest counts. They take milliseconds;
-`tessel.search.makespan.bounds.decision_diagram` proves more. Choices take the option that makes the number
+`tessel.search.makespan.bounds.decision_diagram` and, where memory is tight,
+`tessel.search.makespan.exact.device_subsets` prove more. Choices take the option that makes the number
 smallest.
 Checked in tests/tessel/search/makespan/bounds/test_lower_bounds.py against exhaustive search.
 """

@@ -6,9 +6,9 @@ by block, the start of the last task, when devices are free, and the queues. Tim
 are raised to the first time that can. Of two states with equal counts the one that is nowhere later makes the
 other one superfluous, whatever follows. A state is dropped where
 
-    soonest start of a set of tasks + their work on a device + least way from there to the end
+    soonest start of a set of tasks + their work on a device + longest path from there to the end
 
-does not stay below a known makespan, for each device, with the soonest starts and the ways to the end as
+does not stay below a known makespan, for each device, with the soonest starts and the paths to the end as
 thresholds; and, where work may move, for each set of devices. Nor is a task added where its device would
 idle for long enough to run another one that could come next, holds only this device and adds no memory: to
 run that one in the gap, as its next task wherever it came later, delays nothing and holds no more, so that

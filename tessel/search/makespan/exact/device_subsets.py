@@ -19,6 +19,7 @@ tests/tessel/search/makespan/exact/test_device_subsets.py against exhaustive sea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -111,13 +112,13 @@ class DeviceSubsetSearch:
         is_small = 1 < instance.arrays.num_devices <= MAX_DEVICES
         is_left_out = bool({Phase.EXACT, Phase.DECISION_DIAGRAMS} & best.params.left_out)
         placement = without_choices(instance.placement)
-        is_done = is_left_out or not is_small or instance.memory is None or placement is None
+        is_done = is_left_out or not is_small or instance.memory is None or prover.problem is None
         return cls(best, placement, prover, exact, is_done=is_done)
 
     def run(self) -> None:
         """Go on as long as there is something to do and the share of the work is not used up."""
         best, budget, params = self.best, self.best.budget, self.best.params
-        if not self.exact.is_done and self.exact.too_much is None:
+        if not self._may_begin():
             return
         while not self.is_done and not best.is_over:
             before = budget.operations
@@ -125,6 +126,17 @@ class DeviceSubsetSearch:
                 return
             self._advance()
             self.used += budget.operations - before
+
+    def _may_begin(self) -> bool:
+        """Return whether it is known what single devices prove, and that all of them are too many."""
+        if self.current is not None:
+            return True
+        is_too_large = self.exact.is_done or self.exact.too_much is not None
+        return is_too_large and len(self._bounds_alone()) == self.best.instance.arrays.num_devices
+
+    def _bounds_alone(self) -> Mapping[int, int]:
+        """What the diagrams of single devices have proven, by device."""
+        return {devices[0]: bound for devices, bound in self.prover.bounds.items() if len(devices) == 1}
 
     def _advance(self) -> None:
         """Expand some states, begin the next set, or look at a device that may be added."""
@@ -171,12 +183,8 @@ class DeviceSubsetSearch:
         self.attempt = Attempt(model, best.makespan, states, keeps_history=False)
 
     def _begin_growing(self) -> None:
-        """Take the device whose diagram alone has proven most; wait until there is one."""
-        alone = {devices[0]: bound for devices, bound in self.prover.bounds.items() if len(devices) == 1}
-        if len(alone) < self.best.instance.arrays.num_devices:
-            self.is_done = self.prover.problem is None
-            self.best.budget.charge(OPERATIONS_A_SET)
-            return
+        """Take the device whose diagram alone has proven most."""
+        alone = self._bounds_alone()
         first = max(alone, key=lambda device: (alone[device], -device))
         self.current = Subset((first,), (first,))
         self._list_candidates()
