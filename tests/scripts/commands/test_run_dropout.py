@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch, pytest.mark.slow]
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch import nn
 from torch.nn import functional
@@ -48,7 +48,7 @@ class Language(nn.Module):
 
 def build():
     return Language(), (torch.randint(5, (2, 6)),)
-'''
+"""
 
 
 def test_masks_rows_of_padding_and_calls_of_torch_are_those_of_the_module(
