@@ -2,6 +2,7 @@
 
     python -m benchmarks.converter_fuzz                          all operators, all types: about an hour
     python -m benchmarks.converter_fuzz add cumsum --types int64  some operators, some types
+    python -m benchmarks.converter_fuzz --gradients --types float32   trained: gradients of its operands
     python -m benchmarks.converter_fuzz --table operators.md       and write the table of what is refused
 
 Every sample of `torch.testing`'s table of operators (odd shapes: without axes, without elements, broadcast,
@@ -12,6 +13,9 @@ pipeline, which shares nothing with this project's, and run on the CPU. An opera
 - *called*, where it has them, and some of it stays a call of torch, for want of a converter;
 - *refused*, where the import says that it cannot be converted, or TVM cannot lower it;
 - *wrong* otherwise; then the command ends with status 1.
+
+With `--gradients` each floating-point operand is a weight, and its gradient in a stage is compared with
+torch's.
 
 Left out are operators that draw random numbers, give no tensor, or change their operands, and what torch
 itself cannot run or export. Each operator runs in a process of its own, with a time limit, so that a crash is
@@ -26,31 +30,39 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.converter_fuzz.check import Finding, check
-from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, operators, samples
+from benchmarks.converter_fuzz.gradients import check_gradients_of
+from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, Applied, operators, samples
 from benchmarks.converter_fuzz.tables import as_table, summarize
 
 TIME_LIMIT_S = 300.0
 
+Check: TypeAlias = Callable[[str, str, int, Applied], Finding | None]
+"""Compares one sample of an operator and type; None where torch has nothing to compare with."""
 
-def fuzz(name: str, operator: Any, dtypes: Sequence[str], count: int) -> Iterator[Finding]:
+
+def fuzz(
+    name: str, operator: Any, dtypes: Sequence[str], count: int, checked: Check = check
+) -> Iterator[Finding]:
     """Check an operator in a process of its own."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=work, args=(sender, name, operator, tuple(dtypes), count)
+        target=work, args=(sender, name, operator, tuple(dtypes), count, checked)
     )
     process.start()
     sender.close()
     yield from _findings(receiver, process, name)
 
 
-def work(sender: Connection, name: str, operator: Any, dtypes: Sequence[str], count: int) -> None:
+def work(
+    sender: Connection, name: str, operator: Any, dtypes: Sequence[str], count: int, checked: Check
+) -> None:
     """Check an operator, and send what is begun before it begins."""
     for dtype in dtypes:
         try:
@@ -59,7 +71,7 @@ def work(sender: Connection, name: str, operator: Any, dtypes: Sequence[str], co
             continue
         for number, applied in drawn:
             sender.send_bytes(json.dumps({"begun": [dtype, number]}).encode())
-            finding = check(name, dtype, number, applied)
+            finding = checked(name, dtype, number, applied)
             if finding is not None:
                 sender.send_bytes(json.dumps(asdict(finding)).encode())
     sender.send_bytes(b'{"done": true}')
@@ -93,6 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("operators", nargs="*", help="names as in torch's table; all by default")
     parser.add_argument("--types", default=",".join(TYPES), help="types of operands, by commas")
     parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each operator and type")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients of its operands")
     parser.add_argument("--table", type=Path, help="file that the table of what is refused is written to")
     parser.add_argument("--json", type=Path, help="file that every finding is written to")
     given = parser.parse_args(arguments)
@@ -107,7 +120,8 @@ def main(arguments: Sequence[str]) -> int:
     findings: list[Finding] = []
     names = given.operators or list(known)
     for index, name in enumerate(names):
-        found = list(fuzz(name, known[name], given.types.split(","), given.samples))
+        checked = check_gradients_of if given.gradients else check
+        found = list(fuzz(name, known[name], given.types.split(","), given.samples, checked))
         findings += found
         counts = Counter(finding.outcome for finding in found)
         told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))

@@ -86,9 +86,13 @@ def check(name: str, dtype: str, number: int, applied: Applied) -> Finding | Non
 
 def run(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return what a model gives, by TVM's default pipeline without optimisation."""
-    provide_torch_calls(model.module)
-    arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
+    return run_module(model.module, [*inputs, *(model.parameters[name] for name in model.parameter_names)])
+
+
+def run_module(module: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return what a module's `main` gives, by TVM's default pipeline without optimisation."""
+    provide_torch_calls(module)
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(np.array(each)) for each in arguments])
     return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]

@@ -4,7 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.converter_fuzz import gradients  # noqa: E402
 from benchmarks.converter_fuzz.check import Finding, check  # noqa: E402
+from benchmarks.converter_fuzz.gradients import check_gradients_of  # noqa: E402
 from benchmarks.converter_fuzz.operators import Applied, operators, samples  # noqa: E402
 from benchmarks.converter_fuzz.tables import as_table  # noqa: E402
 
@@ -59,3 +61,16 @@ def test_the_table_tells_what_is_refused_and_why() -> None:
     assert "in some use as calls of torch\n\n`cummax`\n" in table
     assert "| `sort` | float32 | bool | it has none |" in table
     assert "| `fft` |  | float32 | it has none |" in table
+
+
+def test_gradients_are_torchs_and_a_wrong_one_is_found(monkeypatch) -> None:
+    applied = Applied(torch.nn.functional.pad, ((torch.rand(2, 3), (1, 2)), {"mode": "reflect"}))
+    finding = check_gradients_of("pad", "float32", 0, applied)
+    assert finding is not None
+    assert finding.outcome == "equal", finding
+    right = gradients.run_module
+    monkeypatch.setattr(gradients, "run_module", lambda *given: [1.1 * each for each in right(*given)])
+    finding = check_gradients_of("pad", "float32", 0, applied)
+    assert finding is not None
+    assert finding.outcome == "wrong"
+    assert "the gradient of weights.0 is off by" in finding.reason

@@ -1,0 +1,112 @@
+"""Train on one sample of an operator, and compare the gradients of its operands with torch's.
+
+Every floating-point operand is a weight, and the loss a sum of the results with weights that differ, so that
+each place counts. Stages are built as `tessel tune --train` builds them, and run by TVM's default pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.converter_fuzz.check import TOLERANCES, Finding, run_module
+from benchmarks.converter_fuzz.operators import Applied
+from tuner.errors import TunerError
+from tuner.frontend.loading import for_training
+from tuner.frontend.model import Model
+from tuner.frontend.torch.program import import_module
+from tuner.graph.torch_call import torch_calls_in
+from tuner.numerical_error import compare_gradients, worst
+from tuner.stages import build_stages, run_stages, with_all_gradients
+
+
+class Trained(torch.nn.Module):
+    """The sum of what an operator gives of its weights, each place with a factor of its own.
+
+    Attributes:
+        applied: the operator.
+    """
+
+    def __init__(self, applied: Applied) -> None:
+        super().__init__()
+        self.applied = applied
+        self._is_weight = [tensor.is_floating_point() for tensor in applied.tensors]
+        self.weights = torch.nn.ParameterList(
+            torch.nn.Parameter(tensor.detach().clone())
+            for tensor in applied.tensors
+            if tensor.is_floating_point()
+        )
+
+    def forward(self, *others: torch.Tensor) -> torch.Tensor:
+        """Give the loss of operands that are no weights, and a last one, a scalar 1."""
+        *kept, one = others
+        weights, rest = iter(self.weights), iter(kept)
+        tensors = [next(weights) * one if is_weight else next(rest) for is_weight in self._is_weight]
+        found = [each for each in self.applied(*tensors) if each.is_floating_point()]
+        sums = [
+            (each * torch.linspace(0.5, 1.5, each.numel(), dtype=each.dtype).reshape(each.shape)).sum()
+            for each in found
+        ]
+        return torch.stack(sums).sum()
+
+
+def check_gradients_of(name: str, dtype: str, number: int, applied: Applied) -> Finding | None:
+    """Compare the gradients of one sample; None where torch has none, or is not finite there."""
+    others = [tensor for tensor in applied.tensors if not tensor.is_floating_point()]
+    inputs = (*others, torch.ones((), dtype=getattr(torch, dtype)))
+    expected = _expected(applied, inputs)
+    if expected is None:
+        return None
+
+    def finding(outcome: str, reason: str = "") -> Finding:
+        return Finding(operator=name, dtype=dtype, sample=number, outcome=outcome, reason=reason)
+
+    try:
+        imported = import_module(Trained(applied), inputs, name)
+        model = with_all_gradients(for_training(imported))
+        found = _found(model, [tensor.numpy() for tensor in inputs])
+    except TunerError as error:
+        return None if "torch.export cannot trace" in str(error) else finding("refused", str(error))
+    except Exception as error:  # TVM's own faults
+        return finding("refused", f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+    needed = {key: value for key, value in expected.items() if key in found or value.any()}
+    deviation = worst(compare_gradients(found, needed))
+    limit = TOLERANCES[dtype]
+    if deviation is not None and not deviation.is_within(limit):
+        return finding("wrong", f"the gradient of {deviation.tensor} {deviation.describe(limit)}")
+    called = sorted({call.name for call in torch_calls_in(model.module["main"])})
+    return finding("called", ", ".join(called)) if called else finding("equal")
+
+
+def _expected(applied: Applied, inputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray] | None:
+    """Return torch's gradient of each weight by name; None where it has none, or one that is no number."""
+    module = Trained(applied)
+    if not len(module.weights) or not all(tensor.numel() for tensor in applied.tensors):
+        return None
+    try:
+        loss = module(*inputs)
+        found = torch.autograd.grad(loss, list(module.weights), allow_unused=True)
+    except Exception:  # torch's own samples hold what torch refuses
+        return None
+    named = zip(module.named_parameters(), found, strict=True)
+    gradients = {
+        name: (torch.zeros_like(weight) if gradient is None else gradient).detach().numpy()
+        for (name, weight), gradient in named
+    }
+    is_finite = all(np.isfinite(gradient).all() for gradient in gradients.values())
+    return gradients if is_finite and bool(loss.isfinite()) else None
+
+
+def _found(model: Model, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the gradients of a single stage by the weight's name."""
+    plain = replace(model, reference=None)
+    tensors: Mapping[str, Any] = {
+        **dict(zip((spec.name for spec in model.inputs), inputs, strict=True)),
+        **{name: np.asarray(model.parameters[name]) for name in model.parameter_names},
+    }
+    results = run_stages(build_stages(plain, ()), tensors, split=False, run=run_module)
+    return {name.removesuffix(".grad"): value for name, value in results.items() if name.endswith(".grad")}
