@@ -52,9 +52,11 @@ def _losing(
     counter = itertools.count()
     whole = sharded_program.all_reduce
 
-    def all_reduce(tensor: torch.Tensor, kind: str = "sum") -> None:
+    def all_reduce(
+        tensor: torch.Tensor, kind: str = "sum", group: torch.distributed.ProcessGroup | None = None
+    ) -> None:
         if not is_lost(kind, next(counter)):
-            whole(tensor, kind)
+            whole(tensor, kind, group)
 
     sharded_program.all_reduce = all_reduce  # in a rank's own process
     return provide_programs(spec_json, stage_numbers)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tessel.errors import DocumentError, InfeasibleError
 from tessel.pipeline import block_of_function, build_plan, choose_step_us, devices_of_stages, place_stages
+from tessel.placement import Edge
 from tessel.plan import load_plan, save_plan
 from tessel.search.budget import SearchBudget
 from tessel.validation import check_schedule
@@ -107,6 +108,25 @@ def test_stages_run_on_the_devices_that_they_were_cut_for(tmp_path: Path) -> Non
     save_plan(msgspec.structs.replace(plan, stage_devices=((0,),)), tmp_path / "plan.json")
     with pytest.raises(DocumentError, match='"stage_devices" has 1 entries, and there are 4 stages'):
         load_plan(tmp_path / "plan.json")
+    wrong = {((),): "has 1 entries, and there are 4", ((), (1,), (1,), (2,)): "has stage 1 receive from"}
+    for before, message in wrong.items():
+        save_plan(msgspec.structs.replace(plan, stages_before=before), tmp_path / "plan.json")
+        with pytest.raises(DocumentError, match=f'"stages_before" {message}'):
+            load_plan(tmp_path / "plan.json")
+
+
+def test_stages_that_branch_have_the_edges_of_their_branches() -> None:
+    tuned = msgspec.structs.replace(
+        tuned_model([(10.0, 20.0, 12.0, 11.0)] * 3), stages_before=((), (), (0, 1)), hop_latency_us=(2.0, 3.0)
+    )
+    placement = place_stages(tuned, step_us=1.0)
+    between = {edge for edge in placement.edges if edge.source[1] != edge.target[1]}
+    forward = {Edge("f0", "f2", 2), Edge("f1", "f2", 3)}
+    assert forward <= between
+    assert {(edge.source[1], edge.target[1], edge.lag) for edge in between - forward} == {
+        ("2", "0", 2),
+        ("2", "1", 3),
+    }
 
 
 @pytest.mark.parametrize("devices", [((0,), (1,)), ((0,), (2,), (2,), (0,)), ((0,), (1,), (0, 1), (0,))])

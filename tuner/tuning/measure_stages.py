@@ -304,8 +304,9 @@ def _cut_placed(
     layers = layers_of(model, at_branches=not placed.is_chain)
     alone = build_stages(model, cut_between(layers, range(1, len(layers))))
     with_words = [number for number, stage in enumerate(alone) if holds_words(stage, alone)]
+    are_as_many = len(with_words) == len(placed.divided)
     fixed = dict(zip(placed.divided, with_words, strict=False))
-    if placed.needs_words and len(with_words) != len(placed.divided):
+    if placed.needs_words and not are_as_many:
         names = ", ".join(layers[number].name for number in with_words) or "none"
         raise TunerError(
             f"the placement divides {len(placed.divided)} layers that hold words over all devices, and "
@@ -318,7 +319,7 @@ def _cut_placed(
         reads=layer_reads(model, layers),
         memory_limit_bytes=memory_limit_bytes,
     )
-    if not placed.needs_words and (len(fixed) != len(with_words) or not can_place(placed, costs, fixed)):
+    if not placed.needs_words and not (are_as_many and can_place(placed, costs, fixed)):
         fixed = {}
 
     def cut(costs_us: Sequence[float]) -> tuple[int, ...]:

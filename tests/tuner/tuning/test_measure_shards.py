@@ -1,7 +1,10 @@
 """Shards of GPT-2 tiny's head on this machine: measured once each, and equal to the uncut head in torch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from planned_models import TWO_TOWERS
 from relax_in_torch import run_in_torch
 from tvm import relax
 
@@ -9,9 +12,10 @@ from tessel.pipeline import devices_of, devices_of_stages
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
-from tuner.plan import Figure
+from tuner.plan import Figure, ModelPlan
 from tuner.shards import shard_stage, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
+from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.measure_layers import measure_layers
 from tuner.tuning.measure_shards import Link, MeasuredCollectives, MeasuredShards, ShardMeasurer
 from tuner.tuning.measure_stages import measure_stages
@@ -210,6 +214,48 @@ def test_each_placement_of_a_model_is_tuned_or_says_why_not(session):
     assert back.hop_latency_us == (boundary_us, 0.0, boundary_us)
     assert back.tied_bytes == (4 * WIDTH * 36,)
     assert isinstance(found["too long"], TunerError)
+
+
+K_SHAPE = PlacedStages(((0,), (1,), (0, 1)), ((), (), (0, 1)))
+
+
+@pytest.mark.slow  # it measures stages and layers, whole and divided
+def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
+    model = load_model(TWO_TOWERS, training=True)
+    link = Link(bytes_per_us=1.0, latency_us=3.0)
+    chain = {"hop_us": 3.0, "link": link}
+    found = tune_placements(model, session, {"kshape": TuningSettings(num_stages=3, placed=K_SHAPE, **chain)})
+    plan = found["kshape"]
+    assert isinstance(plan, ModelPlan), plan
+    assert devices_of(plan) == ((0,), (1,), (0, 1))
+    assert plan.stages_before == ((), (), (0, 1))
+    assert len(plan.cut_positions) == 2
+    assert plan.max_gradient_error < 1e-4
+    # Each of the joint stage's hops comes from a device that holds it, and goes to the other.
+    sent_us = [3.0 + stage.boundary_bytes for stage in plan.stages[:2]]
+    assert list(plan.hop_latency_us) == sent_us
+    joint = plan.stages[2]
+    assert set(joint.shards.axes) == {"joint.0.weight", "joint.0.bias", "joint.2.weight"}
+    assert joint.forward.latency_us > joint.shards.collective_us["forward"] > 0
+    layers = measure_layers(model, session, tensor_counts=(2, 99), collectives=link)
+    assert set(layers.tensor_parallel) == {2}
+    divided = layers.tensor_parallel[2]
+    assert [stage.layers for stage in divided] == [stage.layers for stage in layers.layers]
+    assert sum(stage.weight_bytes for stage in divided) < sum(stage.weight_bytes for stage in layers.layers)
+
+
+def test_layers_with_words_must_be_as_many_as_are_divided(session):
+    every, link = (0, 1), Link(bytes_per_us=1.0, latency_us=0.0)
+    placed = PlacedStages.chain([every, (0,), every, (1,), every])
+    with pytest.raises(TunerError, match=r"the placement divides 3 layers that hold words .* has 2"):
+        measure_stages(
+            load_model("gpt2:tiny", training=True),
+            session,
+            placed=replace(placed, needs_words=True),
+            collectives=link,
+        )
+    with pytest.raises(TunerError, match="leave out cuts"):
+        measure_stages(small_language_model(), session, cuts=("x",), placed=placed, collectives=link)
 
 
 def test_a_model_without_words_takes_no_m_shape(session):
