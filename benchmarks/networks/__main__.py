@@ -4,9 +4,11 @@ Each network of `benchmarks.network_models` is partitioned through the records, 
 goes on where it stopped. Then all contenders run in one process, on one set of weights, in turn: one
 execution of each, again and again, so that whatever else the machine does meets all of them alike. Every
 contender's output is compared with torch's. Give the networks that are wanted; each run replaces their
-figures in --out.
+figures in --out. With --trial-budget, kernels are tuned by what --trial-records know, and the mix that may
+have them runs beside the one without.
 
     taskset -c 1 python -m benchmarks.networks squeezenet --records sqlite:///out/networks.db
+    taskset -c 1 python -m benchmarks.networks --trial-budget 200 --out out/networks-tuned.json
     python -m benchmarks.networks --report --out out/networks.json
 """
 
@@ -32,12 +34,17 @@ from tvm import relax
 from benchmarks import network_models
 from benchmarks.networks.contenders import REMEDIES, Run, eager, other_contenders
 from benchmarks.networks.figures import TOLERANCE, figures_of, largest_error, run_in_turn
-from benchmarks.networks.report import LONGEST, WITHOUT, report
+from benchmarks.networks.report import LONGEST, UNTUNED, WITHOUT, report
 from benchmarks.processor_peak import peak_gflops
+from tuner.backends.metaschedule.backend import MetaSchedule
+from tuner.backends.metaschedule.proposers import DRAFT, LANGUAGE, NEIGHBOUR
 from tuner.frontend import Model
 from tuner.frontend.torch.program import import_module
+from tuner.language.trial_worker import builder_and_runner
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
+from tuner.targets.resolution import resolve_target
+from tuner.tuning.model_kernels import tune_model_kernels
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import PartitionedFunction
 from tuner.tuning.session import Session, SessionSettings, TuningProgress, start_session
@@ -66,7 +73,14 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     session, result = _partitioned(model, backends, arguments)
     partition_s = time.perf_counter() - started
-    functions = {"mix": result.function, **result.alone}
+    functions = {"mix": result.function}
+    tuning: dict[str, Any] = {}
+    if arguments.trial_budget:
+        functions[UNTUNED] = result.function
+        database, tuning = _tuned(model, arguments)
+        session, result = _partitioned(model, backends, arguments, database=database)
+        functions["mix"] = result.function
+    functions |= result.alone
     others = [backend.reference for backend in session.backends if backend.name != LONGEST]
     if len(others) < len(session.backends):
         # Who takes the whole network at once decides the mix; what do the others make together?
@@ -86,15 +100,43 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     before = peak_gflops()
     samples = run_in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
     peak = max(before, peak_gflops())
-    return figures_of(name, model, result, functions, errors, samples, partition_s, peak)
+    return figures_of(name, model, result, functions, errors, samples, partition_s, peak) | tuning
+
+
+def _tuned(model: Model, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Deal the budget of trials to a model's kernels; return the database and how long that took."""
+    backend = MetaSchedule(
+        trials=arguments.trial_budget,
+        database=str(Path(arguments.out).with_suffix(".tuned")),
+        records=arguments.trial_records,
+        proposer=arguments.proposer,
+        language_model=arguments.language_model,
+    )
+    builder, runner = builder_and_runner(1)
+    started = time.perf_counter()
+    found = tune_model_kernels(
+        model,
+        backend,
+        resolve_target("cpu", num_threads=1),
+        budget=arguments.trial_budget,
+        builder=builder,
+        runner=runner,
+    )
+    seconds = time.perf_counter() - started
+    num_trials = sum(kernel.trials for kernel in found.kernels)
+    return str(found.database), {"trials": num_trials, "tuning_s": seconds}
 
 
 def _partitioned(
-    model: Model, backends: Sequence[str] | None, arguments: argparse.Namespace
+    model: Model,
+    backends: Sequence[str] | None,
+    arguments: argparse.Namespace,
+    *,
+    database: str | None = None,
 ) -> tuple[Session, PartitionedModel]:
     with start_session(
         "cpu",
-        SessionSettings(backend_names=backends, num_threads=1),
+        SessionSettings(backend_names=backends, num_threads=1, database=database),
         records_url=arguments.records,
         on_progress=_progress(model.name),
     ) as session:
@@ -161,6 +203,14 @@ def main() -> None:
     parser.add_argument(
         "--without", action="append", default=[], choices=tuple(REMEDIES), help="leave a contender out"
     )
+    parser.add_argument(
+        "--trial-budget", type=int, default=0, help="trials of all of a network's kernels; 0 tunes none"
+    )
+    parser.add_argument(
+        "--trial-records", default="sqlite:///out/proposers/training.db", help="to learn from"
+    )
+    parser.add_argument("--proposer", default=DRAFT, choices=(LANGUAGE, DRAFT, NEIGHBOUR), help="of trials")
+    parser.add_argument("--language-model", default="", help="folder of the one that proposes")
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
     parser.add_argument("--json", action="store_true", help="print figures as JSON instead of tables")
     arguments = parser.parse_args()

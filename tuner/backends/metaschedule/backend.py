@@ -157,7 +157,7 @@ class MetaSchedule:
         }
         given = {
             "records": self.records,
-            "proposer": self.proposer,
+            "proposer": "" if self.is_default else self.proposer,
             "language_model": self.language_model,
         }
         return f"{self.name}?{urlencode(named | {name: text for name, text in given.items() if text})}"

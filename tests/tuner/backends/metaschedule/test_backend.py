@@ -62,6 +62,9 @@ def test_the_default_proposer_gives_way_where_it_knows_nothing(
     assert default.proposer_for(target) == DEFAULT_PROPOSER
     assert default.strategy(small_product(), target) is not None
     assert default.proposer_for(gpu) == ""
+    again = make_backend(default.reference)
+    assert isinstance(again, MetaSchedule)
+    assert (again.proposer_for(gpu), again.settings) == ("", default.settings), "it is a default still"
     assert MetaSchedule(trials=3).proposer_for(target) == "", "without records there is nothing to learn from"
     assert MetaSchedule(trials=3, records=records, cost_model="draft").proposer_for(target) == ""
     assert MetaSchedule(trials=3, records=records, proposer="random").proposer_for(gpu) == "random"
