@@ -40,7 +40,7 @@ def split_chains(draw: st.DrawFn) -> Case:
     return placement, draw(st.integers(1, 4)), draw(limits)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(case=split_chains(), data=st.data())
 def test_neither_is_longer(case: Case, data: st.DataObject) -> None:
     placement, micro_batches, memory = case

@@ -62,7 +62,7 @@ def bounds_of(placement: Placement, micro_batches: int, memory: int) -> tuple[in
     return alone, best.lower_bound, subsets
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=tight_pipelines())
 def test_nothing_is_proven_that_is_not_true(case: tuple[Placement, int, int]) -> None:
     placement, micro_batches, memory = case
