@@ -78,7 +78,8 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.trial_budget:
         functions[UNTUNED] = result.function
         database, tuning = _tuned(model, arguments)
-        session, result = _partitioned(model, backends, arguments, database=database)
+        tuned = backends and [*backends, MetaSchedule.name]
+        session, result = _partitioned(model, tuned, arguments, database=database)
         functions["mix"] = result.function
     functions |= result.alone
     others = [backend.reference for backend in session.backends if backend.name != LONGEST]
