@@ -41,6 +41,10 @@ from tessel.search.repetend.params import RepetendParams
 MAX_DEVICES = 64
 """Devices up to which it is tried; where there are more, each set takes too long to choose."""
 
+FEW_DEVICES = 8
+"""Devices up to which the search has its whole share. Of more a few say less and take as long: on a chain of 16
+sets of three added nothing, and schedules were 1 % longer for the work."""
+
 MAX_CANDIDATES = 8
 """Devices of which one is added at a time, evenly spread over those that are left."""
 
@@ -117,12 +121,13 @@ class DeviceSubsetSearch:
 
     def run(self) -> None:
         """Go on as long as there is something to do and the share of the work is not used up."""
-        best, budget, params = self.best, self.best.budget, self.best.params
+        best, budget = self.best, self.best.budget
         if not self._may_begin():
             return
+        share = best.params.subset_share * min(1.0, FEW_DEVICES / best.instance.arrays.num_devices) ** 2
         while not self.is_done and not best.is_over:
             before = budget.operations
-            if self.used >= params.subset_share * before:
+            if self.used >= share * before:
                 return
             self._advance()
             self.used += budget.operations - before
