@@ -85,9 +85,9 @@ def load_programs(
     backends = available_backends(target)
     weights = draw_weights(model, spec.seed)
     routes = _routes(one_copy)
+    divided = _divided(one_copy, spec.plan)
     groups = ShardGroups(spec.plan)
     inputs = inputs or _inputs_on_device(model, spec)
-    divided = _divided(one_copy, spec.plan)
     programs: dict[int, CompiledStage] = {}
     # A tied table is one tensor on a rank, whichever of its stages reads it.
     parts: dict[tuple[str, int], torch.Tensor] = {}

@@ -84,6 +84,26 @@ def test_what_has_no_gradient_is_called_with_torchs_gradient(run) -> None:
     assert [call.name for call in torch_calls_in(again.module["main"])] == names
 
 
+class Filled(nn.Module):
+    """Rows filled with a weight, one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.scale = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.ones(3))
+        self.register_buffer("rows", torch.tensor([2, 0, -4, 2]))
+
+    def forward(self, x):
+        found = torch.ops.aten.index_fill(x * self.scale, 0, self.rows % 4, self.value)
+        return (found * torch.arange(12.0).reshape(4, 3)).sum()
+
+
+def test_the_gradient_of_what_fills_counts_each_index_once(run) -> None:
+    torch.manual_seed(0)
+    model = with_all_gradients(for_training(import_module(Filled(), (torch.randn(4, 3),), "filled")))
+    found = check_gradients(model, build_stages(model, ()), seed=0, run=run)
+    assert found.is_within(1e-5), found
+
+
 def test_a_model_without_torch_names_the_operator(make_model) -> None:
     model = make_model(
         lambda emit, x, w: op.sum(emit(op.sort(emit(op.multiply(x, w))))),

@@ -102,7 +102,7 @@ def _all_rules() -> Mapping[Any, Any]:
         for target, rule in decomposition_table.items()
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
     }
-    return {**rules, **{target: defaults[target] for target in defaults}}
+    return {**rules, **{target: defaults[target] for target in defaults}, **_OWN_RULES}
 
 
 def require_shapes(
@@ -211,3 +211,21 @@ def _smoothed(node: Any) -> bool:
 
 _REFUSALS: Mapping[str, Callable[[Any], bool]] = {"cross_entropy_loss.default": _smoothed}
 """Uses of an operator that its converter does not take, though torch takes them apart."""
+
+
+def _fill_by_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Fill where some index says so.
+
+    By torch's rule the value's gradient counts an index as often as it is repeated, and by its autograd once.
+    """
+    if x.dim() == 0:
+        return value.expand_as(x).clone()
+    extent = x.shape[dim]
+    positions = torch.where(index < 0, index + extent, index).reshape(-1, 1)
+    is_filled = (positions == torch.arange(extent, device=x.device)).any(0)
+    after = x.dim() - 1 - dim % x.dim()
+    return torch.where(is_filled.reshape(-1, *[1] * after), value, x)
+
+
+_OWN_RULES: Mapping[Any, Callable[..., torch.Tensor]] = {torch.ops.aten.index_fill.int_Tensor: _fill_by_mask}
+"""In place of torch's, by which gradients differ from those of the whole operator."""
