@@ -42,8 +42,8 @@ MAX_DEVICES = 64
 """Devices up to which it is tried; where there are more, each set takes too long to choose."""
 
 FEW_DEVICES = 8
-"""Devices up to which the search has its whole share. Of more a few say less and take as long: on a chain of 16
-sets of three added nothing, and schedules were 1 % longer for the work."""
+"""Devices up to which the search has its whole share. Of more, a few say less and take as long: on a chain of
+16 sets of three added nothing, and schedules were 1 % longer for the work."""
 
 MAX_CANDIDATES = 8
 """Devices of which one is added at a time, evenly spread over those that are left."""
