@@ -86,6 +86,9 @@ VARIANTS = (
         makespan=_without(Phase.EXACT),
     ),
     Variant(
+        "device subsets", "makespan.exact.device_subsets", "–", makespan=MakespanParams(subset_share=0.0),
+    ),
+    Variant(
         Phase.CP_SAT,
         "makespan.constraint_model",
         "Perron and Furnon, OR-Tools",
