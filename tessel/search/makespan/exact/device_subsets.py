@@ -25,6 +25,7 @@ from fractions import Fraction
 
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
+from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.search.makespan.bounds.choice_relaxation import without_choices
 from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.bounds.sub_problem import on_devices, without_last_blocks
@@ -40,6 +41,10 @@ from tessel.search.repetend.params import RepetendParams
 
 MAX_DEVICES = 64
 """Devices up to which it is tried; where there are more, each set takes too long to choose."""
+
+FIRST_WORK = 0.25
+"""Units of work before the search begins: under a short limit a better schedule is worth more than a
+bound."""
 
 FEW_DEVICES = 8
 """Devices up to which the search has its whole share. Of more, a few say less and take as long: on a chain of
@@ -127,7 +132,7 @@ class DeviceSubsetSearch:
         share = best.params.subset_share * min(1.0, FEW_DEVICES / best.instance.arrays.num_devices) ** 2
         while not self.is_done and not best.is_over:
             before = budget.operations
-            if self.used >= share * before:
+            if self.used >= share * (before - FIRST_WORK * OPERATIONS_A_UNIT):
                 return
             self._advance()
             self.used += budget.operations - before
