@@ -60,6 +60,8 @@ class MakespanParams:
         subset_share: part of the work that goes into the exact search of a few devices at a time, under
             memory limits, 0 to 1; less where there are more than 8. On a V of 8 devices the pair that says
             most takes two of ten units.
+        work_before_subsets: units of work before that begins, >= 0: under a short limit a better schedule is
+            worth more than a bound.
         left_out: phases that are not run: what each is worth is measured by leaving it out
             (`python -m benchmarks.search_ablation`).
     """
@@ -80,6 +82,7 @@ class MakespanParams:
     exact_share: float = 0.25
     first_exact_work: float = 0.05
     subset_share: float = 0.3
+    work_before_subsets: float = 0.25
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
@@ -96,6 +99,8 @@ class MakespanParams:
         for name in ("bound_share", "bound_share_while_stuck", "exact_share", "subset_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, which is no share; give 0 to 1")
+        if not self.work_before_subsets >= 0:
+            raise ValueError(f"work_before_subsets is {self.work_before_subsets}; give 0 or more")
         if not 0 < self.repetend_share <= 1:
             raise ValueError(
                 f"repetend_share is {self.repetend_share}, which is no share; give a number above 0, at most "

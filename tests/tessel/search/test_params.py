@@ -33,6 +33,8 @@ from tessel.validation import check_schedule
         ({"first_bound_work": float("nan")}, "first_bound_work nan"),
         ({"first_exact_work": float("nan")}, "first_exact_work nan"),
         ({"exact_share": -0.1}, "exact_share is -0.1"),
+        ({"subset_share": 1.1}, "subset_share is 1.1"),
+        ({"work_before_subsets": float("nan")}, "work_before_subsets is nan"),
         ({"first_repetend_work": 0.0}, "first_repetend_work is 0.0"),
     ],
 )

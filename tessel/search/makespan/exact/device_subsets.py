@@ -42,10 +42,6 @@ from tessel.search.repetend.params import RepetendParams
 MAX_DEVICES = 64
 """Devices up to which it is tried; where there are more, each set takes too long to choose."""
 
-FIRST_WORK = 0.25
-"""Units of work before the search begins: under a short limit a better schedule is worth more than a
-bound."""
-
 FEW_DEVICES = 8
 """Devices up to which the search has its whole share. Of more, a few say less and take as long: on a chain of
 16 sets of three added nothing, and schedules were 1 % longer for the work."""
@@ -130,9 +126,10 @@ class DeviceSubsetSearch:
         if not self._may_begin():
             return
         share = best.params.subset_share * min(1.0, FEW_DEVICES / best.instance.arrays.num_devices) ** 2
+        begins = best.params.work_before_subsets * OPERATIONS_A_UNIT
         while not self.is_done and not best.is_over:
             before = budget.operations
-            if self.used >= share * (before - FIRST_WORK * OPERATIONS_A_UNIT):
+            if self.used >= share * (before - begins):
                 return
             self._advance()
             self.used += budget.operations - before

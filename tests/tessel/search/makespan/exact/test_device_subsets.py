@@ -19,7 +19,7 @@ from tessel.search.model.instance import build_instance
 from tessel.shapes import make_shape
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 
-ALONE = MakespanParams(subset_share=1.0, first_bound_work=100.0)
+ALONE = MakespanParams(subset_share=1.0, work_before_subsets=0.0, first_bound_work=100.0)
 
 
 @st.composite
