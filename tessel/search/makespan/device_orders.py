@@ -82,13 +82,38 @@ def orders_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray
         arrays: of the instance.
         tasks_by_device: int64, the tasks of each device, first to last; of each micro-batch one option.
     """
-    ends = np.cumsum([0, *map(len, tasks_by_device)])
-    sequence = np.empty(ends[-1], dtype=np.int64)
-    count = _sequence_of(arrays, ends, np.concatenate(tasks_by_device), sequence)
-    if count < 0:
+    found = _sequence_and_starts(arrays, tasks_by_device)
+    if found is None:
         return None
     num_tasks = arrays.num_blocks * arrays.micro_batches
-    return _linked(arrays, sequence[:count].copy(), np.full(num_tasks, -1, dtype=np.int64))
+    return _linked(arrays, found[0].copy(), np.full(num_tasks, -1, dtype=np.int64))
+
+
+def starts_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray]) -> IntArray | None:
+    """Return the earliest starts that these tasks of each device allow, or None where they deadlock.
+
+    The same as `earliest_starts` of `orders_of_devices`, in half the time: nothing is kept to change them.
+
+    Args:
+        arrays: of the instance.
+        tasks_by_device: as `orders_of_devices` takes them.
+
+    Returns:
+        int64, start by task, -1 where a task is not run.
+    """
+    found = _sequence_and_starts(arrays, tasks_by_device)
+    return None if found is None else found[1]
+
+
+def _sequence_and_starts(
+    arrays: InstanceArrays, tasks_by_device: Sequence[IntArray]
+) -> tuple[IntArray, IntArray] | None:
+    """Return a topological order of all tasks and their earliest starts, or None where they deadlock."""
+    ends = np.cumsum([0, *map(len, tasks_by_device)])
+    sequence = np.empty(ends[-1], dtype=np.int64)
+    start = np.full(arrays.num_blocks * arrays.micro_batches, -1, dtype=np.int64)
+    count = _sequence_of(arrays, ends, np.concatenate(tasks_by_device), sequence, start)
+    return None if count < 0 else (sequence[:count], start)
 
 
 def keeps_limits(arrays: InstanceArrays, orders: Orders) -> bool:
@@ -337,7 +362,9 @@ def _set_levels(arrays: InstanceArrays, orders: Orders, device: int) -> None:
 
 
 @compiled
-def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequence: IntArray) -> int:
+def _sequence_of(
+    arrays: InstanceArrays, ends: IntArray, order: IntArray, sequence: IntArray, start: IntArray
+) -> int:
     """Write a topological order of all tasks and return their number, or -1 where they deadlock.
 
     Args:
@@ -345,12 +372,14 @@ def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequen
         ends: where each device's tasks begin in `order`, and where the last ones end.
         order: the tasks of one device after the other.
         sequence: as long as `order`; overwritten.
+        start: -1 by task; overwritten for those in `order` with the earliest step that all of it allows.
     """
     num_blocks, num_slots = arrays.num_blocks, len(arrays.device)
     pending = np.full(num_blocks * arrays.micro_batches, -1, dtype=np.int64)
     following = np.full(num_slots * arrays.micro_batches, -1, dtype=np.int64)
     for task in order:
         pending[task] = 0
+        start[task] = 0
     num_run = 0
     for task in range(len(pending)):
         if pending[task] == 0:
@@ -372,9 +401,11 @@ def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequen
         task = sequence[done]
         done += 1
         block, micro_batch = task % num_blocks, task // num_blocks
+        end = start[task] + arrays.span[block]
         for at in range(arrays.after_start[block], arrays.after_start[block + 1]):
             target = micro_batch * num_blocks + arrays.after[at]
             if pending[target] > 0:
+                start[target] = max(start[target], start[task] + arrays.after_delay[at])
                 pending[target] -= 1
                 if pending[target] == 0:
                     sequence[count] = target
@@ -382,6 +413,7 @@ def _sequence_of(arrays: InstanceArrays, ends: IntArray, order: IntArray, sequen
         for at in range(arrays.device_start[block], arrays.device_start[block + 1]):
             target = following[micro_batch * num_slots + at]
             if target >= 0:
+                start[target] = max(start[target], end)
                 pending[target] -= 1
                 if pending[target] == 0:
                     sequence[count] = target

@@ -26,7 +26,12 @@ from tessel.handwritten.construction.stages import NotAPipelineError, read_pipel
 from tessel.handwritten.limited_1f1b import LimitedRule, fit_limits
 from tessel.handwritten.strongest import MAX_TASKS
 from tessel.orders import Task
-from tessel.search.makespan.device_orders import earliest_starts, keeps_limits, orders_of_devices
+from tessel.search.makespan.device_orders import (
+    earliest_starts,
+    keeps_limits,
+    orders_of_devices,
+    starts_of_devices,
+)
 from tessel.search.makespan.list_scheduling import NEVER, Listing, by_preference, list_schedule
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
@@ -99,9 +104,9 @@ def rule_schedules(
         tasks_by_device = task_numbers(pipeline, streams)
         if not _keep_limits(arrays, tasks_by_device):
             continue
-        orders = orders_of_devices(arrays, tasks_by_device)
-        if orders is not None:
-            yield earliest_starts(arrays, orders)
+        start = starts_of_devices(arrays, tasks_by_device)
+        if start is not None:
+            yield start
 
 
 def simulate(

@@ -198,11 +198,7 @@ def _is_covered(memory: Sequence[int], before: Sequence[int], optional: Sequence
 
 
 def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], Problem]) -> int:
-    here = {block.name for block in placement.blocks if device in block.devices}
-    sizes = [
-        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
-        for choice in placement.choices
-    ]
+    sizes = _options_that_matter(placement, device)
     names = [choice.name for choice in placement.choices]
     most = 0
     for count, options in enumerate(itertools.product(*sizes)):
@@ -218,6 +214,17 @@ def _ample_room(placement: Placement, device: int, known: dict[tuple[int, ...], 
             return NEVER_AMPLE
         most = max(most, sum(amount for amount in memory if amount > 0))
     return most
+
+
+def _options_that_matter(placement: Placement, device: int) -> list[range]:
+    """The options of each choice; the first alone where none has a block on the device."""
+    if not placement.choices:
+        return []
+    here = {block.name for block in placement.blocks if device in block.devices}
+    return [
+        range(len(choice.options) if any(here.intersection(option) for option in choice.options) else 1)
+        for choice in placement.choices
+    ]
 
 
 def _count(micro_batches: int) -> str:

@@ -160,12 +160,12 @@ def _least_unit_steps(blocks: _Blocks, run: Sequence[int], distances_from: Calla
     frees = {block: -blocks.memory[block] for block in run if blocks.memory[block] < 0}
     if sum(adds.values()) != sum(frees.values()):
         return 0
-    distance = {source: distances_from(source).tolist() for source in adds}
+    distance = {source: distances_from(source)[list(frees)].tolist() for source in adds}
     pairs = sorted(
-        (-distance[source][target], source, target)
+        (-steps, source, target)
         for source in adds
-        for target in frees
-        if distance[source][target] > UNREACHABLE
+        for target, steps in zip(frees, distance[source], strict=True)
+        if steps > UNREACHABLE
     )
     total = 0
     for steps, source, target in pairs:

@@ -21,8 +21,9 @@ memory; the envelope is Dantzig's solution of its linear relaxation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tessel.search.model.instance import InstanceArrays, IntArray
 from tessel.search.model.precedence import UNREACHABLE
@@ -31,7 +32,7 @@ MAX_SETS = 256
 """Sets of started blocks of one device that are looked at; a ramp with more of them proves nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceBlocks:
     """What one device runs in each micro-batch.
 
@@ -49,13 +50,30 @@ class DeviceBlocks:
     least_work: int
     distances_from: Callable[[int], IntArray]
 
-    def memory(self, block: int) -> int:
-        """Return the units that a block adds."""
-        return int(self.arrays.memory[block])
+    # Plain numbers, once a device: these are read thousands of times, and NumPy's scalars are slow.
 
-    def span(self, block: int) -> int:
-        """Return the steps that a block takes."""
-        return int(self.arrays.span[block])
+    @cached_property
+    def memory(self) -> Mapping[int, int]:
+        """The units that each block adds."""
+        return self._here(self.arrays.memory)
+
+    @cached_property
+    def span(self) -> Mapping[int, int]:
+        """The steps that each block takes."""
+        return self._here(self.arrays.span)
+
+    @cached_property
+    def choice(self) -> Mapping[int, int]:
+        """The choice that each block belongs to, or -1."""
+        return self._here(self.arrays.choice)
+
+    @cached_property
+    def option(self) -> Mapping[int, int]:
+        """The option of its choice that each block belongs to."""
+        return self._here(self.arrays.option)
+
+    def _here(self, of_blocks: IntArray) -> dict[int, int]:
+        return dict(zip(self.here, of_blocks[list(self.here)].tolist(), strict=True))
 
 
 def ramp_bound(blocks: DeviceBlocks) -> int:
@@ -64,10 +82,10 @@ def ramp_bound(blocks: DeviceBlocks) -> int:
     O(heads on the device x sets squared); nothing is proven where blocks of span 0 hold memory.
     """
     arrays = blocks.arrays
-    if any(blocks.span(block) == 0 and blocks.memory(block) != 0 for block in blocks.here):
+    if any(blocks.span[block] == 0 and blocks.memory[block] != 0 for block in blocks.here):
         return 0
     head = {block: int(arrays.head[block]) for block in blocks.here}
-    after = {block: int(arrays.tail[block]) - blocks.span(block) for block in blocks.here}
+    after = {block: int(arrays.tail[block]) - blocks.span[block] for block in blocks.here}
     work = arrays.micro_batches * blocks.least_work
     starts = list(_idle_steps(blocks, head, is_end=False))
     ends = list(_idle_steps(blocks, after, is_end=True))
@@ -98,7 +116,10 @@ def _idle_steps(blocks: DeviceBlocks, length: dict[int, int], *, is_end: bool) -
         sets = _started_sets(blocks, members, pairs)
         if sets is None:
             return
-        points = {(sign * sum(map(blocks.memory, each)), sum(map(blocks.span, each))) for each in sets}
+        points = {
+            (sign * sum(map(blocks.memory.__getitem__, each)), sum(map(blocks.span.__getitem__, each)))
+            for each in sets
+        }
         most = _most_work(points, blocks.arrays.micro_batches, room)
         if most is not None and most < ramp:
             yield ramp, ramp - most
@@ -110,7 +131,7 @@ def _implied(blocks: DeviceBlocks, *, is_end: bool) -> frozenset[tuple[int, int]
     At the end it is the sets of those still to start. Of two blocks in order, it is the earlier one at the
     start and the later one at the end, if that one is run whenever the other is.
     """
-    choice, option = blocks.arrays.choice, blocks.arrays.option
+    choice, option = blocks.choice, blocks.option
     ordered = (
         (target, source) if is_end else (source, target)
         for source in blocks.here
@@ -128,15 +149,13 @@ def _implied(blocks: DeviceBlocks, *, is_end: bool) -> frozenset[tuple[int, int]
 def _least_left(blocks: DeviceBlocks) -> int:
     """The least units that a micro-batch leaves behind on the device, each choice at its least."""
     arrays = blocks.arrays
-    left = sum(blocks.memory(block) for block in blocks.here if arrays.choice[block] < 0)
+    left = sum(blocks.memory[block] for block in blocks.here if blocks.choice[block] < 0)
     by_choice: dict[int, dict[int, int]] = {}
     for block in blocks.here:
-        if arrays.choice[block] >= 0:
+        if blocks.choice[block] >= 0:
             # an option without a block here leaves nothing
-            options = by_choice.setdefault(
-                int(arrays.choice[block]), dict.fromkeys(_options_of(arrays, block), 0)
-            )
-            options[int(arrays.option[block])] += blocks.memory(block)
+            options = by_choice.setdefault(blocks.choice[block], dict.fromkeys(_options_of(arrays, block), 0))
+            options[blocks.option[block]] += blocks.memory[block]
     return left + sum(min(options.values()) for options in by_choice.values())
 
 
@@ -153,7 +172,7 @@ def _started_sets(
 
     A set holds one option of each choice at most, and with a block what is implied by it.
     """
-    choice, option = blocks.arrays.choice, blocks.arrays.option
+    choice, option = blocks.choice, blocks.option
     sets = [frozenset[int]()]
     for block in members:
         sets += [

@@ -11,7 +11,7 @@ from tessel.handwritten import HANDWRITTEN, StreamRule
 from tessel.handwritten.construction.greedy import Preference, run_greedily
 from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule.schedule import peak_memory
-from tessel.search.makespan.device_orders import orders_of_devices
+from tessel.search.makespan.device_orders import orders_of_devices, starts_of_devices
 from tessel.search.makespan.incumbent import makespan_of
 from tessel.search.makespan.rule_schedules import Simulation, may_pay, rule_schedules, simulate
 from tessel.search.model.instance import InstanceArrays, build_instance
@@ -59,7 +59,9 @@ def test_orders_that_wait_for_each_other_are_none() -> None:
     orders = orders_of_devices(arrays, [np.concatenate([f0, b0]), np.concatenate([f1, b1])])
     assert orders is not None
     assert orders.sequence.tolist() == arrays.serial_order.tolist()
-    assert orders_of_devices(arrays, [np.concatenate([b0, f0]), np.concatenate([f1, b1])]) is None
+    deadlocked = [np.concatenate([b0, f0]), np.concatenate([f1, b1])]
+    assert orders_of_devices(arrays, deadlocked) is None
+    assert starts_of_devices(arrays, deadlocked) is None
 
 
 def test_adding_and_freeing_in_one_step_counts_as_the_rules_count_it() -> None:
