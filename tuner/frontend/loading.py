@@ -70,7 +70,9 @@ def for_training(model: Model) -> Model:
         return with_loss(model)
     kept = model.reference.with_own_backwards(model)
     assert kept.reference is not None
-    trained = with_loss(kept.reference.with_dropout(kept))
+    dropping = kept.reference.with_train_mode(kept)
+    assert dropping.reference is not None
+    trained = with_loss(dropping.reference.with_blocked_gradients(dropping))
     assert trained.reference is not None
     reference, notes = trained.reference.prepare_training()
     return replace(trained, reference=reference, notes=(*trained.notes, *notes))

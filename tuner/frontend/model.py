@@ -106,11 +106,16 @@ class Reference(Protocol):
         """
         ...
 
-    def with_dropout(self, model: Model) -> Model:
-        """Return the model, without a loss, with the dropout that it trains with; masks are its last inputs.
+    def with_train_mode(self, model: Model) -> Model:
+        """Return the model, without a loss, with the dropout and the batch normalisation that it trains with.
 
-        A model without dropout, or whose dropout cannot be given its masks, stays as it is.
+        Masks of dropout are its last inputs. A model without either, or whose program cannot hold all that it
+        does while training, stays as it is.
         """
+        ...
+
+    def with_blocked_gradients(self, model: Model) -> Model:
+        """Return the model, without a loss, with `grad.no_grad` where the code blocks gradients."""
         ...
 
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:

@@ -32,6 +32,7 @@ from tuner.stages.program import (
     Expr,
     Program,
     Var,
+    blocks_gradients,
     is_differentiable,
     needed,
     operator_name,
@@ -40,8 +41,8 @@ from tuner.stages.program import (
     write_module,
 )
 
-_VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "nn.batch_flatten"})
-"""Operators that give the same bytes another shape."""
+_VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "nn.batch_flatten", "grad.no_grad"})
+"""Operators that give the same bytes, mostly in another shape."""
 
 
 def build_stages(model: Model, cuts: Sequence[int], before: StagesBefore | None = None) -> tuple[Stage, ...]:
@@ -132,7 +133,10 @@ def _build_stage(
     seeds: Mapping[Var, Expr],
     recomputable: frozenset[Var],
 ) -> Stage:
-    input_targets = tuple(value for value in part.received_and_read if is_differentiable(value))
+    blocked = {binding.var for binding in program.bindings if blocks_gradients(binding.value)}
+    input_targets = tuple(
+        value for value in part.received_and_read if is_differentiable(value) and value not in blocked
+    )
     weight_targets = tuple(
         value
         for value in part.parameters

@@ -31,6 +31,7 @@ from tuner.stages.program import (
     Expr,
     Program,
     Var,
+    blocks_gradients,
     is_differentiable,
     operator_name,
     resolve,
@@ -222,6 +223,8 @@ def _but_for_row(gradient: Expr, indices: Expr, row: int) -> Expr:
 def _dependent_on(bindings: Sequence[Binding], wanted: Sequence[Var]) -> frozenset[Var]:
     depends = {value for value in wanted if is_differentiable(value)}
     for binding in bindings:
+        if blocks_gradients(binding.value):
+            continue
         if is_differentiable(binding.var) and not depends.isdisjoint(binding.reads):
             depends.add(binding.var)
     return frozenset(depends)

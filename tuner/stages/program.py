@@ -145,7 +145,7 @@ def write_module(
     """Write a module whose `main` takes `inputs`, runs `bindings` and returns the tuple of `outputs`.
 
     `main` has one data-flow block and returns a tuple even of one tensor. An output that is an input or a
-    constant is returned as it is. Functions that bindings call come along.
+    constant is returned as it is. Functions that bindings call come along. Blocked gradients change no value.
     """
     builder = relax.BlockBuilder()
     new_inputs = [relax.Var(names.get(variable, variable.name), variable.ty) for variable in inputs]
@@ -157,6 +157,9 @@ def write_module(
                 value = resolve(binding.value, known)
                 if isinstance(value, relax.Var | relax.Tuple):
                     known[binding.var] = value
+                    continue
+                if blocks_gradients(value):
+                    known[binding.var] = value.args[0]
                     continue
                 value = _with_callees(value, builder, functions)
                 emit = builder.emit_output if binding.var in wanted else builder.emit
@@ -254,6 +257,11 @@ def operator_name(value: Expr) -> str:
         name = str(value.op.name).removeprefix("relax.")
         return f"{name}({value.args[0].name_hint})" if name.startswith("call_tir") else name
     return str(getattr(value.op, "name_hint", value.op))
+
+
+def blocks_gradients(value: Expr) -> bool:
+    """Say whether a binding's expression passes a value on, and no gradient back."""
+    return operator_name(value) == "grad.no_grad"
 
 
 def _bindings_of(function: Any) -> list[Any]:

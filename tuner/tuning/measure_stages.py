@@ -527,8 +527,8 @@ def _advice(model: Model) -> str:
     if model.reference is None:
         return "cut elsewhere with --cut, or leave a backend out with --backends"
     return (
-        "leave a backend out with --backends, or tune it with --infer if its code stops or changes gradients "
-        "(no_grad, detach, hooks)"
+        "leave a backend out with --backends, or tune it with --infer if its code changes gradients (hooks, "
+        "detach_ in place)"
     )
 
 

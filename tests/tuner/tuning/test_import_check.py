@@ -363,14 +363,3 @@ def test_gradients_that_nobody_sums_or_makes_are_caught(tied, machine: Machine) 
     assert not found.is_within(1e-3)
     unmade = (stages[0], replace(stages[1], parameters=()))
     assert check_gradients(model, unmade, seed=0, run=machine).fault == "is missing"
-
-
-def test_gradients_that_the_code_stops_are_caught(machine: Machine) -> None:
-    """`detach` is nothing to an exported program's values, and everything to its gradients."""
-    machine.spoil = sound
-    module, inputs = MODELS["multilayer"]()
-    module[1].forward = lambda x: x.tanh().detach()
-    model = for_training(import_module(module, inputs, "stopped"))
-    difference = check_gradients(model, build_stages(model, ()), seed=0, run=machine)
-    assert any(f"the gradient of {name}" in difference.tensor for name in ("0.weight", "0.bias"))
-    assert not difference.is_within(1)

@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind
 
 from tuner.frontend.converters import COMPLEX, CONVERTERS
 from tuner.frontend.shapes import static_shapes
+from tuner.frontend.torch.blocked_gradients import detach_ungraded
 
 _MAX_ROUNDS = 8
 """Rounds of decomposition: the second only where the first brought a use that no converter takes."""
@@ -37,11 +38,12 @@ def decompose(
         name: of the model, for messages.
         shapes: static shapes by name of input, which `require_shapes` found to fit.
     """
+    detach_ungraded(program)
     table = dict(_rules())
     whole = program
     with _fixed_shapes(whole, _bound(whole, name, shapes)):
         program = whole.run_decompositions(dict(table))
-        while lost := _lost_in_primitives(program, table):
+        while lost := _lost_in_primitives(program, table) | (_checked(program, whole) & table.keys()):
             table = {target: rule for target, rule in table.items() if target not in lost}
             program = whole.run_decompositions(dict(table))
     for _ in range(_MAX_ROUNDS):
@@ -74,6 +76,19 @@ def _lost_in_primitives(program: torch.export.ExportedProgram, table: Mapping[An
         and node.all_input_nodes
     }
     return {target for target in table if str(target) in names}
+
+
+def _checked(program: torch.export.ExportedProgram, whole: torch.export.ExportedProgram) -> set[Any]:
+    """Return operators that were taken apart into one that gives a status and one that raises if it is bad.
+
+    Those of `linalg` are. The second has an effect, for which a program takes a token that is no tensor.
+    """
+    names = {
+        node.meta["from_node"][-1].name
+        for node in program.graph.nodes
+        if node.target is torch.ops.higher_order.with_effects and node.meta.get("from_node")
+    }
+    return {node.target for node in whole.graph.nodes if node.name in names}
 
 
 def has_converter(target: Any) -> bool:

@@ -37,6 +37,9 @@ _FEATURES = {"dropout1d": 3, "dropout2d": 4, "dropout3d": 5}
 _ACTS = frozenset({"dropout", *_FEATURES, "scaled_dot_product_attention", "multi_head_attention_forward"})
 """Functions whose acts of training are covered."""
 
+BATCH_NORM = "batch_norm"
+"""Function that normalises by the batch's own statistics while training, as the program in that mode says."""
+
 _DROPOUT: Any = functional.dropout
 _MULTI_HEAD: Any = functional.multi_head_attention_forward
 _ATTENTION: Any = functional.scaled_dot_product_attention
@@ -61,12 +64,20 @@ class MaskedModule:
 
 
 def covers(differences: Sequence[str]) -> bool:
-    """Say whether all that a module does otherwise while training is dropout that can be given masks.
+    """Say whether a module does nothing else otherwise while training than what its program can hold.
+
+    That is dropout that can be given masks, and batch normalisation.
 
     Args:
         differences: as `observe_training` names them, each beginning with the function's name.
     """
-    return bool(differences) and all(each.partition(" ")[0] in _ACTS for each in differences)
+    known = _ACTS | {BATCH_NORM}
+    return bool(differences) and all(each.partition(" ")[0] in known for each in differences)
+
+
+def draws(differences: Sequence[str]) -> bool:
+    """Say whether a module that `covers` takes has dropout, which needs masks."""
+    return any(each.partition(" ")[0] in _ACTS for each in differences)
 
 
 def give_masks(module: torch.nn.Module, inputs: Sequence[Any]) -> MaskedModule | None:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
+
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
 
@@ -23,7 +25,8 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
     examples = pytree.tree_map(_own_memory, tuple(inputs))
-    return torch.export.export(module, examples, strict=False)
+    with checkpoints_inlined():
+        return torch.export.export(module, examples, strict=False)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from tuner.frontend.emission import PathBuilder, with_aliases
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.torch.arrays import as_array
+from tuner.frontend.torch.blocked_gradients import blocked_nodes
 from tuner.frontend.torch.decomposition import has_converter
 from tuner.frontend.torch.source import layer_of, place_of
 from tuner.frontend.torch.torch_calls import emit_torch_call
@@ -67,7 +68,7 @@ _NUMPY_TYPES = (
 
 
 def import_program(
-    program: torch.export.ExportedProgram, name: str, *, called: Set[str] = frozenset()
+    program: torch.export.ExportedProgram, name: str, *, called: Set[str] = frozenset(), blocks: bool = False
 ) -> Model:
     """Return the model of a program that `decompose` returned.
 
@@ -75,12 +76,13 @@ def import_program(
         program: what is imported.
         name: of the model.
         called: names of nodes that stay calls of torch though they have a converter.
+        blocks: whether gradients end where the code detaches, by `grad.no_grad`; values are the same.
 
     Raises:
         UnsupportedOperatorError: an operator has no converter, or is converted wrongly; names the first.
     """
     _require_numpy_types(program, name)
-    importer = _Importer(program, name, called)
+    importer = _Importer(program, name, called, blocks)
     module = importer.translate()
     model = finish_imported(
         name,
@@ -98,10 +100,13 @@ def import_program(
 
 
 def node_by_variable(
-    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset()
+    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset(), blocks: bool = False
 ) -> dict[str, str]:
-    """Return the name of the node that each variable of the imported program was emitted for."""
-    importer = _Importer(program, "the program", called)
+    """Return the name of the node that each variable of the imported program was emitted for.
+
+    Other arguments are those of `import_program`.
+    """
+    importer = _Importer(program, "the program", called, blocks)
     module = importer.translate()
     return with_aliases(importer.nodes, module)
 
@@ -137,10 +142,13 @@ class _Values(dict[torch.fx.Node, Any]):
 class _Importer:
     """Converts a program, and satisfies `ImporterView` for its converters."""
 
-    def __init__(self, program: torch.export.ExportedProgram, name: str, called: Set[str]) -> None:
+    def __init__(
+        self, program: torch.export.ExportedProgram, name: str, called: Set[str], blocks: bool = False
+    ) -> None:
         self.program = program
         self.name = name
         self.called = called
+        self.blocked = blocked_nodes(program) if blocks else frozenset()
         self.builder = PathBuilder()
         self.computed: dict[torch.fx.Node, Any] = {}
         self.env = _Values(self.computed, self.builder)
@@ -260,6 +268,8 @@ class _Importer:
             _require_noted(node, converted)
         else:
             converted = self._converted_or_called(node)
+        if node in self.blocked:
+            converted = self.builder.emit(relax.op.grad.no_grad(converted))
         self.env[node] = converted
 
     def _converted_or_called(self, node: torch.fx.Node) -> Any:

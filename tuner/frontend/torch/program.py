@@ -174,7 +174,7 @@ def import_module(
     numbers and masks stay such as the module takes.
 
     Sub-modules that `cut_pipeline_stage` marked are its cuts. Dropout is left out and batch normalisation
-    uses its running statistics, as `module.eval()` has it.
+    uses its running statistics, as `module.eval()` has it; `for_training` puts both back.
 
     Raises:
         UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.

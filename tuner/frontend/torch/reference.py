@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from torch.utils import _pytree as pytree
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend.model import InputSpec, IRModule, Model, Reference, Run
 from tuner.frontend.torch.arrays import as_array, as_tensor
+from tuner.frontend.torch.blocked_gradients import blocked_nodes, checkpoints_inlined
 from tuner.frontend.torch.decomposition import decompose
-from tuner.frontend.torch.dropout import covers, give_masks
+from tuner.frontend.torch.dropout import BATCH_NORM, MaskedModule, covers, draws, give_masks
 from tuner.frontend.torch.export import export_module, quiet_export
 from tuner.frontend.torch.importer import import_program, node_by_variable, translate_nodes
 from tuner.frontend.torch.own_functions import functions_kept, own_functions_of
@@ -52,9 +54,10 @@ class TorchReference:
         examples: its inputs, as the user gave them.
         program: the export that was imported.
         masks: probabilities of dropout by name of the inputs that are its masks; see `give_masks`.
-        dropped: where, in words.
+        train_acts: what the program does as for training alone, and where, in words.
         trains: whether a loss is compared: of several results the sum of the scalars, as `with_loss` has it.
         keeps_functions: whether the export holds functions with a backward of their own whole.
+        blocks: whether the import blocks gradients where the code does.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
     """
 
@@ -63,8 +66,9 @@ class TorchReference:
     program: torch.export.ExportedProgram
     mode: str = "eval"
     keeps_functions: bool = False
+    blocks: bool = False
     masks: Mapping[str, float] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
+    train_acts: tuple[str, ...] = ()
     trains: bool = False
 
     @property
@@ -211,7 +215,8 @@ class TorchReference:
         """Return the loss and gradients by weight; `state` stands in for tensors of the module by name."""
         groups = self._trained(model, state or {})
         weights = [weight for group in groups.values() for weight in group]
-        with self._call(state) as call, torch.enable_grad():
+        # A reentrant checkpoint cannot be differentiated for weights alone.
+        with self._call(state) as call, torch.enable_grad(), checkpoints_inlined():
             loss = _loss(_tensors(call(*self._arguments(inputs))), inputs)
             found = (
                 torch.autograd.grad(loss, weights, allow_unused=True)
@@ -273,25 +278,28 @@ class TorchReference:
                 each.training = training
         return program
 
-    def with_dropout(self, model: Model) -> Model:
-        """Return the model exported again as it trains, with the masks of its dropout as its last inputs.
+    def with_train_mode(self, model: Model) -> Model:
+        """Return the model exported again as it trains: with the statistics of the batch, and with dropout.
 
-        It stays as it is where dropout is not all that it does otherwise while training, where its masks
-        cannot be given, and beside functions with a backward of their own.
+        The masks of dropout are its last inputs. It stays as it is where these two are not all that it does
+        otherwise while training, where masks cannot be given, and beside functions with a backward of their
+        own.
         """
         if self.mode != "eval" or self.keeps_functions:
             return model
         behaviour = observe_training(self.module, self.examples)
+        if not covers(behaviour.differences) or behaviour.own_backwards:
+            return model
         masked = (
             give_masks(self.module, self.examples)
-            if covers(behaviour.differences) and not behaviour.own_backwards
-            else None
+            if draws(behaviour.differences)
+            else MaskedModule(module=self.module, examples=self.examples, probabilities={})
         )
         if masked is None:
             return model
         modes = [(each, each.training) for each in masked.module.modules()]
         try:
-            with quiet_export():
+            with quiet_export(), _fixed_momentum(masked.module):
                 exported = export_module(masked.module.train(), masked.examples)
                 program = decompose(exported, model.name, shapes={})
             imported = import_program(program, model.name, called=frozenset(model.called))
@@ -308,7 +316,7 @@ class TorchReference:
             program=program,
             mode="train",
             masks=masked.probabilities,
-            dropped=behaviour.differences,
+            train_acts=behaviour.differences,
         )
         return replace(
             imported,
@@ -318,6 +326,13 @@ class TorchReference:
             called=model.called,
         )
 
+    def with_blocked_gradients(self, model: Model) -> Model:
+        """Return the model imported again with gradients that end where the code detaches, if it does."""
+        if self.blocks or not blocked_nodes(self.program):
+            return model
+        reference = replace(self, blocks=True)
+        return replace(reference.with_calls(model, model.called), notes=model.notes)
+
     def prepare_training(self) -> tuple[Reference, tuple[str, ...]]:
         """Return the reference in the mode that is compared, and a sentence on what training leaves out.
 
@@ -326,12 +341,8 @@ class TorchReference:
         """
         if self.mode == "export":
             return replace(self, trains=True), ()
-        if self.masks:
-            return replace(self, trains=True), (
-                f"while training the model also has {'; '.join(self.dropped)}: its masks are inputs, drawn "
-                "from the seed for each micro-batch, and its loss and gradients are compared with equal "
-                "masks",
-            )
+        if self.train_acts:
+            return replace(self, trains=True), _train_notes(self.train_acts)
         behaviour = observe_training(self.module, self.examples)
         told = behaviour.only_trained if not behaviour.differences else ()
         kept = self.keeps_functions and (not behaviour.only_trained or bool(told))
@@ -354,7 +365,7 @@ class TorchReference:
 
     def with_calls(self, model: Model, operators: Sequence[str]) -> Model:
         """Import the program again, with some operators as calls of torch."""
-        imported = import_program(self.program, model.name, called=frozenset(operators))
+        imported = import_program(self.program, model.name, called=frozenset(operators), blocks=self.blocks)
         return replace(
             imported,
             inputs=self.with_ranges(imported.inputs),
@@ -365,7 +376,8 @@ class TorchReference:
 
     def node_of(self, model: Model, variable: str) -> str:
         """Return the name of the node that a variable of the import was emitted for; empty if none."""
-        return node_by_variable(self.program, called=frozenset(model.called)).get(variable, "")
+        nodes = node_by_variable(self.program, called=frozenset(model.called), blocks=self.blocks)
+        return nodes.get(variable, "")
 
     def find_wrong(
         self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float
@@ -437,6 +449,38 @@ class TorchReference:
         codes = (getattr(type(each).forward, "__code__", None) for each in self.module.modules())
         found = {Path(code.co_filename) for code in codes if code is not None}
         return sorted(path for path in found if torchs not in path.parents and path.is_file())
+
+
+@contextmanager
+def _fixed_momentum(module: torch.nn.Module) -> Iterator[None]:
+    """Let running statistics depend on no count: an export takes no extents and factors from values."""
+    cumulative = [each for each in module.modules() if getattr(each, "momentum", 0.0) is None]
+    try:
+        for each in cumulative:
+            each.momentum = 0.1  # type: ignore[assignment]  # of a batch normalisation
+        yield
+    finally:
+        for each in cumulative:
+            each.momentum = None  # type: ignore[assignment]  # as above
+
+
+def _train_notes(acts: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence on the dropout and one on the batch normalisation of a program that trains."""
+    drops = [act for act in acts if not act.startswith(BATCH_NORM)]
+    norms = [act for act in acts if act.startswith(BATCH_NORM)]
+    notes = []
+    if drops:
+        notes.append(
+            f"while training the model also has {'; '.join(drops)}: its masks are inputs, drawn from the "
+            "seed for each micro-batch, and its loss and gradients are compared with equal masks"
+        )
+    if norms:
+        notes.append(
+            f"while training the model also has {'; '.join(norms)}: each micro-batch is normalised by its "
+            "own statistics, and running ones are not kept; find them for inference after training, by "
+            "torch.optim.swa_utils.update_bn"
+        )
+    return tuple(notes)
 
 
 def _in_double(module: torch.nn.Module) -> dict[str, torch.Tensor]:

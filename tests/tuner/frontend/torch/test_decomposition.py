@@ -53,3 +53,17 @@ def test_open_extents_become_numbers_and_the_program_stays_as_it_was(open_progra
 def test_shapes_that_do_not_fit_are_refused(open_program, shapes, error, message: str) -> None:
     with pytest.raises(error, match=message):
         require_shapes(open_program, "pairs", shapes)
+
+
+def test_what_raises_on_a_bad_status_stays_whole() -> None:
+    """Taken apart, the part that raises has an effect, and the program takes a token for it."""
+
+    class Solved(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.solve(x, torch.linalg.inv(x) + 1)
+
+    whole = torch.export.export(Solved(), (torch.eye(3),), strict=False)
+    program = decompose(whole, "solved", shapes={})
+    assert len(program.graph_signature.input_specs) == 1
+    names = [node.target.__name__ for node in program.graph.nodes if node.op == "call_function"]
+    assert {"linalg_inv.default", "linalg_solve.default"} <= set(names)

@@ -200,9 +200,9 @@ def test_a_model_is_loaded_for_training_with_a_note_or_refused(tmp_path) -> None
     assert drops.reference.mode == "train"
     batch = load_model(f"{path}:batch", training=True)
     (note,) = batch.notes
-    assert "batch_norm in layer" in note
-    assert "eval mode" in note
-    assert batch.reference.mode == "eval"
+    assert "batch_norm in layer: each micro-batch" in note
+    assert "torch.optim.swa_utils.update_bn" in note
+    assert batch.reference.mode == "train"
     plain = load_model(f"{path}:plain", training=True)
     assert (plain.notes, plain.reference.mode) == ((), "train")
     again = load_model(f"{path}:plain", training=True)
