@@ -245,24 +245,31 @@ def _edges(tuned: ModelPlan, names: set[str], lags: Sequence[int]) -> list[Edge]
 
 
 def _static_bytes_by_device(tuned: ModelPlan, optimizer: str) -> tuple[int, ...]:
-    """Sum what each device holds throughout, of all its stages; a tied tensor counts once on each.
+    """Sum what each device holds throughout, of all its stages.
 
     With what the one recomputing backward that holds most has beyond what its stage keeps.
     """
     copies = 2 + OPTIMIZER_STATES[optimizer] if tuned.training else 1
+    weights = weight_bytes_by_device(tuned)
+    recomputed = [0] * len(weights)
+    for stage, own in zip(tuned.stages, devices_of(tuned), strict=True):
+        for device in own if stage.recomputes else ():
+            recomputed[device] = max(recomputed[device], stage.saved_bytes - stage.kept_bytes)
+    return tuple(copies * own + again for own, again in zip(weights, recomputed, strict=True))
+
+
+def weight_bytes_by_device(tuned: ModelPlan) -> tuple[int, ...]:
+    """Return the bytes of weights of each device; a tied tensor counts once on each."""
     devices = devices_of(tuned)
     weights = [0] * (1 + max(max(each) for each in devices))
-    recomputed = [0] * len(weights)
     for stage, own in zip(tuned.stages, devices, strict=True):
         for device in own:
             weights[device] += stage.weight_bytes
-            if stage.recomputes:
-                recomputed[device] = max(recomputed[device], stage.saved_bytes - stage.kept_bytes)
     for group, num_bytes in zip(tuned.tied, tuned.tied_bytes, strict=bool(tuned.tied_bytes)):
         holders = Counter(device for member in group for device in devices[member.stage])
         for device, times in holders.items():
             weights[device] -= (times - 1) * num_bytes
-    return tuple(copies * own + again for own, again in zip(weights, recomputed, strict=True))
+    return tuple(weights)
 
 
 def _activation_limits(

@@ -1,69 +1,36 @@
 """Layouts planned from measured layers, beside hand-written ways under the same memory.
 
-    python -m benchmarks.whole_plan measure gpt2 benchmarks/whole_plan/models.py:words_256k
-    python -m benchmarks.whole_plan plan out/layers/*.json --out out/whole_plan.jsonl
+    python -m benchmarks.whole_plan measure gpt2 mt5:small benchmarks/whole_plan/models.py:words_256k
+    python -m benchmarks.whole_plan plan out/layers/*.json --out out/whole_plan.jsonl --report out/report.md
 
-`measure` measures every layer by itself on one thread, its ends also divided over each number of devices, and
-writes a document a model into `--folder`; the records make a second run short. `plan` plans each for each
-number of devices, two memory limits (parts of what 1F1B holds with its best cut) and micro-batches of P, 2P
-and 4P. Ratios are to the plan (above 1: the plan is faster). Links are given: 10 GB/s, 5 us. It ends with
-status 1 where some hand-written way is faster than a plan.
+`measure` measures every layer by itself on one thread, also divided over each number of devices, and writes a
+document a model into `--folder`; the records make a second run short. `plan` plans each for each number of
+devices, two memory limits (parts of what 1F1B holds with its fastest cut) and micro-batches of P, 2P and 4P.
+Rows are kept in `--out`, one a line, and a run that was stopped goes on where it was. Ratios are to the plan
+(above 1: the plan is faster). Links are given: 10 GB/s, 5 us. It ends with status 1 where some hand-written
+way is faster than a plan.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import datetime
+import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from tessel.errors import ScheduleError
-from tessel.planning.cluster import Link
-from tessel.search import SearchBudget
-from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout
+from benchmarks.simulator.provenance import commit, processor
+from benchmarks.whole_plan.cases import LINK, Row, plan_cases
+from benchmarks.whole_plan.report import every_row, goals, markdown, means
 from tuner.frontend import load_model
 from tuner.plan import LayersPlan
 from tuner.tuning import measure_shards
 from tuner.tuning.measure_layers import measure_layers
 from tuner.tuning.session import SessionSettings, start_session
-
-LINK = Link(bytes_per_s=10e9, latency_us=5.0)
-
-SHARES = (1.02, 0.6)
-"""Memory limits, as parts of what the fullest device of 1F1B holds where memory has no limit."""
-
-ROUNDING = 1e-9
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in one case.
-
-    Attributes:
-        model: its name.
-        devices: all are used.
-        share: the memory limit as a part of what 1F1B holds.
-        micro_batches: of the step.
-        plan: the layout taken, in words; empty where nothing fits.
-        step_ms: of the plan.
-        gap: how far the plan may be from the best that was allowed, as a share of the bound.
-        ratios: steps of the hand-written ways that fit, over the plan's.
-        seconds: that planning took.
-    """
-
-    model: str
-    devices: int
-    share: float
-    micro_batches: int
-    plan: str = ""
-    step_ms: float = 0.0
-    gap: float = 0.0
-    ratios: dict[str, float] = {}
-    seconds: float = 0.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,24 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planning = commands.add_parser("plan")
     planning.add_argument("layers", type=Path, nargs="+")
     planning.add_argument("--work", type=float, default=4.0, help="units of work of each plan")
-    planning.add_argument("--out", type=Path, help="file of rows, a line each, written at the end")
+    planning.add_argument("--out", type=Path, help="file of rows, read first and added to")
+    planning.add_argument("--report", type=Path, help="file of the report, in Markdown")
     for each in (measuring, planning):
         each.add_argument("--devices", type=int, nargs="+", default=[2, 4, 8])
     options = parser.parse_args(arguments)
     if options.command == "measure":
         _measure(options)
         return 0
-    rows = []
-    for path in options.layers:
-        layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
-        for row in plan_cases(layers, options.devices, work=options.work):
-            rows.append(row)
-            print(msgspec.json.encode(row).decode(), file=sys.stderr, flush=True)
-    if options.out is not None:
-        options.out.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    for line in report(rows):
+    rows = _plan(options)
+    for line in (*goals(rows), "", *means(rows), "", *every_row(rows)):
         print(line)
-    return 1 if any(min(row.ratios.values(), default=1.0) < 1 - ROUNDING for row in rows) else 0
+    if options.report is not None:
+        options.report.write_text("\n".join(_report(rows, options)) + "\n")
+    return 1 if any(row.is_slower for row in rows) else 0
 
 
 def _measure(options: argparse.Namespace) -> None:
@@ -109,78 +72,56 @@ def _measure(options: argparse.Namespace) -> None:
         for name in options.models:
             began = time.monotonic()
             model = load_model(name, training=True)
-            layers = measure_layers(model, session, shard_counts=options.devices, collectives=link)
+            layers = measure_layers(
+                model,
+                session,
+                shard_counts=options.devices,
+                tensor_counts=options.devices,
+                collectives=link,
+            )
             stem = name.rpartition("/")[2].replace(":", "-").replace(".py", "")
             path = options.folder / f"{stem}.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(layers), indent=1) + b"\n")
-            print(f"{path}: {len(layers.layers)} layers in {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"{path}: {len(layers.layers)} layers in {time.monotonic() - began:.0f} s, ends over "
+                f"{sorted(layers.shards)} devices, all layers over {sorted(layers.tensor_parallel)}",
+                flush=True,
+            )
 
 
-def plan_cases(layers: LayersPlan, devices: Sequence[int], *, work: float) -> Iterator[Row]:
-    """Yield a row for each number of devices, memory limit and number of micro-batches."""
-    for count in devices:
-        # Replicas have whole copies: only all devices together divide the ends, as in `tessel tune`.
-        own = {shards: ends for shards, ends in layers.shards.items() if shards == count}
-        here = msgspec.structs.replace(layers, shards=own)
-        for micro_batches in (count, 2 * count, 4 * count):
-            request = LayoutRequest(devices=count, micro_batches=micro_batches, link=LINK)
-            needed = _bytes_of_1f1b(here, request)
-            for share in SHARES:
-                yield _row(here, replace(request, memory_limit_bytes=int(share * needed)), share, work)
+def _plan(options: argparse.Namespace) -> list[Row]:
+    rows = _read_rows(options.out)
+    for path in options.layers:
+        layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
+        for row in plan_cases(layers, options.devices, work=options.work, known=rows):
+            rows.append(row)
+            line = msgspec.json.encode(row)
+            print(line.decode(), file=sys.stderr, flush=True)
+            if options.out is not None:
+                with options.out.open("ab") as file:
+                    file.write(line + b"\n")
+    return rows
 
 
-def _bytes_of_1f1b(layers: LayersPlan, request: LayoutRequest) -> int:
-    found = choose_layout(layers, request, budget=SearchBudget(work_limit=0.3))
-    return next(row.peak_memory_bytes for row in found.rows if row.name == "1f1b") or 0
+def _read_rows(path: Path | None) -> list[Row]:
+    """Return the rows of an earlier run; a last line that was cut off is left out."""
+    if path is None or not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    return [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"\n")]
 
 
-def _row(layers: LayersPlan, request: LayoutRequest, share: float, work: float) -> Row:
-    began = time.monotonic()
-    case = Row(model=layers.model, devices=request.devices, share=share, micro_batches=request.micro_batches)
-    try:
-        found = choose_layout(layers, request, budget=SearchBudget(work_limit=work))
-    except ScheduleError:
-        return case
-    (plan,) = (row for row in found.rows if row.name == "plan")
-    assert plan.step_ms is not None  # the plan has a step
-    return msgspec.structs.replace(
-        case,
-        plan=plan.layout,
-        step_ms=plan.step_ms,
-        gap=1e3 * plan.step_ms / found.lower_bound_us - 1,
-        ratios={row.name: row.ratio for row in found.rows if row.name != "plan" and row.ratio is not None},
-        seconds=time.monotonic() - began,
-    )
-
-
-def report(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a table of every case, and geometric means by model and number of devices."""
-    names = sorted({name for row in rows for name in row.ratios})
-    yield (
-        "| model | devices | memory | micro-batches | step ms | gap | s | " + " | ".join(names) + " | plan |"
-    )
-    yield "|---" * (8 + len(names)) + "|"
-    for row in rows:
-        cells = [f"{row.ratios[name]:.3f}" if name in row.ratios else "-" for name in names]
-        yield (
-            f"| {row.model} | {row.devices} | {row.share:g} | {row.micro_batches} | {row.step_ms:.1f} | "
-            f"{row.gap:.1%} | {row.seconds:.0f} | {' | '.join(cells)} | {row.plan or 'nothing fits'} |"
+def _report(rows: Sequence[Row], options: argparse.Namespace) -> Sequence[str]:
+    names = " ".join(path.name for path in options.layers)
+    return tuple(
+        markdown(
+            rows,
+            date=f"{datetime.datetime.now(datetime.UTC):%Y-%m}",
+            command=f"python -m benchmarks.whole_plan plan {names} --work {options.work:g}",
+            commit=commit(),
+            machine=f"{processor()}, Python {platform.python_version()}",
         )
-    yield ""
-    yield "| model | devices | over 1F1B | over the best of all baselines, tighter memory | largest gap |"
-    yield "|---|---|---|---|---|"
-    for model, devices in dict.fromkeys((row.model, row.devices) for row in rows):
-        own = [row for row in rows if (row.model, row.devices) == (model, devices) and row.plan]
-        over = [row.ratios["1f1b"] for row in own if "1f1b" in row.ratios]
-        tight = [min(row.ratios.values()) for row in own if row.share == min(SHARES) and row.ratios]
-        gap = max((row.gap for row in own), default=math.nan)
-        yield f"| {model} | {devices} | {_mean(over)} | {_mean(tight)} | {gap:.1%} |"
-
-
-def _mean(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    return f"{math.exp(sum(map(math.log, values)) / len(values)):.3f} ({len(values)})"
+    )
 
 
 if __name__ == "__main__":

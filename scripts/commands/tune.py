@@ -25,7 +25,12 @@ from scripts.reports.pictures import write_picture
 from scripts.reports.placements import placement_rows, print_placements, print_planned
 from scripts.reports.tables import print_end_to_end, print_partition, print_stages
 from scripts.searching import search_thread
-from scripts.searching.planned_layout import choose_planned_layout, placement_name, settings_of_layout
+from scripts.searching.planned_layout import (
+    choose_planned_layout,
+    fastest_placement,
+    placement_name,
+    settings_of_layout,
+)
 from scripts.terminal import console
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from tessel.plan import Plan
     from tessel.search.budget import StoppedBy
     from tessel.tuned_model.layout_choice import ChosenLayout
+    from tessel.tuned_model.model_placement import ModelPlacement
     from tuner.errors import TunerError
     from tuner.frontend import Model
     from tuner.plan import ModelPlan
@@ -196,6 +202,15 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
         ScheduleError: the placement needs more devices.
     """
     from tessel.tuned_model.model_placement import placements_to_tune
+
+    return {
+        placement.name: _settings_of(placement, options, memory_bytes)
+        for placement in placements_to_tune(options.placement, options.devices)
+    }
+
+
+def _settings_of(placement: ModelPlacement, options: TuneOptions, memory_bytes: int | None) -> TuningSettings:
+    """Return how the model is to be cut for one placement."""
     from tuner.stages.placed_stages import PlacedStages
     from tuner.tuning.measure_shards import Link
     from tuner.tuning.tune import TuningSettings
@@ -203,28 +218,47 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
     link = None
     if options.link is not None:
         link = Link(bytes_per_us=parse_bandwidth(options.link) / 1e6, latency_us=options.hop_us or 0.0)
-    return {
-        placement.name: TuningSettings(
-            num_stages=len(placement.chain),
-            placed=PlacedStages(placement.stages, placement.before, placement.needs_words)
-            if placement.stages
-            else None,
-            stage_devices=placement.chain,
-            divides_ends=placement.divides_ends,
-            cuts=tuple(options.cut) if options.cut else None,
-            memory_limit_bytes=memory_bytes,
-            hop_us=options.hop_us,
-            link=link,
-            graph_level_search=options.graph_level_search,
-        )
-        for placement in placements_to_tune(options.placement, options.devices)
-    }
+    return TuningSettings(
+        num_stages=len(placement.chain),
+        placed=PlacedStages(placement.stages, placement.before, placement.needs_words)
+        if placement.stages
+        else None,
+        stage_devices=placement.chain,
+        divides_ends=placement.divides_ends,
+        cuts=tuple(options.cut) if options.cut else None,
+        memory_limit_bytes=memory_bytes,
+        hop_us=options.hop_us,
+        link=link,
+        graph_level_search=options.graph_level_search,
+    )
+
+
+def _branched(model: Model, options: TuneOptions, memory_bytes: int | None) -> dict[str, TuningSettings]:
+    """Return the settings of the placements of branches that the model's structure offers."""
+    from tessel.tuned_model.model_placement import BRANCHED_PLACEMENTS, model_placement
+    from tuner.errors import TunerError
+    from tuner.tuning.cut_model import require_placeable
+
+    found = {}
+    for name in BRANCHED_PLACEMENTS:
+        settings = _settings_of(model_placement(name, options.devices), options, memory_bytes)
+        assert settings.placed is not None  # they have branches
+        try:
+            require_placeable(model, settings.placed, memory_bytes)
+        except TunerError:
+            continue
+        found[name] = settings
+    return found
 
 
 def _tune(
     model: Model, placements: dict[str, TuningSettings], options: TuneOptions, memory_bytes: int | None
 ) -> tuple[dict[str, ModelPlan | TunerError], ChosenLayout | None]:
-    """Measure the stages of each placement; with `auto`, of the layout that is planned, and of the chain."""
+    """Measure the stages of each placement.
+
+    With `auto`, of the layout that is planned, of branches where the model has them, and of the chain.
+    """
+    from tessel.errors import InfeasibleError
     from tessel.tuned_model.model_placement import AUTO, BASELINE
     from tuner.tuning.tune import tune_placements
 
@@ -233,9 +267,14 @@ def _tune(
         # Cuts that are given leave nothing to plan: every placement that can take them is tried.
         if options.placement == AUTO and options.devices > 1 and not options.cut and not model.cuts:
             chain = placements[BASELINE]
-            choice = _choose_layout(model, session, chain, options, memory_bytes)
-            planned = settings_of_layout(choice.layout, chain)
-            placements = {PLANNED: planned, BASELINE: chain}
+            placements = {**_branched(model, options, memory_bytes), BASELINE: chain}
+            try:
+                choice = _choose_layout(model, session, chain, options, memory_bytes)
+            except InfeasibleError:
+                if len(placements) == 1:
+                    raise
+            else:
+                placements = {PLANNED: settings_of_layout(choice.layout, chain)} | placements
         tuned = tune_placements(
             model, session, placements, shapes=parse_shapes(options.shape or []), batch=options.batch
         )
@@ -299,7 +338,7 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.tuned_model.model_placement import AUTO, BASELINE, model_placement
+    from tessel.tuned_model.model_placement import AUTO, model_placement
 
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
@@ -322,14 +361,7 @@ def _plan(
     if chosen == AUTO:
         if not plans:
             raise next(iter(failures.values()))
-        after_us = {} if choice is None else choice.after_us
-        chosen = min(
-            plans,
-            key=lambda name: (
-                plans[name][0].schedule.makespan * plans[name][0].step_us
-                + after_us.get("1f1b" if name == BASELINE else "plan", 0.0)
-            ),
-        )
+        chosen = fastest_placement({name: each for name, (each, _) in plans.items()}, choice)
     elif chosen in failures:
         raise failures[chosen]
     plan, stopped_by = plans[chosen]

@@ -9,6 +9,9 @@ from scripts.searching import search_thread
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tessel.plan import Plan
     from tessel.planning.layout import Layout
     from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest
     from tuner.plan import LayersPlan
@@ -40,6 +43,26 @@ def choose_planned_layout(
             seed=seed,
             on_progress=lambda progress: update(f"{progress.step_us / 1e3:.1f} ms a step: {progress.name}"),
         )
+
+
+def fastest_placement(plans: Mapping[str, Plan], choice: ChosenLayout | None) -> str:
+    """Return the name of the plan whose step is shortest, the first of equals.
+
+    Where a layout was planned, the sums of gradients and the update that follow the last block count too.
+
+    Args:
+        plans: by name, at least one.
+        choice: what was planned; None where cuts were given.
+    """
+    from tessel.tuned_model.step_end import step_end
+
+    def step_us(plan: Plan) -> float:
+        after_us = 0.0
+        if choice is not None and plan.training:
+            after_us = step_end(plan, choice.link, update_us_a_byte=choice.update_us_a_byte).after_us
+        return plan.schedule.makespan * plan.step_us + after_us
+
+    return min(plans, key=lambda name: step_us(plans[name]))
 
 
 def placement_name(layout: Layout) -> str:

@@ -70,11 +70,15 @@ class ChosenLayout:
         layout: the fastest that can be run.
         rows: it and all that it is compared with, fastest first.
         lower_bound_us: no layout that was allowed has a shorter step.
+        link: that it was planned for.
+        update_us_a_byte: microseconds of the optimizer's update for each byte of weights.
     """
 
     layout: Layout
     rows: tuple[PlannedRow, ...]
     lower_bound_us: float
+    link: Link
+    update_us_a_byte: float
 
     @property
     def copies(self) -> int:
@@ -85,11 +89,6 @@ class ChosenLayout:
     def is_mirrored(self) -> bool:
         """Whether copies share devices in opposite directions."""
         return self.layout.placement == "xshape"
-
-    @property
-    def after_us(self) -> dict[str, float]:
-        """Microseconds after the last block, synchronisation and optimizer, by name of a row."""
-        return {row.name: 1e3 * row.after_ms for row in self.rows if row.after_ms is not None}
 
 
 def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
@@ -189,7 +188,13 @@ def choose_layout(
         seed=seed,
         on_progress=on_progress,
     )
-    return ChosenLayout(layout=found.best.layout, rows=_rows(found), lower_bound_us=found.lower_bound_us)
+    return ChosenLayout(
+        layout=found.best.layout,
+        rows=_rows(found),
+        lower_bound_us=found.lower_bound_us,
+        link=request.link,
+        update_us_a_byte=_update_us_a_byte(layers, request.optimizer),
+    )
 
 
 def _rows(found: PlanResult) -> tuple[PlannedRow, ...]:

@@ -36,7 +36,10 @@ BASELINE = "vshape"
 
 AUTO_PLACEMENTS = (BASELINE, "interleaved:2", "zbv", "xshape", "mshape")
 
-NAMED_PLACEMENTS = (*AUTO_PLACEMENTS, "nnshape", "kshape")
+BRANCHED_PLACEMENTS = ("nnshape", "kshape")
+"""Of models whose structure offers them: `auto` tries these beside the layout that is planned."""
+
+NAMED_PLACEMENTS = (*AUTO_PLACEMENTS, *BRANCHED_PLACEMENTS)
 """All that a model can be asked to be placed as by name."""
 
 MAX_CHUNKS = 8
@@ -92,7 +95,7 @@ def model_placement(name: str, num_devices: int) -> ModelPlacement:
         return ModelPlacement(name=name, chain=(*there, *there[::-1]))
     if name == "xshape":
         return ModelPlacement(name=name, chain=there, copies=2)
-    if name in ("nnshape", "kshape"):
+    if name in BRANCHED_PLACEMENTS:
         return _branched(name, num_devices)
     if name == "mshape":
         return ModelPlacement(name=name, chain=there, divides_ends=True)

@@ -10,30 +10,62 @@ import pytest
 pytest.importorskip("tvm")
 
 from benchmarks.whole_plan import __main__ as whole_plan
-from benchmarks.whole_plan.__main__ import Row, main, report
+from benchmarks.whole_plan.__main__ import main
+from benchmarks.whole_plan.cases import SHARES, Row
+from benchmarks.whole_plan.report import goals, means
 from tests.samples.measured_layers import heavy_head
+from tuner.plan import LayersPlan
 
 pytestmark = pytest.mark.tvm
 
 
+def light_weights() -> LayersPlan:
+    """Return made-up layers; `tensor_parallel` is what lets a way take other degrees."""
+    layers = heavy_head(table_mib=40, block_mib=4)
+    return msgspec.structs.replace(layers, tensor_parallel={2: layers.layers})
+
+
 def test_cases_are_planned_and_none_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    layers, rows = tmp_path / "layers.json", tmp_path / "rows.jsonl"
-    layers.write_bytes(msgspec.json.encode(heavy_head()))
-    assert main(["plan", str(layers), "--devices", "4", "--work", "0.1", "--out", str(rows)]) == 0
-    found = [msgspec.json.decode(line, type=Row) for line in rows.read_bytes().splitlines()]
-    assert [(row.micro_batches, row.share) for row in found] == [
-        (count, share) for count in (4, 8, 16) for share in whole_plan.SHARES
+    layers, kept, report = tmp_path / "layers.json", tmp_path / "rows.jsonl", tmp_path / "report.md"
+    layers.write_bytes(msgspec.json.encode(light_weights()))
+    command = ["plan", str(layers), "--devices", "4", "--work", "0.05", "--out", str(kept)]
+    assert main([*command, "--report", str(report)]) == 0
+    rows = [msgspec.json.decode(line, type=Row) for line in kept.read_bytes().splitlines()]
+    assert [(row.micro_batches, row.share) for row in rows] == [
+        (count, share) for count in (4, 8, 16) for share in SHARES
     ]
-    assert all(row.ratios["1f1b"] >= 1 for row in found if "1f1b" in row.ratios)
+    ways = {"1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-2", "chimera", "mshape-1f1b", "data-parallel"}
+    for row in rows:
+        assert ways <= {*row.alone, *row.does_not_fit}
+        assert "tensor-parallel" in {*row.alone, *row.does_not_fit}
+        assert row.step_ms >= row.bound_ms > 0
+    # The limit is what 1F1B on the plain chain holds, so that it fits there in every case.
+    assert all(row.alone["1f1b"] >= 1 for row in rows if row.share == max(SHARES))
+    assert any(row.ratios["1f1b"] < row.alone["1f1b"] for row in rows)
     assert "| made | 4 |" in capsys.readouterr().out
+    assert "| GPT-2 small, 4 devices" in report.read_text()
+    before = kept.read_bytes()
+    assert main(command) == 0
+    assert kept.read_bytes() == before  # a second run plans nothing again
 
 
 def test_a_plan_that_loses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losing = Row(
-        model="made", devices=2, share=0.6, micro_batches=4, plan="a", step_ms=2.0, ratios={"1f1b": 0.9}
+        model="gpt2",
+        devices=4,
+        share=SHARES[0],
+        micro_batches=16,
+        memory_bytes=2**30,
+        plan="a",
+        step_ms=2.0,
+        bound_ms=1.6,
+        alone={"1f1b": 0.9, "zb-v": 1.2},
+        ratios={"1f1b": 0.8},
     )
     monkeypatch.setattr(whole_plan, "plan_cases", lambda *_, **__: iter([losing]))
     layers = tmp_path / "layers.json"
     layers.write_bytes(msgspec.json.encode(heavy_head()))
     assert main(["plan", str(layers)]) == 1
-    assert "| made | 2 | 0.900 (1) | 0.900 (1) | 0.0% |" in list(report([losing]))
+    assert "| gpt2 | 4 | 0.900 (1) | 0.900 (1) | - | - | - | 25.0% | 25.0% |" in list(means([losing]))
+    wanted, *_ = (line for line in goals([losing]) if line.startswith("| GPT-2 small"))
+    assert wanted.endswith("| 1.220 | 0.900 (1) | **no** | 1.125 (1) |")

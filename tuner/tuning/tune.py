@@ -19,9 +19,10 @@ from tuner.measuring.communication.transfer import measure_transfers, transfer_w
 from tuner.plan import ModelPlan, StagePlan
 from tuner.stages import with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
+from tuner.tuning.cut_model import require_memory
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
-from tuner.tuning.measure_stages import measure_stages, require_memory
+from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
