@@ -165,7 +165,7 @@ def with_workers(num_workers: int, backends: Sequence[str] = BACKENDS) -> Iterat
 class Destroyer:
     """Kills a worker every so many seconds, and starts scheduler and database anew, until it is stopped.
 
-    Seconds are those of the clock or those that the fleet's processes had a processor for, whichever are less.
+    Seconds are those of the clock, or those that the fleet had a processor for, whichever are fewer.
     """
 
     def __init__(self, fleet: LocalFleet, database: Database, every_s: float) -> None:
