@@ -52,6 +52,10 @@ from tuner.measuring.request import Limits, MeasureRequest
 
 LIMITS = Limits(timing=Timing(budget_s=0.005, max_samples=5))
 BACKENDS = ("tvm",)
+KERNELS_EVERY_S, PARTITION_EVERY_S = 1.0, 4.0
+"""Seconds between kills. Each of three workers is killed every third time; the longest tasks of a partition,
+which build and time the whole model, take some five seconds."""
+
 _LOOK_S = 0.2
 NAP_S = 0.5
 """What a candidate takes that sleeps: about as long as one that is built and timed."""
@@ -296,7 +300,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each throughput")
     parser.add_argument("--candidates", type=int, default=1000, help="candidates of the kills, at least")
     parser.add_argument("--kills", type=int, default=200, help="workers killed, at least")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds of processor between two kills")
+    parser.add_argument("--every", type=float, help="seconds of processor between two kills")
     parser.add_argument("--model", default="gpt2:tiny", help="model of the partition")
     arguments = parser.parse_args()
     if arguments.only in (None, "throughput"):
@@ -311,9 +315,12 @@ def main() -> None:
     if arguments.only in (None, "tuners"):
         print(share_work(100), flush=True)
     if arguments.only in (None, "partition"):
-        print(partition_under_kills(arguments.model, arguments.every), flush=True)
+        print(partition_under_kills(arguments.model, arguments.every or PARTITION_EVERY_S), flush=True)
     if arguments.only in (None, "kills"):
-        print(survive_kills(arguments.candidates, arguments.kills, arguments.every), flush=True)
+        print(
+            survive_kills(arguments.candidates, arguments.kills, arguments.every or KERNELS_EVERY_S),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
