@@ -11,6 +11,9 @@ partitioned through the fleet under the same kills; the decision must be the one
 makes from those records, without measuring anything. *Tuners*: two tuners that
 need the same candidates, in opposite orders, through one database.
 
+The seconds between kills are those in which the fleet had a processor: on a machine that does other work too,
+a worker would otherwise be killed before it had done anything, as no machine of a fleet is.
+
 Records are kept in a PostgreSQL server of its own where one is installed, and in a SQLite file elsewhere.
 """
 
@@ -49,6 +52,11 @@ from tuner.measuring.request import Limits, MeasureRequest
 
 LIMITS = Limits(timing=Timing(budget_s=0.005, max_samples=5))
 BACKENDS = ("tvm",)
+KERNELS_EVERY_S, PARTITION_EVERY_S = 1.0, 4.0
+"""Seconds between kills. Each of three workers is killed every third time; the longest tasks of a partition,
+which build and time the whole model, take some five seconds."""
+
+_LOOK_S = 0.2
 NAP_S = 0.5
 """What a candidate takes that sleeps: about as long as one that is built and timed."""
 
@@ -159,7 +167,10 @@ def with_workers(num_workers: int, backends: Sequence[str] = BACKENDS) -> Iterat
 
 
 class Destroyer:
-    """Kills a worker every so many seconds, and starts scheduler and database anew, until it is stopped."""
+    """Kills a worker every so many seconds, and starts scheduler and database anew, until it is stopped.
+
+    Seconds are those of the clock, or those that the fleet had a processor for, whichever are fewer.
+    """
 
     def __init__(self, fleet: LocalFleet, database: Database, every_s: float) -> None:
         self._fleet, self._database, self._every_s = fleet, database, every_s
@@ -176,7 +187,7 @@ class Destroyer:
         self._thread.join()
 
     def _destroy(self) -> None:
-        while not self._done.wait(self._every_s):
+        while not self._is_done_after(self._every_s):
             processes = self._fleet.worker_processes()
             if not processes:
                 continue
@@ -188,6 +199,16 @@ class Destroyer:
                 self.schedulers += 1
             if self.kills % 50 == 0:
                 self.databases += self._database.restart()
+
+    def _is_done_after(self, seconds: float) -> bool:
+        """Wait for so long, and as long as the fleet takes for so much work; say whether all is done."""
+        target_s = self._fleet.processor_s() + seconds
+        if self._done.wait(seconds):
+            return True
+        while self._fleet.processor_s() < target_s:
+            if self._done.wait(_LOOK_S):
+                return True
+        return False
 
 
 def survive_kills(candidates: int, kills: int, every_s: float) -> str:
@@ -279,7 +300,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each throughput")
     parser.add_argument("--candidates", type=int, default=1000, help="candidates of the kills, at least")
     parser.add_argument("--kills", type=int, default=200, help="workers killed, at least")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
+    parser.add_argument("--every", type=float, help="seconds of processor between two kills")
     parser.add_argument("--model", default="gpt2:tiny", help="model of the partition")
     arguments = parser.parse_args()
     if arguments.only in (None, "throughput"):
@@ -294,9 +315,12 @@ def main() -> None:
     if arguments.only in (None, "tuners"):
         print(share_work(100), flush=True)
     if arguments.only in (None, "partition"):
-        print(partition_under_kills(arguments.model, arguments.every), flush=True)
+        print(partition_under_kills(arguments.model, arguments.every or PARTITION_EVERY_S), flush=True)
     if arguments.only in (None, "kills"):
-        print(survive_kills(arguments.candidates, arguments.kills, arguments.every), flush=True)
+        print(
+            survive_kills(arguments.candidates, arguments.kills, arguments.every or KERNELS_EVERY_S),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

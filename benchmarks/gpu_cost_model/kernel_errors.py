@@ -15,12 +15,16 @@ from cost_model.gpu.training import GpuSample
 def print_families(model: GpuKernelModel) -> None:
     """Print what training itself found when it held out each known device in turn."""
     print("Known devices held out in turn, by training itself\n")
-    print("| family | mean error | share of the blind forest | half-width, known | unknown |")
-    print("|---|---|---|---|---|")
+    print(
+        "| family | mean error | share of the blind forest | half-width, known | unknown | for a doubling |"
+    )
+    print("|---|---|---|---|---|---|")
     for family, found in model.manifest.families.items():
+        widths = found.known_widths.values()
         print(
             f"| {family} | {100 * (np.exp(found.new_device_error) - 1):.1f} % | {found.blind_share:.2f} "
-            f"| × {np.exp(found.known_width):.2f} | × {np.exp(found.unknown_width):.2f} |"
+            f"| × {np.exp(min(widths)):.2f} to {np.exp(max(widths)):.2f} "
+            f"| × {np.exp(found.unknown_width):.2f} | × {np.exp(found.widening):.2f} |"
         )
     print()
 
@@ -33,8 +37,11 @@ def print_kernels(root: Path, model: GpuKernelModel) -> None:
     samples = list(read_samples(paths))
     predictions = model.predict([sample.query for sample in samples])
     print("\nKernels that were held out\n")
-    print("| family | device | kernels | MAPE | median error | intervals cover | median width |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| family | device | kernels | MAPE | median error | intervals cover | median width "
+        "| in range: kernels | cover | width | beyond: cover | width |"
+    )
+    print("|---|" + "---|" * 11)
     for family in Family:
         for known in (True, False):
             pairs = [
@@ -52,9 +59,19 @@ def _print_family(family: Family, known: bool, pairs: list[tuple[GpuSample, GpuP
     low, high = (
         np.array([getattr(prediction, end) for _, prediction in pairs]) for end in ("low_us", "high_us")
     )
-    covered = np.mean((low <= truth) & (truth <= high))
+    held, widths = (low <= truth) & (truth <= high), high / low
+    inside = np.array([prediction.out_of_range == 0 for _, prediction in pairs])
+    every = np.ones(len(pairs), dtype=bool)
     device = "known" if known else "unknown"
     print(
         f"| {family} | {device} | {len(pairs)} | {100 * errors.mean():.1f} % "
-        f"| {100 * np.median(errors):.1f} % | {100 * covered:.1f} % | {np.median(high / low):.2f} × |"
+        f"| {100 * np.median(errors):.1f} % | {_cells(held, widths, every)} | {inside.sum()} "
+        f"| {_cells(held, widths, inside)} | {_cells(held, widths, ~inside)} |"
     )
+
+
+def _cells(held: np.ndarray, widths: np.ndarray, chosen: np.ndarray) -> str:
+    """Return coverage and median width of those that are chosen."""
+    if not chosen.any():
+        return "– | –"
+    return f"{100 * held[chosen].mean():.1f} % | {np.median(widths[chosen]):.2f} ×"

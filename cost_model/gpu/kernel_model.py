@@ -2,15 +2,19 @@
 
 latency = overhead of a call + bound · exp(correction). On a device that was trained on, a forest gives the
 correction. On one that was not, a blind forest has a share in it, which sees no feature of the device alone
-and stands for the mean of forests of single devices: what the own features of a few known devices say of an
+and stands for the median of forests of single devices: what the own features of a few known devices say of an
 unknown one is a guess. The share is the best one when each known device is held out in turn. The overhead is
 the host's, and measured for each family: on an unknown device it is the least of all known ones, since hosts
-get faster. Checked in
-tests/cost_model/gpu/test_kernel_model.py.
+get faster.
+
+Half the width of an interval is, for each known device, what new extents were off by; on an unknown one, what
+known devices were off by that were held out. A kernel outside of the extents trained on adds a part in
+proportion to its distance, as independent errors add. Checked in tests/cost_model/gpu/test_kernel_model.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +37,13 @@ from cost_model.gpu.features import (
 from cost_model.gpu.kernels import Family, GpuKernel
 
 MANIFEST = "gpu_kernels.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 LEAST_BOUND_US = 1.0
 """Added to the bound, so that the smallest kernels' corrections stay within reason."""
+
+QUANTITIES = ("batch", "rows", "inner", "columns", "volume")
+"""Extents of a kernel, and their product."""
 
 Array = npt.NDArray[np.float64]
 
@@ -70,10 +77,10 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     Attributes:
         overheads_us: microseconds of a call by device.
-        bounds_us: least and largest bound trained on.
-        known_width: half the width of an interval on a known device, a logarithm.
+        least, most: quantities of kernels trained on, as `quantities_of` returns them.
+        known_widths: half the width of an interval by known device, a logarithm.
         unknown_width: the same on a device that is not among them.
-        widening: what half a width grows by with each doubling out of range.
+        widening: the part of half a width for each doubling out of range.
         blind_share: what the forest without the device's features counts on an unknown device.
         new_device_error: mean absolute logarithm of predicted over measured on the devices trained on, each
             held out in turn; 0 where there is but one.
@@ -81,8 +88,9 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """
 
     overheads_us: dict[str, float]
-    bounds_us: tuple[float, float]
-    known_width: float
+    least: tuple[float, ...]
+    most: tuple[float, ...]
+    known_widths: dict[str, float]
     unknown_width: float
     widening: float
     blind_share: float
@@ -90,10 +98,14 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     num_samples: int
 
     def __post_init__(self) -> None:
-        low, high = self.bounds_us
-        widths = (self.known_width, self.unknown_width, self.widening)
-        if not self.overheads_us or not 0 < low <= high or not all(0 <= width < 100 for width in widths):
+        widths = (*self.known_widths.values(), self.unknown_width, self.widening)
+        is_ordered = len(self.least) == len(self.most) == len(QUANTITIES) and all(
+            low <= high for low, high in zip(self.least, self.most, strict=True)
+        )
+        if not is_ordered or not all(0 <= width < 100 for width in widths):
             raise ValueError("a family's calibration is out of range")
+        if not self.overheads_us or self.overheads_us.keys() != self.known_widths.keys():
+            raise ValueError("a family's calibration is not of the devices that it names")
         if not 0 <= self.blind_share <= 1:
             raise ValueError("a family's calibration is out of range")
 
@@ -101,12 +113,14 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """Return microseconds of a call."""
         return self.overheads_us.get(device.name, min(self.overheads_us.values()))
 
-    def doublings(self, bounds: Array) -> Array:
-        """Return how far bounds in microseconds are outside of those trained on."""
-        low, high = np.log2(self.bounds_us)
-        position = np.log2(bounds)
-        outside: Array = np.maximum(0, np.maximum(low - position, position - high))
-        return outside
+    def half_width(self, query: GpuQuery, outside: float) -> float:
+        """Return half the width of an interval, a logarithm, of a kernel so many doublings out of range."""
+        width = self.known_widths.get(query.device.name, self.unknown_width)
+        return math.hypot(width, self.widening * outside)
+
+    def doublings(self, kernels: Sequence[GpuKernel]) -> Array:
+        """Return how far the farthest quantity of each kernel is outside of those trained on."""
+        return doublings_outside(quantities_of(kernels), np.array(self.least), np.array(self.most))
 
 
 class GpuManifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -158,9 +172,10 @@ class GpuKernelModel:
         blind = self.blind_forests[family].inplace_predict(without_device(features)).astype(np.float64)
         corrections += np.where(known, 0.0, calibration.blind_share) * (blind - corrections)
         latencies = overheads + bounds * np.exp(corrections)
-        outside = calibration.doublings(bounds)
-        widths = np.where(known, calibration.known_width, calibration.unknown_width)
-        factors = np.exp(widths + outside * calibration.widening)
+        outside = calibration.doublings([query.kernel for query in queries])
+        factors = np.exp(
+            [calibration.half_width(query, far) for query, far in zip(queries, outside, strict=True)]
+        )
         return [
             GpuPrediction(
                 float(latency), float(latency / factor), float(latency * factor), bool(is_known), float(far)
@@ -203,6 +218,21 @@ def load_gpu_model(folder: Path) -> GpuKernelModel:
 def bounds_of(queries: Sequence[GpuQuery]) -> Array:
     """Return what the forests' answers are factors of: microseconds, one for each query."""
     return np.array([bound_us(query.kernel, query.device) + LEAST_BOUND_US for query in queries])
+
+
+def quantities_of(kernels: Sequence[GpuKernel]) -> Array:
+    """Return logarithms to base 2 of what may be larger than ever seen, shape (kernels, quantities).
+
+    They are the kernel's own: a bound in microseconds is within the range of some slower device.
+    """
+    extents = np.log2(np.array([kernel.extents for kernel in kernels], dtype=np.float64).reshape(-1, 4))
+    return np.concatenate([extents, extents.sum(axis=1, keepdims=True)], axis=1)
+
+
+def doublings_outside(quantities: Array, least: Array, most: Array) -> Array:
+    """Return how far the farthest quantity of each kernel is outside of a range."""
+    outside: Array = np.maximum(least - quantities, quantities - most).max(axis=1, initial=0.0)
+    return np.maximum(outside, 0.0)
 
 
 def all_feature_names() -> tuple[str, ...]:

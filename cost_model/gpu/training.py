@@ -25,6 +25,8 @@ from cost_model.gpu.kernel_model import (
     GpuQuery,
     all_feature_names,
     bounds_of,
+    doublings_outside,
+    quantities_of,
     without_device,
 )
 from cost_model.gpu.kernels import Family, kernel_of
@@ -50,10 +52,17 @@ _OVERHEAD_QUANTILE = 0.01
 _OVERHEAD_SHARE = 0.9
 """The fastest calls still do some work."""
 _LEAST_WORK_SHARE = 0.02
-_HELD_OUT_SHARE = 0.1
+_NUM_FOLDS = 4
 _BLIND_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares that are tried of the forest which does not see the device."""
-_LEAST_WIDENING = 0.1
+_LEAST_WIDENING = 0.02
+"""A distance without any widening would claim what no training set can show."""
+_EXTREME_SHARE = 0.25
+"""Share of the kernels with the largest extents that are held out to learn how errors grow with distance."""
+_LEAST_DISTANCE = 0.25
+"""Doublings; an error over a smaller distance says more about chance than about the distance."""
+_FEW_ERRORS = 20
+"""Below this a device's quantile would be a guess; those of all devices stand for it."""
 
 
 class GpuSample(NamedTuple):
@@ -64,15 +73,36 @@ class GpuSample(NamedTuple):
     record_id: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Training:
+    """Kernels of one family; arrays have a row for each.
+
+    Attributes:
+        features: float32, shape (kernels, names).
+        latencies: microseconds.
+        overheads: microseconds of a call, by device.
+        bounds: microseconds.
+        devices: names.
+        quantities: shape (kernels, quantities), see `quantities_of`.
+        seed: of trees and folds.
+        num_threads: of the training.
+    """
+
     features: np.ndarray
-    labels: Array
+    latencies: Array
+    overheads: Mapping[str, float]
     bounds: Array
     devices: np.ndarray
-    extents: np.ndarray
+    quantities: Array
     seed: int
     num_threads: int
+
+    @cached_property
+    def labels(self) -> Array:
+        """Logarithms of what kernels take beyond a call, over their bounds."""
+        work = self.latencies - np.array([self.overheads[name] for name in self.devices])
+        found: Array = np.log(np.maximum(work, _LEAST_WORK_SHARE * self.latencies) / self.bounds)
+        return found
 
     def forest(self, chosen: np.ndarray, *, quick: bool) -> Any:  # xgboost.Booster
         """Return a forest of the chosen samples."""
@@ -95,31 +125,31 @@ class _Training:
         return answers
 
     def blind_forest(self) -> Any:  # xgboost.Booster
-        """Return one forest that stands for the mean of those of single devices."""
-        mean = np.mean([*self.blind_answers.values()], axis=0)
-        return self._trained(without_device(self.features), mean)
+        """Return one forest that stands for the median of those of single devices."""
+        median = np.median([*self.blind_answers.values()], axis=0)
+        return self._trained(without_device(self.features), median)
 
     def held_out_errors(self, held_out: np.ndarray) -> Array:
-        """Return absolute errors, logarithms, of a forest that did not see the chosen samples."""
-        found: Array = np.abs(self._held_out(held_out))
-        return found
+        """Return absolute errors, logarithms of latencies, of a forest without the chosen samples."""
+        overheads = np.array([self.overheads[name] for name in self.devices[held_out]])
+        return self._errors(held_out, self._held_out(held_out), overheads)
 
     def errors_on_new_devices(self) -> tuple[float, dict[str, Array]]:
         """Return the best share of the blind forest, and with it the absolute errors on each device.
 
-        Each device is predicted by forests that did not see it; devices count alike.
+        Each device is predicted by forests that did not see it, and with the least overhead of the others;
+        devices count alike. Errors are logarithms of latencies, overheads and all, as intervals are.
         """
         if len(self.device_names) < 2:
             return 0.0, {}
-        pairs = {}
+        by_share: dict[float, dict[str, Array]] = {share: {} for share in _BLIND_SHARES}
         for name in self.device_names:
             held_out = self.devices == name
             others = [answer[held_out] for other, answer in self.blind_answers.items() if other != name]
-            pairs[name] = self._held_out(held_out), np.mean(others, axis=0) - self.labels[held_out]
-        by_share = {
-            share: {name: np.abs((1 - share) * own + share * blind) for name, (own, blind) in pairs.items()}
-            for share in _BLIND_SHARES
-        }
+            own, blind = self._held_out(held_out), np.median(others, axis=0)
+            overhead = min(us for other, us in self.overheads.items() if other != name)
+            for share, errors in by_share.items():
+                errors[name] = self._errors(held_out, (1 - share) * own + share * blind, overhead)
         best = min(
             _BLIND_SHARES, key=lambda share: np.mean([errors.mean() for errors in by_share[share].values()])
         )
@@ -127,7 +157,11 @@ class _Training:
 
     def _held_out(self, held_out: np.ndarray) -> Array:
         found: Array = self.forest(~held_out, quick=True).inplace_predict(self.features[held_out])
-        errors: Array = found - self.labels[held_out]
+        return found
+
+    def _errors(self, chosen: np.ndarray, corrections: Array, overheads: Array | float) -> Array:
+        predicted = overheads + self.bounds[chosen] * np.exp(corrections)
+        errors: Array = np.abs(np.log(predicted / self.latencies[chosen]))
         return errors
 
     def _some(self, chosen: np.ndarray) -> np.ndarray:
@@ -214,26 +248,29 @@ def _train_family(
         str(name): _OVERHEAD_SHARE * float(np.quantile(latencies[names == name], _OVERHEAD_QUANTILE))
         for name in np.unique(names)
     }
-    bounds = bounds_of(queries)
-    work = latencies - np.array([overheads[name] for name in names])
-    work = np.maximum(work, _LEAST_WORK_SHARE * latencies)
+    kernels = [query.kernel for query in queries]
     training = _Training(
-        features=feature_matrix([query.kernel for query in queries], [query.device for query in queries]),
-        labels=np.log(work / bounds),
-        bounds=bounds,
+        features=feature_matrix(kernels, [query.device for query in queries]),
+        latencies=latencies,
+        overheads=overheads,
+        bounds=bounds_of(queries),
         devices=names,
-        extents=np.unique([query.kernel.extents for query in queries], axis=0, return_inverse=True)[1],
+        quantities=quantities_of(kernels),
         seed=seed,
         num_threads=num_threads,
     )
     share, on_new_devices = training.errors_on_new_devices()
-    known_width, unknown_width, widening = _widths(training, on_new_devices, coverage)
+    known_widths = _known_widths(training, coverage)
+    widest = max(known_widths.values())
     calibration = FamilyCalibration(
         overheads_us=overheads,
-        bounds_us=(float(bounds.min()), float(bounds.max())),
-        known_width=known_width,
-        unknown_width=unknown_width,
-        widening=widening,
+        least=tuple(map(float, training.quantities.min(axis=0))),
+        most=tuple(map(float, training.quantities.max(axis=0))),
+        known_widths=known_widths,
+        unknown_width=mixture_quantile([*on_new_devices.values()], coverage)
+        if on_new_devices
+        else 2 * widest,
+        widening=_widening(training, known_widths, coverage),
         blind_share=share,
         new_device_error=float(np.mean([each.mean() for each in on_new_devices.values()] or [0.0])),
         num_samples=len(queries),
@@ -249,22 +286,50 @@ def _medians(samples: Sequence[GpuSample]) -> tuple[list[GpuQuery], Array]:
     return list(by_query), np.array([float(np.median(values)) for values in by_query.values()])
 
 
-def _widths(
-    training: _Training, on_new_devices: Mapping[str, Array], coverage: float
-) -> tuple[float, float, float]:
-    """Return half-widths on known and unknown devices, and the widening out of range."""
+def _known_widths(training: _Training, coverage: float) -> dict[str, float]:
+    """Return half-widths on known devices, as kernels of new extents ask for them."""
     rng = np.random.default_rng(training.seed)
     # A new kernel is new on every device: all measurements of its extents are held out together.
-    is_held_out = rng.random(training.extents.max() + 1) < _HELD_OUT_SHARE
-    known = float(np.quantile(training.held_out_errors(is_held_out[training.extents]), coverage))
-    by_device = [float(np.quantile(errors, coverage)) for errors in on_new_devices.values()]
-    # A device is one draw, however many kernels of it were measured.
-    unknown = max(known, float(np.median(by_device))) if by_device else 2 * known
-    largest = training.bounds >= np.quantile(training.bounds, 1 - _HELD_OUT_SHARE)
-    if largest.all():
-        return known, unknown, _LEAST_WIDENING
-    distance = np.log2(training.bounds[largest] / training.bounds[~largest].max())
-    far = distance > distance.mean()
-    excess = np.maximum(training.held_out_errors(largest) - known, 0)
-    widening = float(np.quantile((excess / np.maximum(distance, 1e-3))[far], coverage)) if far.any() else 0.0
-    return known, unknown, max(widening, _LEAST_WIDENING)
+    numbers = np.unique(training.quantities, axis=0, return_inverse=True)[1].ravel()
+    folds = rng.integers(0, _NUM_FOLDS, numbers.max() + 1)[numbers]
+    errors = np.zeros(len(numbers))
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        if not held_out.all():
+            errors[held_out] = training.held_out_errors(held_out)
+    by_device = {name: errors[training.devices == name] for name in training.device_names}
+    of_all = mixture_quantile([*by_device.values()], coverage)
+    return {
+        name: float(np.quantile(own, coverage)) if len(own) >= _FEW_ERRORS else of_all
+        for name, own in by_device.items()
+    }
+
+
+def mixture_quantile(parts: Sequence[Array], coverage: float) -> float:
+    """Return what a share of errors stays within, if each part is as likely, however many errors it has."""
+    errors = np.concatenate(parts)
+    weights = np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
+    order = np.argsort(errors)
+    share = np.cumsum(weights[order]) / weights.sum()
+    return float(errors[order][min(int(np.searchsorted(share, coverage)), len(errors) - 1)])
+
+
+def _widening(training: _Training, known_widths: Mapping[str, float], coverage: float) -> float:
+    """Return what half-widths grow by with each doubling out of range, as an independent error would.
+
+    Of each quantity the kernels that have most of it are held out, on all devices. What their errors exceed
+    a known device's width by, over the distance, is a score; a share `coverage` of scores stays within.
+    """
+    scores = []
+    for values in training.quantities.T:
+        held_out = values > np.quantile(values, 1 - _EXTREME_SHARE)
+        if not held_out.any():
+            continue
+        rest = training.quantities[~held_out]
+        distance = doublings_outside(training.quantities[held_out], rest.min(axis=0), rest.max(axis=0))
+        widths = np.array([known_widths[name] for name in training.devices[held_out]])
+        excess = np.sqrt(np.maximum(training.held_out_errors(held_out) ** 2 - widths**2, 0.0))
+        is_far = distance > _LEAST_DISTANCE
+        scores.append(excess[is_far] / distance[is_far])
+    found = np.concatenate(scores) if scores else np.zeros(0)
+    return max(float(np.quantile(found, coverage)) if len(found) else 0.0, _LEAST_WIDENING)

@@ -35,6 +35,7 @@ class LocalFleet:
         self.address = f"tcp://127.0.0.1:{_free_port()}"
         self._scheduler: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._processor_s: dict[tuple[int, float], float] = {}
         self.start_scheduler()
 
     def __enter__(self) -> LocalFleet:
@@ -71,6 +72,20 @@ class LocalFleet:
         command = [sys.executable, "-m", "scripts", "--quiet", "fleet", "worker", self.address, *arguments]
         self._workers.append(_start(command))
         return self._workers[-1]
+
+    def processor_s(self) -> float:
+        """Return the seconds that workers, and what they started, had a processor for, as far as was seen.
+
+        What a process did between the last call and its end is left out.
+        """
+        for nanny in self._workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = psutil.Process(nanny.pid)
+                for process in (parent, *parent.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        times = process.cpu_times()
+                        self._processor_s[process.pid, process.create_time()] = times.user + times.system
+        return sum(self._processor_s.values())
 
     def worker_processes(self) -> list[psutil.Process]:
         """Return the processes in which tasks run, which their nannies start again."""

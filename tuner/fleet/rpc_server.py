@@ -25,8 +25,8 @@ from tvm.rpc.server import PopenRPCServerState
 
 from records import Environment
 from tuner.backends.environment import environment_of
-from tuner.measuring.worker.server import die_with_parent
 from tuner.measuring.worker_process import worker_environment
+from tuner.parent_watch import end_with_parent
 from tuner.targets.resolution import check_measurable, resolve_target
 
 DESCRIBE = "tessel.describe"
@@ -134,5 +134,5 @@ def _serve(settings: ServerSettings) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(os.getppid())
     _serve(msgspec.json.decode(sys.argv[1], type=ServerSettings))

@@ -43,6 +43,7 @@ from cost_model.roofline import (
 )
 from records import Environment, Match, Measurement, RecordStore, Status, Workload
 from tuner.errors import TunerError
+from tuner.parent_watch import end_with_parent
 from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ def measure_probes(*, target: Target, environment: Environment) -> list[tuple[Wo
     threads = {variable: str(target.num_threads) for variable in _THREAD_VARIABLES}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tuner.targets.device_probe", target.kind],
+            [sys.executable, "-m", "tuner.targets.device_probe", target.kind, str(os.getpid())],
             env={**os.environ, **threads},
             capture_output=True,
             timeout=_TIMEOUT_S,
@@ -270,5 +271,7 @@ def _rounds(probes: Probes) -> list[dict[str, list[float]]]:
 
 
 if __name__ == "__main__":
+    # What asked may be killed meanwhile, and the next one is not to be disturbed by what it left behind.
+    end_with_parent(int(sys.argv[2]))
     chosen = {"cpu": _probe_cpu, "cuda": _probe_cuda}[sys.argv[1]]
     sys.stdout.buffer.write(msgspec.json.encode(_rounds(chosen())))

@@ -15,7 +15,7 @@ from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import bound_us, feature_matrix, feature_names, memory_us
 from cost_model.gpu.kernel_model import MANIFEST, GpuKernelModel, GpuQuery, load_gpu_model
 from cost_model.gpu.kernels import Family, kernel_of
-from cost_model.gpu.training import GpuSample, train_gpu_model
+from cost_model.gpu.training import GpuSample, mixture_quantile, train_gpu_model
 from records.files.neusight import kernel_workload
 
 TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
@@ -56,12 +56,34 @@ def test_intervals_widen_on_unknown_devices_and_out_of_range(model) -> None:
     assert 1.5 * ratio("T4", usual) < ratio("T4", huge)
 
 
+def test_what_is_out_of_range_is_told_by_extents_not_by_the_bound_of_some_slower_device(model) -> None:
+    # As fast on H200 as what was trained on is on P4, and eight times larger than all of it.
+    family = model.manifest.families[Family.ELEMENTWISE]
+    rows, volume = (round(2 ** family.most[index]) for index in (1, 4))
+    columns = volume // rows
+    (near, far) = (kernel_of(kernel_workload("add", (count, columns))) for count in (rows, 8 * rows))
+    assert bound_us(far, find_gpu("H200")) < bound_us(near, find_gpu("P4"))
+    assert family.doublings([near, far]).tolist() == pytest.approx([0, 3], abs=0.01)
+    (first, second) = model.predict([GpuQuery(kernel, find_gpu("H200")) for kernel in (near, far)])
+    assert first.high_us / first.low_us < second.high_us / second.low_us
+    assert np.log(second.high_us / second.latency_us) == pytest.approx(
+        np.hypot(family.unknown_width, second.out_of_range * family.widening)
+    )
+
+
+def test_widths_are_of_latencies_and_a_mixture_of_devices() -> None:
+    # A device of a thousand kernels counts as much as one of ten.
+    parts = [np.full(1000, 0.1), np.full(10, 0.5), np.full(10, 0.2)]
+    assert mixture_quantile(parts, 0.6) == 0.2
+    assert mixture_quantile(parts, 0.9) == 0.5
+
+
 def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, model, tmp_path: Path) -> None:
     queries = [sample.query for sample in samples[::20]]
     model.save(tmp_path)
     assert load_gpu_model(tmp_path).predict(queries) == model.predict(queries)
     manifest = msgspec.json.decode((tmp_path / MANIFEST).read_bytes())
-    manifest["families"]["linear"]["bounds_us"] = [2.0, 1.0]
+    manifest["families"]["linear"]["least"] = manifest["families"]["linear"]["most"][::-1]
     (tmp_path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     with pytest.raises(CostModelFileError, match="not a cost model's manifest"):
         load_gpu_model(tmp_path)

@@ -17,7 +17,6 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 from multiprocessing.connection import Connection
 
 if __name__ == "__main__":
@@ -29,7 +28,8 @@ if __name__ == "__main__":
     del sys.modules["torch"]
 
 from tuner.measuring.forked_process import STATUS
-from tuner.measuring.worker.server import die_with_parent, serve
+from tuner.measuring.worker.server import serve
+from tuner.parent_watch import end_with_parent
 
 _PERIOD_S = 1.0
 """How often the server looks whether whoever started it is still there."""
@@ -86,7 +86,7 @@ class _Server:
             self._selector.close()
             for end in (self._listener, self._wakes, self._wakes_by, control, ours, *self._pid_by_control):
                 end.close()
-            threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
+            end_with_parent(os.getppid())
             with Connection(theirs.detach()) as connection:
                 serve(connection)
             status = 0

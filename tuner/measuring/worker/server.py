@@ -13,10 +13,8 @@ import hashlib
 import logging
 import os
 import resource
-import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,13 +74,11 @@ from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, inpu
 from tuner.measuring.worker.places import BehindTracker, Here, Place
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
+from tuner.parent_watch import end_with_parent
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
 _MESSAGE_CHARACTERS = 400
-
-_WATCH_PERIOD_S = 1.0
-
 
 _LEAST_US = 1e-3
 """What a program takes that is shorter than the clock can tell."""
@@ -377,14 +373,7 @@ def _limit_memory(limit_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
-def die_with_parent(parent: int) -> None:
-    """End this process once its parent has exited, even while a program hangs."""
-    while os.getppid() == parent:
-        time.sleep(_WATCH_PERIOD_S)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(os.getppid())
     with Connection(int(sys.argv[1])) as end:
         serve(end)
