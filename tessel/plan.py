@@ -39,6 +39,8 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
             plain chain alone.
         planned: where the layout was planned from the figures of single layers: it and what it was compared
             with, fastest first.
+        other_shapes: plans of the same model in the same stages for other shapes of its inputs, each with its
+            own kernels and order, and without others of its own.
     """
 
     step_us: float
@@ -50,6 +52,7 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     comparison: tuple[ComparisonRow, ...]
     placements: tuple[PlacementRow, ...] = ()
     planned: tuple[PlannedRow, ...] = ()
+    other_shapes: tuple[Plan, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:
@@ -86,8 +89,10 @@ def load_plan(path: Path) -> Plan:
     """
     try:
         plan = msgspec.json.decode(read_document(path), type=Plan)
-        check_schedule(plan.schedule)
-        _check(plan)
+        for each in (plan, *plan.other_shapes):
+            check_schedule(each.schedule)
+            _check(each)
+        _check_other_shapes(plan)
     except (msgspec.MsgspecError, ScheduleError, RecursionError) as error:
         if isinstance(error, DocumentError):
             raise
@@ -130,6 +135,22 @@ def _check(plan: Plan) -> None:
     for text in _texts(msgspec.to_builtins(tuned)):
         if not text.isprintable():
             raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
+
+
+def _check_other_shapes(plan: Plan) -> None:
+    """Refuse plans for other shapes that are of another model, or in other stages.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    weights = [stage.parameters for stage in plan.stages]
+    seen = [plan.shapes]
+    for other in plan.other_shapes:
+        if other.model != plan.model or [stage.parameters for stage in other.stages] != weights:
+            raise ScheduleError('"other_shapes" holds a plan of another model or with other stages')
+        if other.other_shapes or other.shapes in seen:
+            raise ScheduleError('"other_shapes" holds a plan for several shapes, or two for the same')
+        seen.append(other.shapes)
 
 
 def _check_branches(plan: Plan) -> None:

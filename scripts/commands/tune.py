@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import completion, search_options, tuning_options
-from scripts.options.arguments import check_choice, parse_bandwidth, parse_bytes, parse_shapes
+from scripts.options.arguments import (
+    check_choice,
+    describe_shapes,
+    parse_bandwidth,
+    parse_bytes,
+    parse_shape_choices,
+)
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     BatchOption,
     GraphLevelSearchOption,
     JsonOption,
     ModelArgument,
-    ShapeOption,
     TrialBudgetOption,
     TuningOptions,
 )
@@ -34,7 +39,7 @@ from scripts.searching.planned_layout import (
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scripts.documents.tuning import Tuned
     from tessel.plan import Plan
@@ -87,7 +92,13 @@ class TuneOptions(TuningOptions):
     ] = True
     out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
     batch: BatchOption = 1
-    shape: ShapeOption = None
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Shape of an input: input_ids=1,128; may be repeated. Several of one input are planned in "
+            "the same stages, cut for the largest.",
+        ),
+    ] = None
     cut: Annotated[
         list[str] | None,
         typer.Option(
@@ -170,18 +181,23 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     _check(options)
     tuning_options.check_writable_folder(options.out)
 
+    import msgspec
+
     from tessel.plan import save_plan
 
     if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.
         options = replace(options, threads=tuning_options.threads_of_device(options.devices))
     placements = _settings_by_placement(options, memory_bytes)
-    loaded = tuning_options.load_model(
-        model, shapes=options.shape, batch=options.batch, training=options.train
-    )
+    shapes, *others = parse_shape_choices(options.shape or [])
+    _check_other_shapes(others, placements, options)
+    loaded = tuning_options.load_model(model, shapes=shapes, batch=options.batch, training=options.train)
     options = tuning_options.spend_trial_budget(options, loaded, options.trial_budget)
-    tuned, choice = _tune(loaded, placements, options, memory_bytes)
+    tuned, choice = _tune(loaded, placements, shapes, options, memory_bytes)
     plan, stopped_by = _plan(tuned, choice, options, memory_bytes)
+    if others:
+        found = [_plan_for(each, plan, placements, options, memory_bytes) for each in others]
+        plan = msgspec.structs.replace(plan, other_shapes=tuple(found))
     plan_path = options.out / "plan.json"
     save_plan(plan, plan_path)
     title = f"{plan.model} on {plan.device_model}"
@@ -190,6 +206,8 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
         console.print_json(_document(plan, plan_path, stopped_by))
         return
     _print_plan(plan)
+    if plan.other_shapes:
+        _print_other_shapes(plan)
     console.print_line(
         f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {options.records}"
     )
@@ -251,8 +269,54 @@ def _branched(model: Model, options: TuneOptions, memory_bytes: int | None) -> d
     return found
 
 
+def _plan_for(
+    shapes: Mapping[str, tuple[int, ...]],
+    plan: Plan,
+    placements: dict[str, TuningSettings],
+    options: TuneOptions,
+    memory_bytes: int | None,
+) -> Plan:
+    """Tune a planned model for other shapes, in the same stages.
+
+    Raises:
+        TunerError: for these shapes the stages hold other weights.
+    """
+    from tuner.errors import TunerError
+
+    cuts = tuple(stage.layers[-1] for stage in plan.stages[: plan.stages_of_copy - 1])
+    placements = {options.placement: replace(placements[options.placement], cuts=cuts)}
+    loaded = tuning_options.load_model(plan.model, shapes=shapes, batch=options.batch, training=options.train)
+    tuned, _ = _tune(loaded, placements, shapes, options, memory_bytes)
+    other, _ = _plan(tuned, None, options, memory_bytes)
+    for one, same in zip(plan.stages, other.stages, strict=True):
+        if one.parameters != same.parameters:
+            raise TunerError(
+                f"{one.name} of {plan.model} holds other weights for {describe_shapes(shapes)} than for "
+                f"{describe_shapes(plan.shapes)}; cut the model elsewhere with --cut, or tune them apart"
+            )
+    return other
+
+
+def _check_other_shapes(
+    others: Sequence[object], placements: Mapping[str, TuningSettings], options: TuneOptions
+) -> None:
+    """Refuse several shapes where stages are no chain that can be cut alike again."""
+    from tessel.tuned_model.model_placement import AUTO
+
+    is_chain = all(each.placed is None and not each.divides_ends for each in placements.values())
+    if others and not (is_chain and options.placement != AUTO):
+        raise typer.BadParameter(
+            f"--shape gives an input several shapes, and stages of --placement {options.placement} cannot "
+            "be cut alike for each; give one shape, or vshape, interleaved:C, zbv or xshape"
+        )
+
+
 def _tune(
-    model: Model, placements: dict[str, TuningSettings], options: TuneOptions, memory_bytes: int | None
+    model: Model,
+    placements: dict[str, TuningSettings],
+    shapes: Mapping[str, tuple[int, ...]],
+    options: TuneOptions,
+    memory_bytes: int | None,
 ) -> tuple[dict[str, ModelPlan | TunerError], ChosenLayout | None]:
     """Measure the stages of each placement.
 
@@ -275,9 +339,7 @@ def _tune(
                     raise
             else:
                 placements = {PLANNED: settings_of_layout(choice.layout, chain)} | placements
-        tuned = tune_placements(
-            model, session, placements, shapes=parse_shapes(options.shape or []), batch=options.batch
-        )
+        tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
     return tuned, choice
 
 
@@ -444,7 +506,7 @@ def _check(options: TuneOptions) -> None:
 def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
     from msgspec import UNSET
 
-    from scripts.documents.tuning import Tuned
+    from scripts.documents.tuning import OtherShapes, Tuned
 
     return Tuned(
         plan=str(path),
@@ -462,6 +524,15 @@ def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:
         recompute=tuple(stage.recomputes for stage in plan.stages),
         placements=plan.placements,
         planned=plan.planned,
+        other_shapes=tuple(
+            OtherShapes(
+                shapes=each.shapes,
+                makespan_ms=each.schedule.makespan * each.step_us / 1000,
+                optimal=each.schedule.optimal,
+                max_gradient_error=each.max_gradient_error,
+            )
+            for each in plan.other_shapes
+        ),
     )
 
 
@@ -483,6 +554,24 @@ def _print_plan(plan: Plan) -> None:
     console.print_line()
     print_stages(plan.stages)
     print_schedule(plan)
+
+
+def _print_other_shapes(plan: Plan) -> None:
+    """Print what the same stages take for each further shape."""
+    from tessel.comparison import format_ms
+
+    rows = [
+        [
+            describe_shapes(each.shapes),
+            format_ms(each.schedule.makespan * each.step_us / 1000),
+            "yes" if each.schedule.optimal else f"within {each.schedule.gap:.1%}",
+            "-" if each.max_gradient_error is None else f"{each.max_gradient_error:.1e}",
+        ]
+        for each in (plan, *plan.other_shapes)
+    ]
+    console.print_line()
+    title = "Shapes, in the same stages, each with its own kernels and order"
+    console.print_table(title, ["shapes", "step (ms)", "proven optimal", "largest gradient error"], rows)
 
 
 def _whole(plan: Plan) -> str:

@@ -14,6 +14,22 @@ from tuner.plan import TensorInfo, TiedParameter
 Source = Literal["measured", "predicted", "derived", "given"]
 
 
+class OtherShapes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same stages take for other shapes of the model's inputs.
+
+    Attributes:
+        shapes: by input.
+        makespan_ms: of one step.
+        optimal: the makespan is proven optimal.
+        max_gradient_error: of the stages' gradients; null where none was compared.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    makespan_ms: float
+    optimal: bool
+    max_gradient_error: float | None
+
+
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel tune` found.
 
@@ -33,6 +49,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         recompute: of each stage, whether its forward runs again in its backward.
         placements: those that the model was tuned for, fastest first; empty where for the plain chain alone.
         planned: with `--placement auto`, the layout and its baselines as planned from the layers' figures.
+        other_shapes: what the same stages take for each further `--shape` of an input.
     """
 
     plan: str
@@ -50,6 +67,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     recompute: tuple[bool, ...]
     placements: tuple[PlacementRow, ...] = ()
     planned: tuple[PlannedRow, ...] = ()
+    other_shapes: tuple[OtherShapes, ...] = ()
 
 
 class NextBest(msgspec.Struct, frozen=True, kw_only=True):

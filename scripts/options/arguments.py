@@ -6,9 +6,10 @@ Each parser raises `typer.BadParameter` with what was found and what is expected
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -178,14 +179,54 @@ def parse_spans(text: str) -> int | tuple[int, ...]:
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return static shapes by input name from texts such as `input_ids=1,128`."""
-    shapes = {}
+    """Return static shapes by input name from texts such as `input_ids=1,128`, one for each input."""
+    found = parse_shape_choices(texts)
+    if len(found) > 1:
+        (name,) = sorted(name for name in found[0] if len({each[name] for each in found}) > 1)[:1]
+        raise typer.BadParameter(
+            f"--shape gives {name} {len(found)} shapes, and this command takes one; `tessel tune` takes "
+            "several"
+        )
+    return found[0]
+
+
+def parse_shape_choices(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the sets of static shapes that texts name, the largest first; one set at least.
+
+    An input that is named several times has another shape in each set; one that is named once has that in
+    all of them.
+    """
+    shapes = _shapes_by_name(texts)
+    count = max(map(len, shapes.values()), default=1)
+    for name, given in shapes.items():
+        if len(given) not in (1, count):
+            raise typer.BadParameter(
+                f"--shape gives {name} {len(given)} shapes, and another input {count}; give each input one, "
+                "or as many as the others"
+            )
+        if len(set(given)) < len(given):
+            raise typer.BadParameter(f"--shape gives {name} one shape twice; give each once")
+    sets = [
+        {name: given[index] if len(given) > 1 else given[0] for name, given in shapes.items()}
+        for index in range(count)
+    ]
+    return sorted(sets, key=lambda each: -sum(map(math.prod, each.values())))
+
+
+def describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return shapes as they are given, such as `input_ids=1,128`."""
+    return " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
+    shapes: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
         name, equals, extents = text.partition("=")
         if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", extents):
             raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
-        shapes[name] = tuple(int(extent) for extent in extents.split(","))
-        if min(shapes[name]) < 1:
+        shape = tuple(int(extent) for extent in extents.split(","))
+        shapes.setdefault(name, []).append(shape)
+        if min(shape) < 1:
             raise typer.BadParameter(f"shape {text!r} has an extent of 0; extents are at least 1")
     return shapes
 

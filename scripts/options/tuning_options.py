@@ -5,7 +5,7 @@ They are fields of one class, so that a new one is declared once; `takes_options
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -210,14 +210,17 @@ SeedOption = Annotated[int, typer.Option(help="Seed of inputs and searches.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
-def load_model(name: str, *, shapes: list[str] | None, batch: int, training: bool) -> Model:
-    """Load the model that the command line names."""
+def load_model(
+    name: str, *, shapes: list[str] | Mapping[str, tuple[int, ...]] | None, batch: int, training: bool
+) -> Model:
+    """Load the model that the command line names, for the shapes that it gives or that were read from it."""
     from tuner import frontend
 
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
     with console.progress_bar(f"loading {name}"):
-        loaded = frontend.load_model(name, shapes=parse_shapes(shapes or []), batch=batch, training=training)
+        given = shapes if isinstance(shapes, Mapping) else parse_shapes(shapes or [])
+        loaded = frontend.load_model(name, shapes=given, batch=batch, training=training)
     for note in loaded.notes:
         console.print_note(note)
     return loaded

@@ -26,7 +26,7 @@ class Assignment:
 
     Attributes:
         operators: an operator's name, or the path of a layer; `*` and `?` as in names of files.
-        backends: names of those that may run them.
+        backends: names of those that may run them, with wildcards too: `*@llvm` builds for that target.
     """
 
     operators: str
@@ -47,6 +47,10 @@ class Assignment:
             )
         return cls(operators.strip(), backends)
 
+    def allows(self, backend: str) -> bool:
+        """Say whether a backend may run the operators."""
+        return any(fnmatchcase(backend, name) for name in self.backends)
+
     def concerns(self, node: Node) -> bool:
         """Say whether it is about an operator."""
         return fnmatchcase(node.operator, self.operators) or fnmatchcase(node.layer, self.operators)
@@ -58,7 +62,7 @@ class Assignment:
 
 def constrained(spec: PartitionSpec, assignments: Sequence[Assignment]) -> PartitionSpec:
     """Return a spec that also refuses what assignments give to other backends; the host's is as it was."""
-    others = [each for each in assignments if spec.backend not in each.backends]
+    others = [each for each in assignments if not each.allows(spec.backend)]
     if not others or spec.backend == FREE:
         return spec
 

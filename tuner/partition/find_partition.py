@@ -27,6 +27,7 @@ from tuner.partition.cover_bound import node_prices
 from tuner.partition.cover_search import Cover, CoverProblem, Option, StuckError, search_cover
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.price import Invalid, Price
+from tuner.partition.several_targets import numbered_by_target
 from tuner.plan import Figure
 
 UNITS_PER_US = 1_000_000
@@ -139,7 +140,8 @@ def find_partition(
         candidates: what to choose among.
         prices: one per candidate; those that are `Invalid` or `Unknown` cannot be chosen.
         launch_penalty_us: microseconds for each part, the host's excepted.
-        transition_penalty_us: microseconds for each value that a part reads from another backend.
+        transition_penalty_us: microseconds for each value that a part reads from another backend, or from
+            another target where the backends are those of several (`tuner.partition.several_targets`).
         refused: proposals that were refused before, to say why nobody can run an operator.
         max_states: states before the proof is given up; no limit if None.
         on_progress: told now and then how far the search is.
@@ -250,8 +252,7 @@ class _Problem:
         self._offers = offers
         self._launch_penalty_us = launch_penalty_us
         self._transition_cost = round(transition_penalty_us * UNITS_PER_US)
-        backends = sorted({offer.candidate.backend for offer in offers} - {FREE})
-        self._number_of_backend = {FREE: -1, **{backend: number for number, backend in enumerate(backends)}}
+        self._number_of_backend = numbered_by_target(offer.candidate.backend for offer in offers)
         self._options = [self._option(offer) for offer in offers]
         self._index = CandidateIndex(offers)
 

@@ -64,7 +64,11 @@ class ProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def load_programs(
-    spec: ProgramSpec, stage_numbers: Sequence[int], *, inputs: Callable[[int], Tensors] | None = None
+    spec: ProgramSpec,
+    stage_numbers: Sequence[int],
+    *,
+    inputs: Callable[[int], Tensors] | None = None,
+    shared: Mapping[int, CompiledStage] | None = None,
 ) -> dict[int, CompiledStage]:
     """Build the stages with the given numbers.
 
@@ -73,6 +77,7 @@ def load_programs(
         stage_numbers: of the plan's stages.
         inputs: gives the model's inputs of a micro-batch by name, on the device; drawn if None. It is asked
             by each stage that reads an input, also twice for one micro-batch, and answers alike in a step.
+        shared: the same stages for other shapes, whose weights these train too, by number.
 
     Raises:
         TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
@@ -120,7 +125,9 @@ def load_programs(
         programs[number] = CompiledStage(
             stage,
             machines={name: compiled(function) for name, function in _functions_of(stage).items()},
-            weights=_on_device({name: weights[name] for name in stage.parameters}, target),
+            weights=_on_device({name: weights[name] for name in stage.parameters}, target)
+            if shared is None
+            else shared[number].weights,
             inputs=inputs,
             routes=own_routes,
             recomputes=recomputes,

@@ -6,6 +6,7 @@ measurement is in the records by then. It also carries the progress callback (`T
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -183,7 +184,7 @@ def check_assignments(assignments: Sequence[Assignment], backends: Sequence[Back
     """
     names = [backend.name for backend in backends]
     for assignment in assignments:
-        missing = [name for name in assignment.backends if name not in names]
+        missing = [name for name in assignment.backends if not fnmatch.filter(names, name)]
         if missing:
             raise UnknownNameError(
                 f"{assignment} names backend {missing[0]!r}, which does not take part; choose among "

@@ -77,6 +77,10 @@ class RunOptions:
             "missing; anew, measured again; none, left out."
         ),
     ] = Overheads.KNOWN
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Which of the shapes that the plan has: input_ids=1,64; the largest if left out."),
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(

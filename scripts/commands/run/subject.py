@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts.commands.run.options import Device, Overheads, RunOptions
-from scripts.options.arguments import parse_duration
+from scripts.options.arguments import describe_shapes, parse_duration, parse_shapes
 from scripts.terminal import console
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ def load_subject(path: Path, options: RunOptions) -> Subject:
     """Return what a document says is to be run, with the orders of `--orders` where they are given.
 
     Raises:
-        typer.BadParameter: `--step` is given for a plan.
+        typer.BadParameter: `--step` is given for a plan, or a shape that it does not have.
         DocumentError: a file cannot be read.
     """
     subject = _load(path, options.step)
+    if options.shape:
+        subject = _for_shapes(subject, options.shape)
     return subject if options.orders is None else _with_orders(subject, options.orders)
 
 
@@ -112,6 +114,20 @@ def _load(path: Path, step: str | None) -> Subject:
     if step is not None:
         raise typer.BadParameter(_STEP_OF_PLAN)
     return Subject(plan.model, plan.schedule, plan.step_us, plan)
+
+
+def _for_shapes(subject: Subject, texts: list[str]) -> Subject:
+    """Return the plan's part for some of its inputs' shapes."""
+    wanted = parse_shapes(texts)
+    plans = () if subject.plan is None else (subject.plan, *subject.plan.other_shapes)
+    for plan in plans:
+        if all(plan.shapes.get(name) == shape for name, shape in wanted.items()):
+            return Subject(plan.model, plan.schedule, plan.step_us, plan)
+    known = "; ".join(describe_shapes(plan.shapes) for plan in plans if plan.shapes) or "none by name"
+    raise typer.BadParameter(
+        f"--shape {describe_shapes(wanted)}: the document has {known}; name one of these, or tune the model "
+        "for that too"
+    )
 
 
 def _with_orders(subject: Subject, path: Path) -> Subject:

@@ -57,6 +57,7 @@ RUN: Mapping[str, tuple[Rule, ...]] = {
     "--trace": (_ONLY_WRITES,),
     "--picture": (_ONLY_WRITES,),
     "--overheads": (_ONLY_WRITES,),
+    "--shape": (),
     "--model": (_ONLY_WRITES,),
     "--trust-model": (
         _ONLY_WRITES,

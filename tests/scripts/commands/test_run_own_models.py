@@ -15,6 +15,10 @@ from document_schemas import check_printed
 
 pytest.importorskip("torch")
 
+from tessel.errors import DocumentError
+from tessel.plan import load_plan
+from tuner.programs.compiled_stages import ProgramSpec, load_programs
+
 pytestmark = [pytest.mark.tvm, pytest.mark.torch, pytest.mark.slow]
 
 MODEL = f"{Path(__file__).parents[3] / 'examples' / 'encoder_decoder.py'}:build"
@@ -97,3 +101,64 @@ def test_masks_rows_of_padding_and_calls_of_torch_are_those_of_the_module(
     report = check_printed(["run"], done.stdout)
     assert 0 < report["max_gradient_error"] < 1e-5
     assert report["loss_error"] < 1e-5
+
+
+NORMALISED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.other = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        y = self.norm(self.body(x)).relu()
+        with torch.no_grad():
+            gate = self.other(y).softmax(-1)
+        return self.head(y * gate + y.detach())
+
+
+def build():
+    torch.manual_seed(0)
+    return Net(), (torch.randn(8, 16),)
+"""
+
+
+def test_one_plan_for_several_shapes_runs_for_each_of_them_with_the_same_weights(
+    tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    """Of a model that normalises by the batch and blocks gradients, in train mode."""
+    (tmp_path / "lengths.py").write_text(NORMALISED)
+    model = f"{tmp_path / 'lengths.py'}:build"
+    measured = ("--threads", 1, "--backends", "tvm,torch", "--hop-us", 50, "--records", tmp_path / "r.db")
+    searched = ("--devices", 2, "--micro-batches", 2, "--time-limit", "2s", "--out", tmp_path)
+    tuned = tessel("tune", model, *measured, *searched, "--shape", "x=4,16", "--shape", "x=12,16", "--json")
+    assert tuned.status == 0, tuned.stderr
+    (other,) = check_printed(["tune"], tuned.stdout)["other_shapes"]
+    assert other["shapes"] == {"x": [4, 16]}
+    assert other["max_gradient_error"] < 1e-3
+    path = tmp_path / "plan.json"
+    plan = load_plan(path)
+    (small,) = plan.other_shapes
+    assert [stage.parameters for stage in plan.stages] == [stage.parameters for stage in small.stages]
+    assert plan.reference == small.reference == "train"
+    for shape in ("x=12,16", "x=4,16"):
+        run = ("--repeats", 1, "--overheads", "none", "--trust-model", "--json", "--shape", shape)
+        done = tessel("run", path, *run)
+        assert done.status == 0, done.stderr
+        assert check_printed(["run"], done.stdout)["max_gradient_error"] < 1e-3
+    refused = tessel("run", path, "--trust-model", "--shape", "x=5,16")
+    assert refused.status == 2
+    assert "x=12,16; x=4,16" in refused.stderr.replace("\n", " ")
+    specs = [ProgramSpec(plan=each, trust_model=True) for each in (plan, small)]
+    large = load_programs(specs[0], [1])
+    shared = load_programs(specs[1], [1], shared=large)
+    assert all(shared[1].weights[name] is weight for name, weight in large[1].weights.items())
+    document = json.loads(path.read_bytes())
+    document["other_shapes"][0]["stages"].reverse()
+    path.write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match="with other stages"):
+        load_plan(path)

@@ -1,0 +1,43 @@
+"""Shapes on the command line: one for each input, or several of one."""
+
+import pytest
+import typer
+
+from scripts.options.arguments import describe_shapes, parse_shape_choices, parse_shapes
+
+
+def test_shapes_of_one_input_are_sets_with_what_all_share_the_largest_first() -> None:
+    given = ["ids=1,64", "image=1,3,8,8", "ids=1,128", "ids=2,16"]
+    assert parse_shape_choices(given) == [
+        {"ids": (1, 128), "image": (1, 3, 8, 8)},
+        {"ids": (1, 64), "image": (1, 3, 8, 8)},
+        {"ids": (2, 16), "image": (1, 3, 8, 8)},
+    ]
+    assert parse_shape_choices(["a=2", "b=3", "a=4", "b=5"]) == [
+        {"a": (4,), "b": (5,)},
+        {"a": (2,), "b": (3,)},
+    ]
+    assert parse_shape_choices([]) == [{}]
+    assert describe_shapes(parse_shape_choices(given)[0]) == "ids=1,128 image=1,3,8,8"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["a=2", "a=3", "b=1", "b=2", "b=3"], "gives a 2 shapes, and another input 3"),
+        (["a=2", "a=2"], "gives a one shape twice"),
+        (["a=2", "a=0"], "an extent of 0"),
+        (["a"], "is not NAME=EXTENT"),
+    ],
+)
+def test_shapes_that_make_no_sets_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(typer.BadParameter, match=message):
+        parse_shape_choices(given)
+
+
+def test_a_command_that_takes_one_shape_says_who_takes_several() -> None:
+    assert parse_shapes(["a=2", "b=3"]) == {"a": (2,), "b": (3,)}
+    with pytest.raises(
+        typer.BadParameter, match=r"gives b 2 shapes, and this command takes one; `tessel tune`"
+    ):
+        parse_shapes(["a=2", "b=3", "b=4"])
