@@ -39,6 +39,8 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
         nodes: machines that torchrun started ranks on; 1 without it.
         clock_error_ms: by how much times of ranks on other nodes may be off those of rank 0.
         memory: of each rank, what its process was predicted to hold in steps, and what it held.
+        sums_ms: sums of gradients over ranks after the last block, measured apart from the steps, which times
+            of schedules leave out; null where ranks share no weights.
         searched: times of the schedule.
         one_f_one_b: times of 1F1B, as `1f1b`; left out where the schedule is 1F1B or it does not apply.
     """
@@ -56,5 +58,6 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     clock_error_ms: float
     memory: tuple[RankMemory, ...]
+    sums_ms: float | None
     searched: RunFigures
     one_f_one_b: RunFigures | msgspec.UnsetType = msgspec.field(name="1f1b", default=msgspec.UNSET)

@@ -27,6 +27,18 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     actions: tuple[str, ...]
 
 
+class RankSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A sum of gradients over ranks at the end of a step: weights that they share, in one all-reduce.
+
+    Attributes:
+        ranks: that take part, ascending, at least two.
+        num_bytes: of each.
+    """
+
+    ranks: tuple[int, ...]
+    num_bytes: int
+
+
 class Meeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where ranks of several machines meet, each started apart.
 
@@ -61,6 +73,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         meeting: where the ranks meet if they are on several machines; None where all are started here, and
             meet in a file.
         stages_before: of each stage, those that it receives from; the one before it where empty.
+        sums: of gradients over ranks, which are timed after the steps.
 
     Raises:
         EngineError: there are more stages and micro-batches than transfers can be told apart.
@@ -78,6 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     write_gradients: bool = True
     meeting: Meeting | None = None
     stages_before: tuple[tuple[int, ...], ...] = ()
+    sums: tuple[RankSum, ...] = ()
 
     @property
     def before(self) -> tuple[tuple[int, ...], ...]:
@@ -135,6 +149,7 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         held_bytes: what its process did hold, beyond the imports and what building the stages left; None
             where the system does not say.
         clock_error_s: by how much its events may be off those of rank 0, on another machine's clock.
+        sums_s: seconds in the sums of gradients that it takes part in, together, of every repeat.
     """
 
     rank: int
@@ -144,6 +159,7 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     predicted_bytes: int | None = None
     held_bytes: int | None = None
     clock_error_s: float = 0.0
+    sums_s: tuple[float, ...] = ()
 
 
 def actions_as_lines(actions: RankActions) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from records.cores import num_usable_cores
 from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid, stages_before
 from tessel.engine.devices import CPUS, Devices
-from tessel.engine.job import Event, JobSpec, RankResult, RunSpec, actions_as_lines
+from tessel.engine.job import Event, JobSpec, RankResult, RankSum, RunSpec, actions_as_lines
 from tessel.engine.measured_timeline import with_measured_spans
 from tessel.engine.ranks.launch import launch
 from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsCheck, check_results
@@ -43,12 +43,14 @@ class StagePrograms:
         spec: what the provider is given, as JSON text.
         copies: of the pipeline among the stages, each of which runs a share of a step's micro-batches.
         branches: the stages that each stage receives from; empty where they are a chain, or copies of one.
+        sums: of gradients over ranks at the end of a step.
     """
 
     provider: str
     spec: str = ""
     copies: int = 1
     branches: tuple[tuple[int, ...], ...] = ()
+    sums: tuple[RankSum, ...] = ()
 
 
 class Launch(Protocol):
@@ -135,6 +137,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         ranks_per_gpu: ranks on the GPU that most of them share, likewise; 0 where they compute on the CPU.
         clock_error_ms: by how much times of ranks on other machines may be off; 0 where all are on one.
         memory: of each rank.
+        sums_ms: median of the sums of gradients over ranks that follow the last block, of the rank that takes
+            longest, measured apart from the steps; None where ranks share no weights.
         events: every counted step's events by schedule, then by rank.
     """
 
@@ -145,6 +149,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, tuple[tuple[tuple[Event, ...], ...], ...]]
     clock_error_ms: float = 0.0
     memory: tuple[RankMemory, ...] = ()
+    sums_ms: float | None = None
 
     @property
     def max_gradient_error(self) -> float | None:
@@ -207,6 +212,7 @@ def run_schedule(
             for result in results
         ),
         clock_error_ms=1000 * max(result.clock_error_s for result in results),
+        sums_ms=_sums_ms(results),
         events={name: _steps(results, name) for name in schedules},
     )
 
@@ -277,11 +283,18 @@ def _job(
         devices=settings.devices,
         write_gradients=write_gradients,
         stages_before=stages_before(schedule),
+        sums=programs.sums,
     )
 
 
 def _steps(results: Sequence[RankResult], name: str) -> tuple[tuple[tuple[Event, ...], ...], ...]:
     return tuple(zip(*(result.events[name] for result in results), strict=True))
+
+
+def _sums_ms(results: Sequence[RankResult]) -> float | None:
+    """Return the median, over repeats, of what the slowest rank took in sums of gradients."""
+    repeats = tuple(zip(*(result.sums_s for result in results), strict=True))
+    return 1000 * statistics.median(map(max, repeats)) if repeats else None
 
 
 def _figures(

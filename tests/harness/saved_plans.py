@@ -1,16 +1,26 @@
-"""Documents of plans to run, for small models of one's own."""
+"""Plans of small models of one's own: documents to run, and runs on real ranks beside plain torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from planned_models import plan_on_tvm
 from random_schedules import draw_schedule
 
 from tessel.comparison import compare_schedules
+from tessel.engine.results_check import ExpectedResults
+from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
+from tessel.pipeline import place_stages
 from tessel.plan import Plan, save_plan
+from tessel.search import find_schedule
 from tessel.shapes import make_shape
+from tuner.plan import ModelPlan
+from tuner.programs.compiled_stages import ProgramSpec, reference_step
+
+COMPILED = "tuner.programs.compiled_stages:provide_programs"
+"""Provides a plan's stages as they are compiled."""
 
 
 def save_planned(model: str, cut: str, path: Path) -> Path:
@@ -32,3 +42,28 @@ def save_planned(model: str, cut: str, path: Path) -> Path:
         path,
     )
     return path
+
+
+def run_compiled(plan: ModelPlan, micro_batches: int, provider: str = COMPILED) -> RunReport:
+    """Search an order for a plan's stages, all of equal length, and run it and 1F1B beside plain torch.
+
+    Args:
+        plan: its stages.
+        micro_batches: of each copy.
+        provider: of the stages; those of the plan unless one with faults is given.
+    """
+    spec = ProgramSpec(plan=plan, trust_model=True)
+    schedule = find_schedule(
+        place_stages(plan, step_us=1.0), micro_batches=micro_batches, memory=None, time_limit_s=0.5
+    )
+    return run_schedule(
+        schedule,
+        StagePrograms(provider, msgspec.json.encode(spec).decode(), plan.replicas, plan.stages_before),
+        expected=ExpectedResults(
+            reference=lambda count: reference_step(spec, count),
+            name="plain torch",
+            tied=plan.tied,
+            parameters=[stage.parameters for stage in plan.stages],
+        ),
+        settings=RunSettings(repeats=1),
+    )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scripts.commands.run.options import RunOptions
     from scripts.commands.run.subject import Subject
     from tessel.engine.devices import Devices
+    from tessel.engine.job import RankSum
     from tessel.engine.results_check import ExpectedResults, Reference
     from tessel.engine.run import StagePrograms
     from tessel.plan import Plan
@@ -129,6 +130,16 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     return Programs(StagePrograms(provider, spec, _copies(subject.plan)), expected, step_us)
 
 
+def _sums(plan: Plan) -> tuple[RankSum, ...]:
+    """Return the sums of gradients over ranks at the end of a step, in one order."""
+    from tessel.engine.job import RankSum
+    from tessel.tuned_model.step_end import gradient_sums
+
+    if not plan.training:
+        return ()
+    return tuple(RankSum(ranks=each.devices, num_bytes=each.num_bytes) for each in gradient_sums(plan))
+
+
 def _copies(plan: Plan | None) -> int:
     return 1 if plan is None else plan.replicas
 
@@ -152,6 +163,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
                 "tuner.programs.torch_programs:provide_programs",
                 msgspec.json.encode(of_torch).decode(),
                 plan.replicas,
+                sums=_sums(plan),
             ),
             _expected(
                 lambda count: torch_programs.reference_step(of_torch, count),
@@ -175,6 +187,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             msgspec.json.encode(spec).decode(),
             plan.replicas,
             plan.stages_before,
+            _sums(plan),
         ),
         _expected(
             lambda count: compiled_stages.reference_step(spec, count),

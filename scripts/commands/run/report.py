@@ -65,6 +65,7 @@ def run_document(report: RunReport, *, num_nodes: int = 1) -> RunDone:
         nodes=num_nodes,
         clock_error_ms=report.clock_error_ms,
         memory=report.memory,
+        sums_ms=report.sums_ms,
         searched=report.figures["searched"],
         one_f_one_b=report.figures.get("1f1b", UNSET),
     )
@@ -95,6 +96,16 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
     if len(report.figures) == 2:
         searched, baseline = report.figures.values()
         console.print_line(f"searched over 1F1B, measured  {searched.real_ms / baseline.real_ms:.3f}")
+    if report.sums_ms is not None:
+        steps = ", ".join(
+            f"{name} {figures.real_ms + report.sums_ms:.1f} measured and "
+            f"{(figures.with_overheads_ms or figures.simulated_ms) + report.sums_ms:.1f} simulated"
+            for name, figures in report.figures.items()
+        )
+        console.print_line(
+            f"sums of gradients over ranks after the last block: {report.sums_ms:.1f} ms, measured apart; "
+            f"steps with them (ms): {steps}"
+        )
     if report.clock_error_ms:
         console.print_line(
             f"the nodes' clocks are compared to within {report.clock_error_ms:.2f} ms; overheads, and the "

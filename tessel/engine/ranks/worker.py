@@ -26,6 +26,7 @@ from tessel.engine.memory import predict_held_bytes
 from tessel.engine.program import StageProgram
 from tessel.engine.ranks.executor import Executor
 from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
+from tessel.engine.ranks.gradient_sums import time_sums
 from tessel.engine.ranks.held_memory import forget_peak, give_back, peak_bytes, resident_bytes
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
@@ -103,6 +104,8 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
                 gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
                 give_back()
                 forget_peak()
+    progress.wait("summing gradients with the other ranks")
+    sums_s = time_sums(job.sums, rank, device, repeats=job.repeats, on_host=on_host)
     progress.wait("waiting for all ranks at the end")
     dist.barrier(on_host)
     if job.meeting is not None:
@@ -118,6 +121,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
         if predicted_bytes is not None and resident_before is not None and counts_peak
         else None,
         clock_error_s=max((reading.error_s for reading in clocks), default=0.0),
+        sums_s=sums_s,
     )
     # MessagePack, since JSON has no word for a loss that is not a number.
     (folder / f"result-{rank}.msgpack").write_bytes(msgspec.msgpack.encode(result))

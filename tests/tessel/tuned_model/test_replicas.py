@@ -12,12 +12,14 @@ from shared_modules import PYTHONPATH
 
 from tessel.engine.actions import check_chain
 from tessel.engine.errors import EngineError
+from tessel.engine.job import RankSum
 from tessel.engine.results_check import ExpectedResults
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.errors import ScheduleError
 from tessel.pipeline import devices_of, place_stages
 from tessel.search import find_schedule
 from tessel.tuned_model.replicas import replicated
+from tessel.tuned_model.step_end import gradient_sums
 from tuner.plan import ModelPlan, ShardsPlan
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
 from tuner.programs.torch_programs import TorchProgramSpec
@@ -61,6 +63,7 @@ def run(plan: ModelPlan, *, is_torch: bool = False, provider: str = "") -> RunRe
             provider or f"tuner.programs.{module}:provide_programs",
             msgspec.json.encode(spec).decode(),
             plan.replicas,
+            sums=tuple(RankSum(ranks=each.devices, num_bytes=each.num_bytes) for each in gradient_sums(plan)),
         ),
         expected=ExpectedResults(
             reference=step, tied=plan.tied, parameters=[stage.parameters for stage in plan.stages]
@@ -103,7 +106,11 @@ def test_mirrored_copies_share_all_devices_in_opposite_directions(halves: ModelP
 
 def test_an_x_shape_has_the_losses_and_gradients_of_plain_torch(halves: ModelPlan) -> None:
     """The tied table is in both stages, so that each rank holds it for both ends of both copies."""
-    check(run(replicated(halves, 2, is_mirrored=True)))
+    report = run(replicated(halves, 2, is_mirrored=True))
+    check(report)
+    # Both ranks share all weights, whose gradients are summed after the steps.
+    assert report.sums_ms is not None
+    assert report.sums_ms > 0
 
 
 def test_one_copy_is_the_plan_itself(halves: ModelPlan) -> None:

@@ -8,43 +8,20 @@ import pytest
 pytest.importorskip("torch")
 
 from planned_models import ENCODER_DECODER, TWO_TOWERS, placed_on_tvm, plan_on_tvm
+from saved_plans import run_compiled
 from shared_modules import PYTHONPATH
 
-from tessel.engine.results_check import ExpectedResults
-from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
-from tessel.pipeline import place_stages
-from tessel.search import find_schedule
+from tessel.engine.run import RunReport
 from tessel.tuned_model.recomputation import recomputing
 from tessel.tuned_model.replicas import replicated
 from tuner.errors import TunerError
-from tuner.plan import ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, reference_step
 from tuner.programs.torch_programs import TorchProgramSpec, check_spec
 from tuner.stages.placed_stages import PlacedStages
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 MICRO_BATCHES = 3
-PROVIDER = "tuner.programs.compiled_stages:provide_programs"
 K_SHAPE = PlacedStages(((0,), (1,), (0, 1)), ((), (), (0, 1)))
-
-
-def run(plan: ModelPlan, provider: str = PROVIDER) -> RunReport:
-    spec = ProgramSpec(plan=plan, trust_model=True)
-    schedule = find_schedule(
-        place_stages(plan, step_us=1.0), micro_batches=MICRO_BATCHES, memory=None, time_limit_s=0.5
-    )
-    return run_schedule(
-        schedule,
-        StagePrograms(provider, msgspec.json.encode(spec).decode(), plan.replicas, plan.stages_before),
-        expected=ExpectedResults(
-            reference=lambda count: reference_step(spec, count),
-            name="plain torch",
-            tied=plan.tied,
-            parameters=[stage.parameters for stage in plan.stages],
-        ),
-        settings=RunSettings(repeats=1),
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +43,7 @@ def test_two_towers_that_meet_in_a_divided_stage_are_plain_torch() -> None:
     plan = placed_on_tvm(TWO_TOWERS, K_SHAPE)
     assert plan.stages[2].shards is not None
     assert plan.stages[2].shards.axes == {"joint.0.weight": 0, "joint.0.bias": 0, "joint.2.weight": 1}
-    check(run(recomputing(plan, {1, 2})), 15)
+    check(run_compiled(recomputing(plan, {1, 2}), MICRO_BATCHES), 15)
 
 
 @pytest.mark.slow  # three ranks compile at once
@@ -75,20 +52,20 @@ def test_a_tensor_that_forks_has_the_sum_of_its_gradients() -> None:
     placed = PlacedStages(((0,), (1,), (2,)), ((), (0,), (0, 1)))
     plan = placed_on_tvm(ENCODER_DECODER, placed)
     assert plan.stages_before == ((), (0,), (0, 1))
-    check(run(plan), 7)
+    check(run_compiled(plan, MICRO_BATCHES), 7)
 
 
 @pytest.mark.slow  # four ranks compile at once
 def test_blocks_over_some_of_the_ranks_have_groups_of_their_own() -> None:
     """Two copies of a k shape: each joint stage is divided over the two ranks of its copy."""
-    check(run(replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE), 2)), 15)
+    check(run_compiled(replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE), 2), MICRO_BATCHES), 15)
 
 
 @pytest.mark.slow  # four ranks compile GPT-2's blocks over two of them each
 def test_tensor_parallel_stages_are_the_uncut_model() -> None:
     plan = placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0, 1), (2, 3)]))
     assert all(stage.shards is not None for stage in plan.stages)
-    check(run(plan), 52)
+    check(run_compiled(plan, MICRO_BATCHES), 52)
 
 
 @pytest.mark.slow  # an encoder, a decoder and three divided layers
@@ -96,7 +73,7 @@ def test_an_nn_shape_of_an_encoder_decoder_is_the_uncut_model() -> None:
     placed = PlacedStages.chain([(0, 1), (0,), (0, 1), (1,), (0, 1)])
     plan = placed_on_tvm("mt5:tiny", placed, fixed={0: 0, 2: 3, 4: 6})
     assert [stage.shards is not None for stage in plan.stages] == [True, False, True, False, True]
-    check(run(plan), 52)
+    check(run_compiled(plan, MICRO_BATCHES), 52)
 
 
 def test_torch_stages_of_branches_are_refused() -> None:

@@ -8,41 +8,21 @@ import pytest
 pytest.importorskip("torch")
 
 from planned_models import LANGUAGE_MODEL, m_shape_on_tvm
+from saved_plans import run_compiled
 from sharded_with_a_fault import FAULTS
 from shared_modules import PYTHONPATH
 
-from tessel.engine.results_check import ExpectedResults
-from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
-from tessel.pipeline import place_stages
-from tessel.search import find_schedule
+from tessel.engine.run import RunReport
 from tessel.tuned_model.recomputation import recomputing
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, load_programs, reference_step
+from tuner.programs.compiled_stages import ProgramSpec, load_programs
 from tuner.programs.torch_programs import TorchProgramSpec
 from tuner.programs.torch_programs import check_spec as check_torch_spec
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 MICRO_BATCHES = 3
-
-
-def run(plan: ModelPlan, provider: str = "tuner.programs.compiled_stages:provide_programs") -> RunReport:
-    spec = ProgramSpec(plan=plan, trust_model=True)
-    schedule = find_schedule(
-        place_stages(plan, step_us=1.0), micro_batches=MICRO_BATCHES, memory=None, time_limit_s=0.5
-    )
-    return run_schedule(
-        schedule,
-        StagePrograms(provider, msgspec.json.encode(spec).decode()),
-        expected=ExpectedResults(
-            reference=lambda count: reference_step(spec, count),
-            name="plain torch",
-            tied=plan.tied,
-            parameters=[stage.parameters for stage in plan.stages],
-        ),
-        settings=RunSettings(repeats=1),
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -57,12 +37,12 @@ def two() -> ModelPlan:
 
 def test_two_ranks_have_the_losses_and_gradients_of_plain_torch(two: ModelPlan) -> None:
     """The divided embedding and one stage of the chain recompute, the others keep what they saved."""
-    check(run(recomputing(two, {0, 2})))
+    check(run_compiled(recomputing(two, {0, 2}), MICRO_BATCHES))
 
 
 @pytest.mark.slow  # four ranks compile at once
 def test_four_ranks_have_the_losses_and_gradients_of_plain_torch() -> None:
-    check(run(m_shape_on_tvm(LANGUAGE_MODEL, 4)))
+    check(run_compiled(m_shape_on_tvm(LANGUAGE_MODEL, 4), MICRO_BATCHES))
 
 
 def check(report: RunReport) -> None:
@@ -78,7 +58,7 @@ def check(report: RunReport) -> None:
     "fault", [FAULTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAULTS[1:])]
 )
 def test_a_collective_that_is_lost_is_seen(two: ModelPlan, fault: str) -> None:
-    failures = run(two, f"sharded_with_a_fault:{fault}").check.failures
+    failures = run_compiled(two, MICRO_BATCHES, f"sharded_with_a_fault:{fault}").check.failures
     assert failures
 
 
