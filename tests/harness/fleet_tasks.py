@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -12,6 +13,11 @@ def nap(name: bytes, folder: bytes, seconds: bytes) -> tuple[bytes, ...]:
     time.sleep(float(seconds))
     (Path(folder.decode()) / f"{name.decode()}-{uuid.uuid4().hex}").touch()
     return (name,)
+
+
+def temporary_folder() -> bytes:
+    """Return where this process keeps temporary files."""
+    return tempfile.gettempdir().encode()
 
 
 def fail(name: bytes) -> tuple[bytes, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -211,6 +212,8 @@ def _process_of(machine: Machine) -> WorkerProcess | None:
     if _Held.process is None or _Held.purpose != purpose:
         if _Held.process is not None:
             _Held.process.close()
+        # What a killed process leaves behind is then in a folder that Dask removes.
+        tempfile.tempdir = get_worker().local_directory
         _Held.backends = backends_for(map(_own_reference, machine.backends), machine.target)
         _Held.process = WorkerProcess(machine.target, _Held.backends, forked_from=os.environ.get(FORK_SERVER))
         _Held.purpose = purpose

@@ -12,6 +12,7 @@ import pytest
 from tvm import relax
 
 from records import Record, RecordStore, Status, open_store
+from tests.harness.fleet_tasks import temporary_folder
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
 from tests.tuner.misbehaving_backends import MODULE
@@ -178,6 +179,11 @@ def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) ->
         killer.join()
     assert {record.measurement.status for record in records} == {Status.OK}
     assert store.stats().measurements == len(records) == 20
+    # What killed processes left behind does not stay: it is in folders that go with the workers.
+    tasks = TaskQueue(fleet.address)
+    folders = [Path(answer.decode()) for answer in tasks.client.run(temporary_folder).values()]
+    tasks.close()
+    assert any("tessel-fleet-" in str(folder) for folder in folders)
 
 
 def test_a_session_measures_through_it(fleet: LocalFleet, tmp_path: Path) -> None:
