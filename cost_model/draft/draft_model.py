@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_features import FEATURE_NAMES, FEATURES_VERSION, Caches, decision_features
+from cost_model.draft.decision_features import (
+    FEATURE_NAMES,
+    FEATURES_VERSION,
+    Caches,
+    decision_features,
+    feature_names,
+)
 from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.forests.boosting import train_forest
@@ -215,7 +221,10 @@ def train_draft_model(
 
     Raises:
         CostModelError: there are fewer than `MIN_TRIALS` trials.
+        ValueError: some trials are of a processor and others of a GPU, whose features differ.
     """
+    if len({each.space.limits is None for each in trials}) > 1:
+        raise ValueError("trials of a processor and of a GPU have other features; train a model for each")
     labelled = _labelled(trials, caches, current)
     if len(labelled.labels) < MIN_TRIALS:
         raise CostModelError(
@@ -247,7 +256,7 @@ def train_draft_model(
         tuple(forests),
         Manifest(
             features_version=FEATURES_VERSION,
-            feature_names=FEATURE_NAMES,
+            feature_names=feature_names(trials[0].space),
             coverage=COVERAGE,
             num_samples=len(labelled.labels),
             seed=seed,
