@@ -26,6 +26,8 @@ from cost_model.draft.decision_space import (
     TileDecision,
     UnrollDecision,
 )
+from cost_model.draft.footprints import tile_bytes_of, vector_step, widths_of
+from cost_model.draft.gpu_features import GPU_FEATURE_NAMES, gpu_features
 
 Array = npt.NDArray[np.float64]
 
@@ -107,17 +109,25 @@ def _names() -> tuple[str, ...]:
 FEATURE_NAMES = _names()
 
 
+def feature_names(space: DecisionSpace) -> tuple[str, ...]:
+    """Return the names of the features of a kernel's candidates: of a processor, or of a GPU."""
+    return FEATURE_NAMES if space.limits is None else GPU_FEATURE_NAMES
+
+
 def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
     """Return the features of candidates, shape (num_candidates, num_features).
 
     Sizes and counts are logarithms to base 2. Loops are counted from the innermost out, so that slot 0 is the
-    one that becomes vectors; slots beyond a kernel's loops are 0.
+    one that becomes vectors; slots beyond a kernel's loops are 0. The features of kernels on a GPU are others
+    (`cost_model.draft.gpu_features`).
 
     Args:
         space: of the kernel.
         rows: candidates.
-        caches: of the processor.
+        caches: of the processor; a GPU's limits are in the space.
     """
+    if space.limits is not None:
+        return gpu_features(space, rows)
     tiles = _Tiles(space, rows)
     columns = [
         *tiles.factor_columns(),
@@ -155,7 +165,9 @@ class _Tiles:
         self.spatial = [index for index, loop in enumerate(loops) if not loop.is_reduction]
         self.reductions = [index for index, loop in enumerate(loops) if loop.is_reduction]
         self.depths = [self._extents(depth) for depth in range(_NUM_DEPTHS + 1)]
-        self.boxes = [[box_bytes(each, extents) for each in self.kernel.accesses] for extents in self.depths]
+        self.boxes = [
+            [tile_bytes_of(each, extents) for each in self.kernel.accesses] for extents in self.depths
+        ]
         self.totals = [np.sum(boxes, axis=0) for boxes in self.boxes]
         iterations = math.prod(loop.extent for loop in loops)
         self.trips = [iterations / np.prod(extents, axis=0) for extents in self.depths]
@@ -190,25 +202,6 @@ class _Tiles:
         indices = self.spatial[:-1] if without_last else self.spatial
         found = np.prod([self.factors[index][:, part] for index in indices], axis=0)
         return np.asarray(found * np.ones(len(self.rows)))
-
-
-def box_bytes(access: Access, extents: list[Array]) -> Array:
-    """Return the bytes of the box that a tile touches of one tensor.
-
-    Args:
-        access: of the tensor.
-        extents: of each loop within the tile, of every candidate.
-    """
-    widths = _widths(access, extents)
-    return np.asarray(np.prod(widths, axis=0) * access.element_bytes)
-
-
-def _widths(access: Access, extents: list[Array]) -> list[Array]:
-    one = np.ones_like(extents[0])
-    return [
-        one + sum(abs(step) * (extent - 1) for step, extent in zip(steps, extents, strict=True) if step)
-        for steps in access.steps
-    ] or [one]
 
 
 def _memory_columns(tiles: _Tiles, caches: Caches) -> list[Array]:
@@ -251,7 +244,7 @@ def _line_bytes(tiles: _Tiles, depth: int) -> Array:
     """Return the bytes of the cache lines that a tile touches, if each run of neighbours starts a line."""
     total = np.zeros(len(tiles.rows))
     for access in tiles.kernel.accesses:
-        *outer, last = _widths(access, tiles.depths[depth])
+        *outer, last = widths_of(access, tiles.depths[depth])
         lines = np.ceil(last * access.element_bytes / _LINE_BYTES)
         total += np.prod([*outer, lines], axis=0) * _LINE_BYTES
     return total
@@ -262,9 +255,9 @@ def _vector_columns(tiles: _Tiles) -> list[Array]:
     vectors = np.ceil(innermost / LANES)
     accumulators = tiles.inner(-1, without_last=True) * vectors
     elements = tiles.inner(-1)
-    loads = sum(box_bytes(each, tiles.depths[5]) for each in tiles.kernel.accesses if not each.is_written)
+    loads = sum(tile_bytes_of(each, tiles.depths[5]) for each in tiles.kernel.accesses if not each.is_written)
     steps = [
-        float(_vector_step(tiles.kernel.accesses[index], tiles.spatial[-1]))
+        float(vector_step(tiles.kernel.accesses[index], tiles.spatial[-1]))
         if index < len(tiles.kernel.accesses)
         else 0.0
         for index in _access_slots(tiles.kernel.accesses)
@@ -278,14 +271,6 @@ def _vector_columns(tiles: _Tiles) -> list[Array]:
         np.log2(elements),
         np.log2(elements / np.maximum(loads, 1.0)),
     ]
-
-
-def _vector_step(access: Access, loop: int) -> int:
-    """Return 0 where vectors are broadcast, 1 where they are contiguous, 2 where they are gathered."""
-    steps = [each[loop] for each in access.steps]
-    if not any(steps):
-        return 0
-    return 1 if abs(steps[-1]) == 1 and not any(steps[:-1]) else 2
 
 
 def _unroll_columns(tiles: _Tiles) -> list[Array]:
@@ -304,7 +289,7 @@ def _parallel_columns(tiles: _Tiles, caches: Caches) -> list[Array]:
 
 
 def _other_block_columns(tiles: _Tiles) -> list[Array]:
-    levels = np.asarray(tiles.space.epilogue_levels)[tiles.rows[:, 0]]
+    levels = np.asarray(tiles.space.sketch_levels)[tiles.rows[:, 0]]
     results = np.stack([boxes[-1] for boxes in tiles.boxes])
     epilogue = results[np.minimum(levels, _NUM_DEPTHS), np.arange(len(tiles.rows))]
     if tiles.location is None:

@@ -2,8 +2,8 @@
 
 Everything happens on rows of numbers: a mutation exchanges one decision, or moves a prime factor between two
 parts of a tile; a crossover takes each decision from one of two parents. All of these are legal tiles by
-construction, and a generation is scored in one call. Checked in tests/cost_model/draft/test_evolution.py,
-against exhaustive search where a space is small.
+construction, those whose blocks a GPU cannot launch are left out, and a generation is scored in one call.
+Checked in tests/cost_model/draft/test_evolution.py, against exhaustive search where a space is small.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import DecisionSpace, Rows, TileDecision
+from cost_model.draft.gpu_blocks import is_launchable, sample_launchable
 from cost_model.schedule_batch import ScheduleBatch
 
 Array = npt.NDArray[np.float64]
@@ -52,21 +53,23 @@ def evolve(
     """Return every candidate that was scored; equal arguments give equal candidates.
 
     Args:
-        space: of the candidates.
+        space: of the candidates; on a GPU, only those that can be launched are scored.
         score: of candidates, larger is better.
         rng: random numbers.
         candidates: how many are scored at most; a smaller space is scored whole.
         start: candidates to begin with beside random ones, such as the best that is known.
     """
     if space.num_candidates <= candidates:
-        rows = _all_rows(space)
+        rows = _launchable(space, _all_rows(space))
         return _sorted(rows, score(rows))
-    drawn = space.sample(candidates // 2, rng)
-    rows = _distinct(drawn if start is None else np.concatenate([start, drawn]))
+    drawn = sample_launchable(space, candidates // 2, rng)
+    rows = _distinct(drawn if start is None else np.concatenate([_launchable(space, start), drawn]))
+    if not len(rows):
+        return Scored(rows, np.zeros(0))
     found = _sorted(rows, score(rows))
     for _ in range(_GENERATIONS):
         bred = _breed(space, found.rows[:_SURVIVORS], candidates // 2 // _GENERATIONS, rng)
-        new = _unknown(_distinct(bred), found.rows)
+        new = _unknown(_distinct(_launchable(space, bred)), found.rows)
         if not len(new):
             continue
         found = _sorted(np.concatenate([found.rows, new]), np.concatenate([found.scores, score(new)]))
@@ -146,6 +149,10 @@ def _breed(space: DecisionSpace, parents: Rows, count: int, rng: np.random.Gener
     children = np.where(rng.random(first.shape) < 0.5, first, second)
     children[is_mutant] = mutate(space, first[is_mutant], rng)
     return children
+
+
+def _launchable(space: DecisionSpace, rows: Rows) -> Rows:
+    return rows if space.limits is None else rows[is_launchable(space, rows)]
 
 
 def _all_rows(space: DecisionSpace) -> Rows:

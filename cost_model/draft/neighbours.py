@@ -14,8 +14,14 @@ import numpy.typing as npt
 
 from cost_model.draft.decision_space import DecisionSpace, LocationDecision, Rows, TileDecision
 from cost_model.draft.draft_model import DraftTrials
+from cost_model.draft.gpu_blocks import is_launchable
 
-_PART_WEIGHTS = {4: (0.1, 0.5, 0.7, 1.0), 2: (0.5, 1.0)}
+_PART_WEIGHTS = {
+    4: (0.1, 0.5, 0.7, 1.0),
+    2: (0.5, 1.0),
+    5: (0.1, 0.5, 1.0, 0.7, 0.7),
+    3: (0.2, 0.6, 1.0),
+}
 """By number of parts, what an octave of each is worth."""
 
 _SLOWDOWN_WEIGHT = 2.0
@@ -69,6 +75,8 @@ def ranked_neighbours(
     found: dict[bytes, tuple[npt.NDArray[np.int64], float]] = {}
     for away, trials, index in sorted(ranked, key=lambda each: each[0]):
         row = adapt(trials.space, trials.rows[index], space)
+        if not is_launchable(space, row[None]).all():
+            continue
         found.setdefault(row.tobytes(), (row, away))
         if len(found) == count:
             break
@@ -89,8 +97,8 @@ def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpa
     """
     if source.signature != target.signature:
         raise ValueError("the two kernels take different decisions, so that none can be carried over")
-    level = source.epilogue_levels[int(row[0])]
-    found = [int(np.argmin([abs(each - level) for each in target.epilogue_levels]))]
+    level = source.sketch_levels[int(row[0])]
+    found = [int(np.argmin([abs(each - level) for each in target.sketch_levels]))]
     for position, kind in enumerate(target.kinds):
         value = source.tables[position][int(row[position + 1])]
         table = target.tables[position]

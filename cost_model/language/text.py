@@ -128,6 +128,16 @@ class Grammar:
     """What is written of a kernel's candidates, in which order, and what may be written next."""
 
     def __init__(self, space: DecisionSpace) -> None:
+        """Take the space.
+
+        Raises:
+            ValueError: it is of a GPU, whose tiles have more parts than there are tokens for.
+        """
+        if space.limits is not None:
+            raise ValueError(
+                "the language model writes schedules of processors, this kernel's are of a GPU; let `draft` "
+                "or `neighbour` propose"
+            )
         self.space = space
         self._slots = _slots_of(space)
         self.steps = tuple(self._steps())
@@ -258,7 +268,7 @@ class Grammar:
         return Tokens(np.stack(features), np.asarray(roles), np.full(len(roles), GIVEN))
 
     def _steps(self) -> Iterator[Step]:
-        if len(self.space.epilogue_levels) > 1:
+        if len(self.space.sketch_levels) > 1:
             yield Step(SKETCH, 0, -1)
         for position, kind in enumerate(self.space.kinds):
             match kind:
@@ -345,7 +355,7 @@ def _category_options(space: DecisionSpace, column: int) -> tuple[Option, ...]:
 def _category(space: DecisionSpace, column: int, value: int) -> tuple[int, float]:
     """Return a value's number among all categories, and where in a range of places it is."""
     if column == 0:
-        return min(space.epilogue_levels[value], _MAX_LEVEL), 0.0
+        return min(space.sketch_levels[value], _MAX_LEVEL), 0.0
     kind = space.kinds[column - 1]
     if isinstance(kind, UnrollDecision):
         return _MAX_LEVEL + 1 + min(value, _MAX_UNROLL), 0.0

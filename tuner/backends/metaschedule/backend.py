@@ -2,11 +2,12 @@
 
 A partition is fused as the `tvm` backend fuses it; each kernel is then looked up in the database, and tuned
 for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
-the `tvm` backend's schedule. Databases are kept apart by target and number of threads, because TVM's look-up
-ignores both. Trials are kept in the records too where those are named; there, schedules may be ordered by a
-cost model that learnt from the trials of all kernels, in place of TVM's own, or be proposed by another than
-TVM's evolution. Checked in tests/tuner/backends/metaschedule/test_backend.py, test_cost_model.py and
-test_search_strategy.py.
+the `tvm` backend's schedule, and so do those for which it finds nothing faster. Databases are kept apart by
+target and number of threads, because TVM's look-up ignores both. Trials are kept in the records too where
+those are named; there, schedules may be ordered by a cost model that learnt from the trials of all kernels,
+in place of TVM's own, or be proposed by another than TVM's evolution. Checked in
+tests/tuner/backends/metaschedule/test_backend.py, test_cost_model.py, test_search_strategy.py and
+test_untuned.py.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from tuner.backends.metaschedule.proposers import (
 )
 from tuner.backends.metaschedule.search_strategy import Allowance, ProposedTrials
 from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
+from tuner.backends.metaschedule.untuned import keep_untuned
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -237,6 +239,7 @@ class MetaSchedule:
                 trials=self.trials,
                 work_dir=self.folder(target) / "logs",
                 strategy=self.strategy(task, target),
+                is_beside_untuned=target.kind == "cpu",
             ),
             database=database,
             cost_model=self._learnt_model(task, tuned_for, target),
@@ -260,8 +263,8 @@ class MetaSchedule:
     def proposer_for(self, target: Target) -> str:
         """Return who proposes schedules for a target; empty to let the number of trials decide.
 
-        A default gives way where it knows nothing: all of ours to TVM's search on a GPU, whose kernels have
-        no decision spaces, and the language model to the draft model where none was trained for the target.
+        A default gives way where it knows nothing: all of ours to TVM's search on a GPU, where none was
+        measured yet, and the language model to the draft model where none was trained for the target.
         """
         if not self.is_default:
             return self.proposer
@@ -333,6 +336,8 @@ class TrialSettings:
         seed: at least 1; TVM takes 0 for a random one.
         strategy: `evolutionary`, or a search strategy of TVM's; if None, evolution where trials are enough
             for it to learn from, else chance.
+        is_beside_untuned: whether the schedule that the kernel has without tuning is measured too, so that
+            the database never has a slower one; on processors.
     """
 
     trials: int
@@ -341,6 +346,7 @@ class TrialSettings:
     runner: Any | None = None
     seed: int = 1
     strategy: Any | None = None
+    is_beside_untuned: bool = False
 
 
 def proposed_trials(
@@ -384,17 +390,18 @@ def tune_kernel(
     strategy = settings.strategy
     is_proposed = strategy is not None and strategy != EVOLUTIONARY
     is_blind = strategy is None and cost_model is None and settings.trials < FEW_TRIALS
+    builder = settings.builder or meta_schedule.builder.LocalBuilder(
+        max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
+    )
+    runner = settings.runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S)
     meta_schedule.tune_tir(
         mod=task,
         target=tuned_for,
         work_dir=str(settings.work_dir),
         max_trials_global=settings.trials,
         num_trials_per_iter=min(settings.trials, PROPOSED_BATCH if is_proposed else _BATCH),
-        builder=settings.builder
-        or meta_schedule.builder.LocalBuilder(
-            max_workers=1, f_build=build_trial, timeout_sec=_BUILD_TIMEOUT_S
-        ),
-        runner=settings.runner or meta_schedule.runner.LocalRunner(timeout_sec=_TRIAL_TIMEOUT_S),
+        builder=builder,
+        runner=runner,
         database=database,
         cost_model=cost_model or ("random" if is_blind or is_proposed else "xgb"),
         measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), *callbacks],
@@ -402,6 +409,8 @@ def tune_kernel(
         num_tuning_cores=1,
         seed=settings.seed,
     )
+    if settings.is_beside_untuned:
+        keep_untuned(task, tuned_for, database, builder=builder, runner=runner)
 
 
 def prepare_tuning(tuned_for: Any) -> None:

@@ -98,14 +98,14 @@ class DraftCostModel(meta_schedule.cost_model.PyCostModel):
 
     def _row_of(self, candidate: Any) -> tuple[DecisionSpace, npt.NDArray[np.int64]] | None:
         read = read_trace(plain_json(candidate.sch.trace.as_json(remove_postproc=True)))
-        if read is None or read.epilogue_level not in _LEVELS:
+        if read is None or read.is_gpu or read.sketch_level not in _LEVELS:
             return None
         key = read.block, read.kinds
         if key not in self.spaces:
             kernel = tiled_kernel(self.module, read.block)
             self.spaces[key] = None if kernel is None else DecisionSpace(kernel, read.kinds, _LEVELS)
         space = self.spaces[key]
-        row = None if space is None else space.row_of(read.epilogue_level, read.decisions)
+        row = None if space is None else space.row_of(read.sketch_level, read.decisions)
         return None if space is None or row is None else (space, row)
 
     def load(self, path: str) -> None:

@@ -113,6 +113,11 @@ def new_proposer(
         return NeighbourProposer(task, candidates, knowledge, seed=seed)
     if name == DRAFT:
         return DraftProposer(task, candidates, knowledge, seed=seed)
+    if name == LANGUAGE and candidates.is_gpu:
+        raise ValueError(
+            "the language model writes schedules of processors alone; on a GPU let `draft` or "
+            "`neighbour` propose"
+        )
     if name == LANGUAGE:
         return LanguageProposer(task, candidates, knowledge, seed=seed)
     raise ValueError(
@@ -197,9 +202,9 @@ class _Informed:
                 continue
             for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
                 sketch, decisions = trials.space.decisions_of(row)
-                level = trials.space.epilogue_levels[sketch]
-                if level in space.epilogue_levels:
-                    found = space.row_of(space.epilogue_levels.index(level), decisions)
+                level = trials.space.sketch_levels[sketch]
+                if level in space.sketch_levels:
+                    found = space.row_of(space.sketch_levels.index(level), decisions)
                     if found is not None:
                         self.own[index].append((found, latency_us))
 

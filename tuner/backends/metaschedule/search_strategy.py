@@ -15,7 +15,8 @@ from typing import Any
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
-from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
+from cost_model.draft.decision_space import BlockLimits
+from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates, limits_on
 from tuner.backends.metaschedule.proposers import Proposer
 from tuner.graph.relax_types import IRModule
 
@@ -45,6 +46,7 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
         self.allowance = allowance
         self.module: IRModule | None = None
         self.postprocessors: list[Any] = []
+        self.limits: BlockLimits | None = None
         self.proposer: Proposer | None = None
         self.arguments: Any = None
         self.pending: list[Candidate] = []
@@ -55,6 +57,7 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
         """Take the kernel; called by TVM."""
         self.module = context.mod
         self.postprocessors = list(context.space_generator.postprocs)
+        self.limits = limits_on(context.target)
 
     def pre_tuning(
         self,
@@ -66,7 +69,7 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
     ) -> None:
         """Begin; called by TVM."""
         sketches = [each.trace for each in design_spaces]
-        self.proposer = self.start(KernelCandidates(self.module, sketches, self.postprocessors))
+        self.proposer = self.start(KernelCandidates(self.module, sketches, self.postprocessors, self.limits))
         self.arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(self.module)
         self.num_left, self.batch = int(max_trials), int(num_trials_per_iter)
 

@@ -26,6 +26,7 @@ from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.proposers import BATCH
 from tuner.backends.metaschedule.search_strategy import Allowance
 from tuner.backends.metaschedule.trials import task_name
+from tuner.backends.metaschedule.untuned import keep_untuned
 from tuner.graph.relax_types import IRModule
 from tuner.targets.target import Target
 
@@ -135,6 +136,10 @@ def deal_trials(
         measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), found],
         task_scheduler=meta_schedule.task_scheduler.GradientBased(seed=_SEED),
     )
+    if target.kind == "cpu":
+        for each, num_trials in zip(tiled, found.trials, strict=True):
+            if num_trials:
+                keep_untuned(each.module, tuned_for, database, builder=builder, runner=runner)
     return tuple(
         DealtKernel(count=each.count, trials=trials, first_us=first_us, best_us=best_us)
         for each, trials, first_us, best_us in zip(

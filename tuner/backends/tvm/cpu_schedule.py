@@ -54,6 +54,16 @@ _MIN_PARALLEL_POINTS = 1 << 14
 
 def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
     """Return the kernel with a schedule; nests to which no rule applies keep their loops."""
+    schedule = cpu_schedule_of(kernel)
+    if schedule is None:
+        return kernel
+    return (
+        schedule.mod["main"].with_attrs(dict(kernel.attrs.items())) if kernel.attrs else schedule.mod["main"]
+    )
+
+
+def cpu_schedule_of(kernel: PrimFunc) -> Schedule | None:
+    """Return the schedule of a kernel with the trace of what made it; None where its loops stay."""
     schedule = s_tir.Schedule(kernel)
     try:
         _inline_producers(schedule)
@@ -62,13 +72,11 @@ def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
                 schedule = _schedule_nest(schedule, name)
     except ScheduleError as error:
         logger.debug("kernel keeps its loops: %s", error)
-        return kernel
+        return None
     except Exception as error:  # a fault of what stands before the rules
         warn_of_rule(schedule_for_cpu.__name__, f"{type(error).__name__}: {error}")
-        return kernel
-    return (
-        schedule.mod["main"].with_attrs(dict(kernel.attrs.items())) if kernel.attrs else schedule.mod["main"]
-    )
+        return None
+    return schedule
 
 
 def _nests(schedule: Schedule) -> list[BlockHandle]:

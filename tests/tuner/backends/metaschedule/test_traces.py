@@ -54,7 +54,7 @@ def test_a_measured_trace_says_its_decisions(name: str) -> None:
         sketch, decided = decisions[0].decisions_of(drawn.row)
         assert read.decisions == decided
         assert read.kinds == decisions[0].kinds
-        assert read.epilogue_level == decisions[0].epilogue_levels[sketch]
+        assert read.sketch_level == decisions[0].sketch_levels[sketch]
 
 
 def test_kinds_of_decisions_are_told_apart() -> None:
@@ -62,7 +62,7 @@ def test_kinds_of_decisions_are_told_apart() -> None:
     (found,) = candidates_of(space.module, space.tuned_for).spaces
     assert [type(kind) for kind in found.kinds] == [*[TileDecision] * 7, UnrollDecision, LocationDecision]
     assert found.kinds[-1] == LocationDecision(4 * 4 + 3 * 2)
-    assert sorted(found.epilogue_levels) == [0, 1, 2]
+    assert sorted(found.sketch_levels) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
