@@ -28,11 +28,20 @@ from tessel.search.repetend.cyclic_problem import CyclicProblem
 MAX_ASSIGNMENTS = 500_000
 """Moments of the fixed blocks that are listed at most: four blocks in a period of some 80."""
 
+MAX_SLOTS_TRIED = 5_000_000
+"""Slots that are tried for that list at most: some tenths of a second."""
+
 OPERATIONS_A_WORK_UNIT = 1
 """Charged for a unit of the work that the search counts."""
 
 OPERATIONS_AN_ASSIGNMENT = 300
 """Charged for each assignment that is listed."""
+
+OPERATIONS_A_TRY = 50
+"""Charged for each slot that is tried for the list, where that is more."""
+
+MAX_WORK_EACH = 300_000_000
+"""Work of one assignment up to which it is begun, as nothing ends it; its states take as many bytes."""
 
 MAX_TOTAL_WORK = 20_000_000_000
 """Units of work of a whole search up to which it is begun: some twenty seconds."""
@@ -88,16 +97,21 @@ class NestedChainSearch:
         return 8 * len(self.nested.stage_pairs) * self.period**2
 
     def _begin(self) -> None:
-        if self._work_each > MAX_TOTAL_WORK:
+        if self._work_each > MAX_WORK_EACH:
             self.is_stuck = True
             return
         fixed = np.array(self.nested.fixed, dtype=np.int64)
         overlapping = self.cyclic.problem.on_device[fixed].astype(np.int64)
-        assignments = list_slots(
-            self.cyclic.spans[fixed], overlapping @ overlapping.T, self.period, MAX_ASSIGNMENTS
+        assignments, tried = list_slots(
+            self.cyclic.spans[fixed],
+            overlapping @ overlapping.T,
+            self.period,
+            MAX_ASSIGNMENTS,
+            MAX_SLOTS_TRIED,
         )
-        self.operations += len(assignments) * OPERATIONS_AN_ASSIGNMENT
-        if len(assignments) > MAX_ASSIGNMENTS or len(assignments) * self._work_each > MAX_TOTAL_WORK:
+        self.operations += max(len(assignments) * OPERATIONS_AN_ASSIGNMENT, tried * OPERATIONS_A_TRY)
+        is_too_long = tried > MAX_SLOTS_TRIED or len(assignments) > MAX_ASSIGNMENTS
+        if is_too_long or len(assignments) * self._work_each > MAX_TOTAL_WORK:
             self.is_stuck = True
             return
         self._assignments = assignments

@@ -22,7 +22,9 @@ NEVER = 2**60
 
 
 @compiled
-def list_slots(spans: IntArray, shared: IntArray, period: int, most: int) -> IntArray:
+def list_slots(
+    spans: IntArray, shared: IntArray, period: int, most: int, most_tried: int
+) -> tuple[IntArray, int]:
     """Return the slots of the fixed blocks in which none overlap, the first block's being 0.
 
     Args:
@@ -30,15 +32,17 @@ def list_slots(spans: IntArray, shared: IntArray, period: int, most: int) -> Int
         shared: int64, shape (num_fixed, num_fixed): devices that two have in common.
         period: steps in which they repeat.
         most: more than that many are not listed; one more row shows it.
+        most_tried: slots that are tried at most; where blocks leave hardly any room, nearly all tries fail.
 
     Returns:
-        int64, shape (num_assignments, num_fixed).
+        int64, shape (num_assignments, num_fixed), and the slots that were tried: more than `most_tried` where
+        the list ends early.
     """
     count = len(spans)
     rows = np.zeros((16, count), dtype=np.int64)
     if count == 0:
-        return rows[:1]
-    used = 0
+        return rows[:1], 0
+    used = tried = 0
     slots = np.full(count, -1, dtype=np.int64)
     place = 0
     while place >= 0:
@@ -47,15 +51,21 @@ def list_slots(spans: IntArray, shared: IntArray, period: int, most: int) -> Int
             slots[place] = -1
             place -= 1
             continue
-        is_free = True
+        tried += 1
+        if tried > most_tried:
+            break
+        overlapped = -1
         for other in range(place):
             if shared[place, other] and (
                 (slots[other] - slots[place]) % period < spans[place]
                 or (slots[place] - slots[other]) % period < spans[other]
             ):
-                is_free = False
+                overlapped = other
                 break
-        if not is_free:
+        if overlapped >= 0:
+            # All slots to the end of that block overlap with it, too.
+            left = (slots[overlapped] + max(1, spans[overlapped]) - slots[place]) % period
+            slots[place] += (left if left > 0 else period) - 1
             continue
         if place + 1 < count:
             place += 1
@@ -68,7 +78,7 @@ def list_slots(spans: IntArray, shared: IntArray, period: int, most: int) -> Int
         used += 1
         if used > most:
             break
-    return rows[:used]
+    return rows[:used], tried
 
 
 @compiled

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,8 @@ from tessel.placement import Placement
 from tessel.search import find_repetend
 from tessel.search.model.problem import make_problem
 from tessel.search.repetend.chain_dp.chain_structure import find_nested_chain
-from tessel.search.repetend.chain_dp.nested_chain_dp import NestedChainSearch
+from tessel.search.repetend.chain_dp.nested_chain_dp import MAX_WORK_EACH, NestedChainSearch
+from tessel.search.repetend.chain_dp.nested_chain_kernel import list_slots
 from tessel.search.repetend.cyclic_problem import make_cyclic_problem
 from tessel.shapes import make_shape
 
@@ -37,6 +41,49 @@ def test_slots_and_orders_agree(placement: Placement, memory: int, more: int) ->
     stage_pairs = find_nested_chain(cyclic)
     assert stage_pairs is not None
     check_against_orders(NestedChainSearch(cyclic, stage_pairs, period), placement, problem, cyclic, period)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 7))
+def test_slots_listed_are_all_that_do_not_overlap(data: st.DataObject, count: int, period: int) -> None:
+    spans = np.array(data.draw(st.lists(st.integers(0, period), min_size=count, max_size=count)))
+    shared = np.array(data.draw(st.lists(st.integers(0, 1), min_size=count**2, max_size=count**2)))
+    shared = shared.reshape(count, count) | shared.reshape(count, count).T
+
+    def is_free(slots: tuple[int, ...]) -> bool:
+        return not any(
+            shared[one, other]
+            and (
+                (slots[other] - slots[one]) % period < spans[one]
+                or (slots[one] - slots[other]) % period < spans[other]
+            )
+            for one, other in itertools.combinations(range(count), 2)
+        )
+
+    expected = [
+        (0, *rest) for rest in itertools.product(range(period), repeat=count - 1) if is_free((0, *rest))
+    ]
+    listed, tried = list_slots(spans, shared, period, 10_000, 10_000)
+    assert [tuple(row) for row in listed.tolist()] == expected
+    assert tried <= 10_000
+
+
+def test_listing_ends_where_hardly_anything_fits() -> None:
+    """Ten blocks leave one step free: nearly every try is a dead end, and there were 10^20 of them."""
+    spans = np.array([100] * 9 + [101, 99])
+    shared = np.ones((11, 11), dtype=np.int64)
+    _, tried = list_slots(spans, shared, 1099, 1_000, 100_000)
+    assert tried == 100_001
+
+
+def test_periods_whose_states_fill_the_memory_are_not_begun() -> None:
+    cyclic = make_cyclic_problem(make_problem(make_shape("mshape", 4), memory=4), 1)
+    stage_pairs = find_nested_chain(cyclic)
+    assert stage_pairs is not None
+    period = 1 + int((MAX_WORK_EACH / 8 / len(stage_pairs.stage_pairs)) ** 0.5)
+    search = NestedChainSearch(cyclic, stage_pairs, period)
+    search.run(10**9)
+    assert search.is_stuck
 
 
 @pytest.mark.parametrize("shape", ["xshape", "interleaved", "alphafold"])
