@@ -34,6 +34,9 @@ MAX_CSV_BYTES = 64 << 20
 MAX_MICRO_BATCHES = 1 << 20
 """Largest number of a micro-batch that is read, and one more; a typing error must not ask for all memory."""
 
+EXPECTED_AHEAD = 8
+"""Actions whose receives may be posted before their turn: it hides a hop, and buffers stay few."""
+
 _ACTION = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
 _OVERLAPPED = re.compile(r"\(([^()]{1,200})\)OVERLAP_F_B")
 _DERIVED = re.compile(r"[0-9]{1,6}(?:(?:SEND|RECV)_[FB][0-9]{1,6}|UNSHARD|RESHARD|REDUCE_GRAD)")

@@ -3,8 +3,8 @@
 The rule: weights, one gradient for each weight of each stage, what micro-batches keep between their actions,
 and for each function the storages that TVM planned for its results and intermediate tensors. TVM's machine
 takes storages from a pool, by size rounded to whole pages, and never gives one back to the system; so of each
-size the process holds as many as were ever in use at once. What is sent stays until the step ends. No
-optimizer: `tessel run` has none.
+size the process holds as many as were ever in use at once. What is sent stays until the step ends. What comes
+from other ranks may have come as early as its receive is posted. No optimizer: `tessel run` has none.
 
     F0      F1      B0              of one size class: in use 6, 12, then 12 + 4 storages; it holds 16
     ▆       ▆▆      ▆▆ + backward's
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tessel.engine.actions import Action, ActionKind
+from tessel.engine.actions import EXPECTED_AHEAD, Action, ActionKind
 from tuner.plan import StageMemory
 
 _PAGE_BYTES = 4096
@@ -62,14 +62,29 @@ class _Process:
 
     def run_step(self, actions: Sequence[Action]) -> None:
         """Play one step; its gradients and what was sent are gone when the next begins."""
-        for action in actions:
+        for position, action in enumerate(actions):
+            for ahead in actions[position : position + EXPECTED_AHEAD]:
+                self._expect(ahead)
             self._run(action, self._stages[action.stage])
+            self._release(("posted", action.stage, action.micro_batch, action.kind))
         for holder in list(self._held_by):
             if not (isinstance(holder, tuple) and holder[0] == "inputs"):
                 self._release(holder)
         for number in self._has_gradients:
             self._heap_bytes -= _gradient_bytes(self._stages[number])
         self._has_gradients.clear()
+
+    def _expect(self, action: Action) -> None:
+        """Hold what an action takes from another rank; a neighbouring stage of this one hands on its own."""
+        stage, number = self._stages[action.stage], action.stage
+        if action.kind is ActionKind.FORWARD:
+            tensors = {} if number - 1 in self._stages else stage.received
+        elif action.kind is ActionKind.BACKWARD_WEIGHT or number + 1 in self._stages:
+            tensors = {}
+        else:
+            tensors = stage.received_gradients
+        posted = ("posted", number, action.micro_batch, action.kind)
+        self._hold(posted, self._new(number, action.micro_batch, tensors))
 
     def _run(self, action: Action, stage: StageMemory) -> None:
         number, micro_batch = action.stage, action.micro_batch

@@ -18,15 +18,12 @@ from typing import NamedTuple
 
 import torch
 
-from tessel.engine.actions import Action, ActionKind, RankActions
+from tessel.engine.actions import EXPECTED_AHEAD, Action, ActionKind, RankActions
 from tessel.engine.errors import EngineError
 from tessel.engine.job import MAX_TENSORS, Event
 from tessel.engine.program import StageProgram, Tensors, routes_of
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import Handover, HandoverKey, Transport, synchronize
-
-_EXPECTED_AHEAD = 8
-"""Actions whose receives may be posted before their turn: it hides a hop, and buffers stay few."""
 
 
 class Step(NamedTuple):
@@ -116,7 +113,7 @@ class Executor:
         arrivals = [self._incoming(action, step.own) for action in step.actions]
         events = []
         for position, action in enumerate(step.actions):
-            for expected in arrivals[position : position + _EXPECTED_AHEAD]:
+            for expected in arrivals[position : position + EXPECTED_AHEAD]:
                 for ahead in expected:
                     if ahead.source != self._rank:
                         transport.expect(ahead.handover, ahead.source)

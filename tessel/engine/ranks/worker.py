@@ -27,7 +27,13 @@ from tessel.engine.program import StageProgram
 from tessel.engine.ranks.executor import Executor
 from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
 from tessel.engine.ranks.gradient_sums import time_sums
-from tessel.engine.ranks.held_memory import forget_peak, give_back, peak_bytes, resident_bytes
+from tessel.engine.ranks.held_memory import (
+    forget_peak,
+    give_back,
+    keep_no_large_gaps,
+    peak_bytes,
+    resident_bytes,
+)
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
 from tuner.plan import StageMemory
@@ -55,6 +61,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     progress = Progress(folder, rank)
     progress.start_heartbeat()
     torch.set_num_threads(job.num_threads)
+    keep_no_large_gaps()
     device = _take_device(job.devices, rank)
     progress.wait("joining the other ranks")
     dist.init_process_group(

@@ -23,7 +23,7 @@ MODELS = {
 }
 """A model whose weights take most, and one whose saved tensors do: a third of a gigabyte a rank."""
 
-TOLERANCE = {"weights": 0.1, "activations": 0.2}
+TOLERANCE = {"weights": 0.1, "activations": 0.15}
 """A tenth is the target; the second misses it, as the report of rank memory says."""
 
 CODE = """
