@@ -24,7 +24,8 @@ from cost_model.intervals import (
 from cost_model.neighbours import MAX_NEIGHBOURS, Blend, best_share, blended, neighbours_of
 from cost_model.training_range import ASSUMED_WIDENING, LEAST_WIDENING, extreme_parts, range_of
 
-_NUM_FOLDS = 4
+_NUM_FOLDS, _NUM_FOLDS_OF_FEW = 4, 8
+"""A model of three quarters of a few hundred samples errs much more than that of all of them."""
 
 FEW_SCORES = 40
 """Below this a class's quantile would be a guess; all of its novelty stand for it."""
@@ -79,6 +80,19 @@ class Training:
         """Whether there are few enough samples for the nearest one to be looked for."""
         return len(self.labels) <= MAX_NEIGHBOURS
 
+    @property
+    def num_folds(self) -> int:
+        """In how many parts samples are held out."""
+        return _NUM_FOLDS_OF_FEW if self.has_neighbours else _NUM_FOLDS
+
+    def score_groups(self, groups: np.ndarray) -> np.ndarray:
+        """Return the groups whose scores count alike, whatever their sizes: each sample, where they are few.
+
+        Few samples hold most groups once or twice: the rare ones, which are the hardest to predict, would
+        count as much as all others.
+        """
+        return np.arange(len(groups)) if self.has_neighbours else groups
+
     def blend(self, chosen: np.ndarray, share: float) -> Blend:
         """Return such a forest with the chosen samples as neighbours, whose share is given."""
         neighbours = neighbours_of(self.features[chosen], self.labels[chosen], share=share) if share else None
@@ -116,8 +130,8 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
     forest = np.zeros((len(NOVELTIES), len(labels)))
     nearest = np.zeros_like(forest)
     for novelty, groups_of in enumerate(NOVELTIES):
-        folds = split_folds(groups_of(training.dataset), num_folds=_NUM_FOLDS, rng=rng)
-        for fold in range(_NUM_FOLDS):
+        folds = split_folds(groups_of(training.dataset), num_folds=training.num_folds, rng=rng)
+        for fold in range(training.num_folds):
             held_out = folds == fold
             if not held_out.any():
                 continue
@@ -157,7 +171,10 @@ def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: floa
     found = []
     for sharpness in _SHARPNESSES:
         scales = np.exp(sharpness * log_scales)
-        factors = [group_quantile((held_out.errors / scales)[m], extents[m], coverage) for m, _ in classes]
+        factors = [
+            group_quantile((held_out.errors / scales)[m], training.score_groups(extents[m]), coverage)
+            for m, _ in classes
+        ]
         logarithms = [
             np.log(np.maximum(factor * scales[own], _LEAST_ERROR))
             for factor, (_, own) in zip(factors, classes, strict=True)
@@ -227,5 +244,5 @@ def calibrated_widening(
     found = np.concatenate(scores) if scores else np.zeros(0)
     if len(found) < FEW_SCORES:
         return ASSUMED_WIDENING
-    widening = group_quantile(found, np.concatenate(groups), coverage)
+    widening = group_quantile(found, training.score_groups(np.concatenate(groups)), coverage)
     return float(np.clip(widening, LEAST_WIDENING, MAX_WIDTH))

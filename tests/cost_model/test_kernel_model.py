@@ -4,7 +4,9 @@ import pytest
 from kernel_physics import many_records, product, true_latency_us
 
 from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
+from cost_model.calibration import Training
 from cost_model.intervals import group_quantile
+from cost_model.neighbours import MAX_NEIGHBOURS
 from records import Operator, Tensor
 from records.workload import describe
 
@@ -43,6 +45,19 @@ def test_groups_count_alike_however_many_rows_they_have():
     groups = np.array([0] * 90 + [1, 2])
     assert group_quantile(scores, groups, 0.4) == 5.0
     assert group_quantile(scores, np.arange(92), 0.9) == 1.0
+
+
+def test_of_few_samples_each_counts_alike_and_of_many_each_group(dataset):
+    def training(count: int) -> Training:
+        empty = np.zeros((count, 0), np.float32)
+        labels = np.zeros(count)
+        return Training(dataset=dataset, features=empty, labels=labels, base=labels, seed=0, num_threads=1)
+
+    groups = np.array([7, 7, 7, 8])
+    few, many = training(MAX_NEIGHBOURS), training(MAX_NEIGHBOURS + 1)
+    assert few.score_groups(groups).tolist() == [0, 1, 2, 3]
+    assert many.score_groups(groups).tolist() == groups.tolist()
+    assert few.num_folds > many.num_folds
 
 
 def test_training_is_reproducible(dataset, model):
