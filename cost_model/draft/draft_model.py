@@ -1,12 +1,11 @@
 """Rank candidates of any kernel by their decisions, with an interval; learnt from measured trials.
 
 The label of a trial is the logarithm of its speed relative to the best of its own kernel, so that trials of
-kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter, and
-fast trials weigh more than slow ones. Four forests are trained, each without a quarter of the kernels. Their
-mean is the prediction, and their spread says where they know little. Residuals of each kernel's trials under
-the forest that did not see it give the interval (CV+). When trials of the kernel at hand are known, they
-weigh more, and belong to every forest. Checked in tests/cost_model/draft/test_draft_model.py; compared in
-`benchmarks.proposers`.
+kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter. Four
+forests are trained, each without a quarter of the kernels. Their mean is the prediction, and their spread
+says where they know little. Residuals of each kernel's trials under the forest that did not see it give the
+interval (CV+). When trials of the kernel at hand are known, they weigh more, and belong to every forest.
+Checked in tests/cost_model/draft/test_draft_model.py; compared in `benchmarks.proposers`.
 
 Source: labels relative to the best of a task are those of Ansor (Zheng et al., OSDI 2020, section 5.1);
 intervals from cross-validation are those of Barber et al., "Predictive Inference with the Jackknife+",
@@ -52,24 +51,15 @@ MIN_TRIALS = 32
 NUM_FORESTS = 4
 COVERAGE = 0.9
 
-_WORST = -2.0
-"""Logarithm of the least relative speed that is told apart: a seventh of the best."""
+_WORST = -3.0
+"""Logarithm of the least relative speed that is told apart: a twentieth of the best."""
 
-_FAILED = -3.0
-"""Label of what did not run: worse than what is slow."""
+_FAILED = _WORST
 
 _OWN_WEIGHT = 1.0
 """Weight of all trials of the kernel at hand over that of all others."""
 
 _MAX_OWN_WEIGHT = 32.0
-
-_LEAST_WEIGHT = 0.2
-"""A trial weighs its relative speed and this: what is near the best has to be told apart, what is slow not.
-
-Of each of 52 kernels' collected trials, the one that a model without this kernel ranked first took 1.39 times
-as long as the best with equal weights and a clip at a twentieth, 1.31 times with these; the best of the first
-four 1.20 and 1.15 times.
-"""
 
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -245,21 +235,22 @@ def train_draft_model(
     for index in range(NUM_FORESTS):
         is_apart = labelled.folds(seed) == index
         learnt = ~is_apart if is_apart.any() and not is_apart.all() else np.ones_like(is_apart)
+        # A weight is a number of copies, since `train_forest` knows no weights; the trees are the same.
+        copies = np.repeat(np.flatnonzero(learnt), labelled.weights[learnt])
         forest = train_forest(
             _PARAMETERS,
             _ROUNDS,
-            labelled.features[learnt],
-            labelled.labels[learnt],
+            labelled.features[copies],
+            labelled.labels[copies],
             seed=seed + index,
             num_threads=num_threads,
-            weights=labelled.weights[learnt],
         )
         forests.append(forest)
         if not learnt.all():
             residuals.append(
                 np.abs(forest.inplace_predict(labelled.features[~learnt]) - labelled.labels[~learnt])
             )
-    residual = float(np.quantile(np.concatenate(residuals), COVERAGE)) if residuals else -_FAILED
+    residual = float(np.quantile(np.concatenate(residuals), COVERAGE)) if residuals else -_WORST
     ids = [number for each in trials for number in each.record_ids]
     return DraftModel(
         tuple(forests),
@@ -273,7 +264,7 @@ def train_draft_model(
             num_threads=caches.num_cores,
             caches=caches.sizes,
             num_kernels=len({each.task for each in trials}),
-            residual=min(residual, -_FAILED),
+            residual=min(residual, -_WORST),
             **provenance_of(ids or [0]),
         ),
     )
@@ -283,7 +274,7 @@ def train_draft_model(
 class _Labelled:
     features: npt.NDArray[np.float32]
     labels: Array
-    weights: Array
+    weights: npt.NDArray[np.int64]
     tasks: tuple[str, ...]
     current: str | None
 
@@ -301,22 +292,20 @@ def _labelled(trials: Sequence[DraftTrials], caches: Caches, current: str | None
         best[each.task] = min(best.get(each.task, np.inf), each.best_us)
     known = [each for each in trials if len(each.rows) and np.isfinite(best[each.task])]
     if not known:
-        return _Labelled(np.zeros((0, 0), np.float32), np.zeros(0), np.zeros(0), (), current)
+        return _Labelled(np.zeros((0, 0), np.float32), np.zeros(0), np.zeros(0, np.int64), (), current)
     features = np.concatenate([decision_features(each.space, each.rows, caches) for each in known])
     labels = np.concatenate([_labels(each, best[each.task]) for each in known])
     tasks = tuple(each.task for each in known for _ in each.latencies_us)
     own = sum(task == current for task in tasks)
     weight = min(_MAX_OWN_WEIGHT, _OWN_WEIGHT * (len(tasks) - own) / own) if own else 1.0
-    weights = np.asarray([max(1.0, weight) if task == current else 1.0 for task in tasks])
-    weights *= np.exp(labels) + _LEAST_WEIGHT
+    weights = np.asarray([max(1, round(weight)) if task == current else 1 for task in tasks])
     return _Labelled(features, labels, weights, tasks, current)
 
 
 def _labels(trials: DraftTrials, best_us: float) -> Array:
     latencies = np.asarray(trials.latencies_us, dtype=np.float64)
-    is_failed = ~np.isfinite(latencies)
-    speeds = np.log(best_us / np.where(is_failed, best_us, latencies))
-    return np.where(is_failed, _FAILED, np.maximum(speeds, _WORST))
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(best_us / latencies), _FAILED)
 
 
 def _name(index: int) -> str:

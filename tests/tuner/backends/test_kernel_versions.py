@@ -22,9 +22,9 @@ CPU = Target(
 )
 
 LOWERED = {
-    "tvm": ("7", "4ff650ca23dc66a6"),
-    "blas": ("7", "edcbc3eb17b94ae3"),
-    "packed_matmul": ("2", "786b4867b835d361"),
+    "tvm": ("8", "c750a898fd4b625b"),
+    "blas": ("8", "afc311a178fec2dc"),
+    "packed_matmul": ("2", "8667dcf0c2384f61"),
     "attention": ("2", "f5ebacf99ce2880b"),
     "nhwc": ("3", "850e5409eb058fd4"),
 }
@@ -98,6 +98,7 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(1, 3, 224, 224), (64, 3, 7, 7), (1, 64, 1, 1)],
         lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, strides=2, padding=3), b)),
     ),
+    "few rows": ([(13, 768), (768, 768)], lambda x, w: op.nn.relu(op.matmul(x, w))),
     "thin convolution": ([(1, 12, 56, 56), (20, 12, 5, 5)], lambda x, w: op.nn.conv2d(x, w, padding=2)),
     "convolution": (
         [(1, 64, 56, 56), (64, 64, 3, 3), (1, 64, 1, 1)],

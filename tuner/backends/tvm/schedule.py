@@ -20,7 +20,7 @@ from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.target import Target
 
-SCHEDULES_VERSION = 7
+SCHEDULES_VERSION = 8
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8
