@@ -26,7 +26,7 @@ from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.proposers import BATCH
 from tuner.backends.metaschedule.search_strategy import Allowance
 from tuner.backends.metaschedule.trials import task_name
-from tuner.backends.metaschedule.untuned import keep_untuned
+from tuner.backends.metaschedule.untuned import is_untuned, keep_untuned
 from tuner.graph.relax_types import IRModule
 from tuner.targets.target import Target
 
@@ -104,7 +104,10 @@ def deal_trials(
     tiled.sort(key=lambda each: -each.count * operations[id(each)])
     database = backend.open_database(target)
     names = {task_name(each.module) for each in tiled}
-    known = sum(str(entry.workload.as_json()[0]) in names for entry in database.get_all_tuning_records())
+    known = sum(
+        str(entry.workload.as_json()[0]) in names and not is_untuned(entry)
+        for entry in database.get_all_tuning_records()
+    )
     allowance = Allowance(max(0, budget - known))
     if not tiled or not allowance.left:
         return ()

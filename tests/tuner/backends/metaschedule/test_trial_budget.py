@@ -14,6 +14,7 @@ from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.metaschedule.draft_trials import load_draft_trials
 from tuner.backends.metaschedule.trial_budget import DealtKernel, WeightedKernel, deal_trials
 from tuner.backends.metaschedule.trials import task_name
+from tuner.backends.metaschedule.untuned import is_untuned
 
 pytestmark = pytest.mark.tvm
 
@@ -45,7 +46,9 @@ def test_a_kernel_that_a_model_runs_often_gets_what_the_others_leave(tmp_path: P
     assert batches == [4, 8, 12, 16, 18]
     assert 0 < often.best_us <= often.first_us
     database = backend.open_database(cpu())
-    assert len(database.get_all_tuning_records()) == 18
+    kept = database.get_all_tuning_records()
+    assert [is_untuned(each) for each in kept].count(False) == 18
+    assert len(kept) == 20, "the untuned schedule of each kernel stands beside its trials"
     with open_store(url) as store:
         known = load_draft_trials(store, cpu(), environment_of(cpu(), backend))
     assert {each.task: len(each.rows) for each in known} == {
