@@ -112,8 +112,9 @@ def test_no_gradient_gives_a_false_alarm(name: str, machine: Machine) -> None:
     layers = layers_of(model)
     stages = build_stages(model, cut_between(layers, [1]) if len(layers) > 1 else ())
     found = check_gradients(model, stages, seed=0, run=machine)
-    # The gradient of a key's bias, which softmax cancels, is rounding errors, and processors differ in those.
-    strict = TOLERANCES["float32"] / 10 if name == "masked_attention" else 1e-5
+    # Softmax cancels a key's bias, and the statistics of a batch the bias before them: their gradients are
+    # rounding errors, in which processors differ.
+    strict = TOLERANCES["float32"] if name in ("masked_attention", "batch_norm") else 1e-5
     assert found.is_within(strict), f"{found.tensor} {found.describe(strict)}"
 
 
