@@ -41,6 +41,9 @@ _WARP = 32
 _REGISTER_UNIT = 8
 """Registers are handed to warps in units of so many a thread."""
 
+_RESERVED_SHARED_BYTES = 1024
+"""The system's own in a block with shared memory: in machine code from capability 9.0 on, in no limit."""
+
 _TIMEOUT_S = 60.0
 _USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 _BOUNDS = re.compile(r"__launch_bounds__\((\d+)[^)]*\)\s+(\w+)\s*\(")
@@ -145,7 +148,11 @@ def compile_source(
         except RuntimeError as error:
             reason = _first_error(error)
             raise TunerError(f"NVRTC refuses a kernel for {attributes['arch']}: {reason}") from error
-    return CompiledSource(cubin=cubin, kernels=_usages(cubin, source, folder, dynamic_shared_bytes))
+    is_reserved_counted = float(compute_capability(str(attributes["arch"]))) >= 9
+    reserved = _RESERVED_SHARED_BYTES if is_reserved_counted else 0
+    return CompiledSource(
+        cubin=cubin, kernels=_usages(cubin, source, folder, dynamic_shared_bytes, reserved=reserved)
+    )
 
 
 def excess(kernel: KernelUsage, attributes: Mapping[str, Any]) -> str | None:
@@ -168,7 +175,7 @@ def _figures(kernel: KernelUsage, limits: ComputeLimits) -> Iterator[tuple[str, 
 
 
 def _usages(
-    cubin: bytes, source: str, folder: Path, dynamic_shared_bytes: Mapping[str, int]
+    cubin: bytes, source: str, folder: Path, dynamic_shared_bytes: Mapping[str, int], *, reserved: int
 ) -> tuple[KernelUsage, ...]:
     """Return what the kernels in machine code take; their launch bounds stand in the source alone."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -185,7 +192,7 @@ def _usages(
             name=name,
             threads=threads.get(name, 1),
             registers=int(registers),
-            shared_bytes=int(shared),
+            shared_bytes=max(0, int(shared) - reserved),
             dynamic_shared_bytes=dynamic_shared_bytes.get(name, 0),
             spilled_bytes=int(stack) + int(local),
         )

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 import pytest
+import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule
 
@@ -118,12 +119,20 @@ def test_sampled_schedules_of_metaschedule_compile(name: str, dtype: str, on_ten
         cost_model=meta_schedule.cost_model.RandomModel(),
     )
     candidates = context.generate_measure_candidates()
-    assert candidates
+    num_built = 0
     for candidate in candidates:
-        found = build_with_launches(
-            lambda module=candidate.sch.mod: build_trial(module, tuning_target(target), None)
-        )
+        try:
+            found = build_with_launches(
+                lambda module=candidate.sch.mod: build_trial(module, tuning_target(target), None)
+            )
+        except tvm.error.InternalError as error:
+            # TVM writes no bfloat16 vectors of odd length; while tuning, that is a failed trial.
+            if dtype != "bfloat16" or "even lane for bfloat16" not in str(error):
+                raise
+            continue
+        num_built += 1
         assert ("wmma::mma_sync" in "".join(cuda_sources(found.module))) == on_tensor_cores
         code = compile_built(found, target)
         assert code.kernels
         assert code.excesses == ()
+    assert num_built >= 2
