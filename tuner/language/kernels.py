@@ -163,21 +163,21 @@ def _model_kernels(name: str) -> list[IRModule]:
 
 
 def _any_kernel(family: str, rng: np.random.Generator) -> Kernel:
-    """Return a kernel of any size; about a third have columns or channels that are no multiple of 16."""
+    """Return a kernel of any size; more than a third have extents that are no multiple of 16, some prime."""
     wide = [32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512]
     if family == "dense":
         activation = str(rng.choice(["", "relu", "gelu"]))
-        rows = _pick(rng, [1, 8, 10, 16, 32, 49, 64, 77, 100, 128, 196, 256])
-        columns = _pick(rng, [*wide, 40, 72, 100, 200, 300, 1000])
-        return Kernel(family, (rows, _pick(rng, [*wide, 768]), columns), activation)
+        rows = _pick_or_any(rng, [1, 8, 10, 16, 32, 49, 64, 77, 100, 128, 196, 256], (1, 256))
+        inner = _pick(rng, [*wide, 768])
+        columns = _pick(rng, [*wide, 40, 72, 100, 200, 300, 768, 1000, 1152])
+        return Kernel(family, (rows, inner, columns), activation)
     if family == "product":
         batch, inner = _pick(rng, [1, 2, 4, 8, 12, 16]), _pick(rng, [16, 32, 48, 64, 96, 128])
-        rows, columns = (
-            _pick(rng, [16, 32, 50, 64, 77, 98, 100, 128]),
-            _pick(rng, [*wide[:6], 50, 65, 77, 98]),
-        )
+        rows = _pick_or_any(rng, [16, 32, 50, 64, 77, 98, 100, 128], (5, 256))
+        # Rows and columns of attention's products are the same sequence.
+        columns = rows if rng.random() < 0.5 else _pick(rng, [*wide[:6], 50, 65, 77, 98])
         return Kernel(family, (batch, rows, inner, columns))
-    extent, stride = _pick(rng, [7, 14, 28, 56]), _pick(rng, [1, 1, 1, 2])
+    extent, stride = _pick(rng, [7, 13, 14, 26, 28, 35, 56]), _pick(rng, [1, 1, 2])
     if family == "depthwise":
         count = _pick(rng, [*wide, 24, 40, 88, 144])
         return Kernel(family, (count, extent, _pick(rng, [3, 5]), stride))
@@ -192,6 +192,13 @@ def _outputs(extent: int, stride: int) -> int:
 
 def _pick(rng: np.random.Generator, values: Sequence[int]) -> int:
     return int(values[int(rng.integers(len(values)))])
+
+
+def _pick_or_any(rng: np.random.Generator, values: Sequence[int], ends: tuple[int, int]) -> int:
+    """Return one of these values, or as often any number between two, their logarithms as likely."""
+    if rng.random() < 0.5:
+        return _pick(rng, values)
+    return round(math.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]))))
 
 
 def _dense(kernel: Kernel) -> IRModule:
