@@ -2,10 +2,9 @@
 
 The label of a trial is the logarithm of its speed relative to the best of its own kernel, so that trials of
 kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter, and
-what is near the best weighs more, since that is what has to be told apart. Four forests are trained, each
-without a quarter of the kernels. Their mean is the prediction, and their spread says where they know little.
-Residuals of each kernel's trials under the forest that did not see it give the interval (CV+). When trials of
-the kernel at hand are known, they weigh more, and belong to every forest.
+what is near the best weighs more, since that is what has to be told apart. Four forests are trained, each without a quarter of the kernels. Their mean is the prediction, and their spread
+says where they know little. Residuals of each kernel's trials under the forest that did not see it give the
+interval (CV+). When trials of the kernel at hand are known, they weigh more, and belong to every forest.
 Checked in tests/cost_model/draft/test_draft_model.py; compared in `benchmarks.proposers`.
 
 Source: labels relative to the best of a task are those of Ansor (Zheng et al., OSDI 2020, section 5.1);
@@ -58,7 +57,7 @@ _WORST = -2.0
 _FAILED = _WORST
 
 _LEAST_WEIGHT = 0.2
-"""Weight of a trial of no speed at all, to which its relative speed is added; one that failed weighs 1."""
+"""Weight of a trial that is infinitely slow; to it the relative speed is added, so that the best weigh 1.2."""
 
 _OWN_WEIGHT = 1.0
 """Weight of all trials of the kernel at hand over that of all others."""
@@ -69,7 +68,7 @@ _PARAMETERS = {
     "objective": "reg:squarederror",
     "eta": 0.1,
     "max_depth": 7,
-    "min_child_weight": 2.0,
+    "min_child_weight": 1.0,
     "subsample": 0.8,
     "colsample_bytree": 0.4,
     "tree_method": "hist",
@@ -302,8 +301,7 @@ def _labelled(trials: Sequence[DraftTrials], caches: Caches, current: str | None
     own = sum(task == current for task in tasks)
     weight = min(_MAX_OWN_WEIGHT, _OWN_WEIGHT * (len(tasks) - own) / own) if own else 1.0
     weights = np.asarray([max(1.0, weight) if task == current else 1.0 for task in tasks])
-    slowdowns = np.concatenate([np.asarray(each.latencies_us) / best[each.task] for each in known])
-    weights *= np.where(np.isfinite(slowdowns), 1 / slowdowns + _LEAST_WEIGHT, 1.0)
+    weights *= np.exp(labels) + _LEAST_WEIGHT
     return _Labelled(features, labels, weights, tasks, current)
 
 
