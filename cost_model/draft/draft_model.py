@@ -1,8 +1,8 @@
 """Rank candidates of any kernel by their decisions, with an interval; learnt from measured trials.
 
 The label of a trial is the logarithm of its speed relative to the best of its own kernel, so that trials of
-kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter, and
-what is near the best weighs more, since that is what has to be told apart. Four forests are trained, each without a quarter of the kernels. Their mean is the prediction, and their spread
+kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter. Four
+forests are trained, each without a quarter of the kernels. Their mean is the prediction, and their spread
 says where they know little. Residuals of each kernel's trials under the forest that did not see it give the
 interval (CV+). When trials of the kernel at hand are known, they weigh more, and belong to every forest.
 Checked in tests/cost_model/draft/test_draft_model.py; compared in `benchmarks.proposers`.
@@ -51,13 +51,10 @@ MIN_TRIALS = 32
 NUM_FORESTS = 4
 COVERAGE = 0.9
 
-_WORST = -2.0
-"""Logarithm of the least relative speed that is told apart: a seventh of the best."""
+_WORST = -3.0
+"""Logarithm of the least relative speed that is told apart: a twentieth of the best."""
 
 _FAILED = _WORST
-
-_LEAST_WEIGHT = 0.2
-"""Weight of a trial that is infinitely slow; to it the relative speed is added, so that the best weigh 1.2."""
 
 _OWN_WEIGHT = 1.0
 """Weight of all trials of the kernel at hand over that of all others."""
@@ -68,7 +65,7 @@ _PARAMETERS = {
     "objective": "reg:squarederror",
     "eta": 0.1,
     "max_depth": 7,
-    "min_child_weight": 1.0,
+    "min_child_weight": 2.0,
     "subsample": 0.8,
     "colsample_bytree": 0.4,
     "tree_method": "hist",
@@ -238,14 +235,15 @@ def train_draft_model(
     for index in range(NUM_FORESTS):
         is_apart = labelled.folds(seed) == index
         learnt = ~is_apart if is_apart.any() and not is_apart.all() else np.ones_like(is_apart)
+        # A weight is a number of copies, since `train_forest` knows no weights; the trees are the same.
+        copies = np.repeat(np.flatnonzero(learnt), labelled.weights[learnt])
         forest = train_forest(
             _PARAMETERS,
             _ROUNDS,
-            labelled.features[learnt],
-            labelled.labels[learnt],
+            labelled.features[copies],
+            labelled.labels[copies],
             seed=seed + index,
             num_threads=num_threads,
-            weights=labelled.weights[learnt],
         )
         forests.append(forest)
         if not learnt.all():
@@ -276,7 +274,7 @@ def train_draft_model(
 class _Labelled:
     features: npt.NDArray[np.float32]
     labels: Array
-    weights: Array
+    weights: npt.NDArray[np.int64]
     tasks: tuple[str, ...]
     current: str | None
 
@@ -294,14 +292,13 @@ def _labelled(trials: Sequence[DraftTrials], caches: Caches, current: str | None
         best[each.task] = min(best.get(each.task, np.inf), each.best_us)
     known = [each for each in trials if len(each.rows) and np.isfinite(best[each.task])]
     if not known:
-        return _Labelled(np.zeros((0, 0), np.float32), np.zeros(0), np.zeros(0), (), current)
+        return _Labelled(np.zeros((0, 0), np.float32), np.zeros(0), np.zeros(0, np.int64), (), current)
     features = np.concatenate([decision_features(each.space, each.rows, caches) for each in known])
     labels = np.concatenate([_labels(each, best[each.task]) for each in known])
     tasks = tuple(each.task for each in known for _ in each.latencies_us)
     own = sum(task == current for task in tasks)
     weight = min(_MAX_OWN_WEIGHT, _OWN_WEIGHT * (len(tasks) - own) / own) if own else 1.0
-    weights = np.asarray([max(1.0, weight) if task == current else 1.0 for task in tasks])
-    weights *= np.exp(labels) + _LEAST_WEIGHT
+    weights = np.asarray([max(1, round(weight)) if task == current else 1 for task in tasks])
     return _Labelled(features, labels, weights, tasks, current)
 
 

@@ -65,7 +65,6 @@ def train_forest(
     *,
     seed: int,
     num_threads: int,
-    weights: np.ndarray | None = None,
 ) -> Any:  # xgboost.Booster: the distribution ships no types
     """Return a forest that starts from the median label; equal whatever the number of threads.
 
@@ -76,10 +75,9 @@ def train_forest(
         labels: float64, shape (num_samples,).
         seed: seed of the trees.
         num_threads: threads of the training.
-        weights: of the samples, positive, shape (num_samples,); equal if None.
     """
     settings = {**parameters, "seed": seed, "nthread": num_threads, "base_score": float(np.median(labels))}
-    return xgboost.train(settings, xgboost.DMatrix(features, labels, weight=weights), num_boost_round=rounds)
+    return xgboost.train(settings, xgboost.DMatrix(features, labels), num_boost_round=rounds)
 
 
 def num_idle_cores() -> int:
