@@ -286,11 +286,20 @@ class DraftProposer(_Informed):
         )
 
     def propose(self, count: int) -> list[Candidate]:
-        """Return a diverse batch of what is predicted to be fast; neighbours' or random ones at first."""
+        """Return a diverse batch of what is predicted to be fast; neighbours' or random ones at first.
+
+        Of the first batch the second is a neighbour's: candidates that a model favours are alike, and where it
+        errs about a kernel that it has not seen, all of them are slow. On 20 kernels that were left out of the
+        training, four trials came within 1.09 of the best instead of 1.12, and the worst within 1.7, not 2.2.
+        """
         found: list[Candidate] = []
         model = self.model
         if model is not None:
-            found = self.make(self._drafted(model, count), count)
+            drafted = self._drafted(model, count)
+            if not any(self.own) and count > 1:
+                found = self.make(drafted, 1)
+                found += self.make(self.neighbours(count), 1)
+            found += self.make(drafted, count - len(found))
         else:
             found = self.make(self.neighbours(count), count)
         if len(found) < count:

@@ -72,6 +72,20 @@ def test_what_is_known_of_others_makes_the_first_trials_fast(name: str, knowledg
     assert min(made_up_latencies(space, rows)) < np.quantile(drawn, 0.03)
 
 
+@pytest.mark.parametrize("name", [DRAFT, LANGUAGE])
+def test_a_model_that_errs_does_not_choose_the_whole_first_batch(name: str, knowledge: Knowledge) -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    proposer = new_proposer(name, "new", candidates, knowledge, seed=0)
+    assert isinstance(proposer, DraftProposer)
+    wanted = {row.tobytes() for _, row in proposer.neighbours(4)}
+    first = [each.row for each in proposer.propose(4) if each.row is not None]
+    assert first[1].tobytes() in wanted
+    assert sum(row.tobytes() in wanted for row in first) < 4
+    proposer.learn(proposer.propose(1), [1.0])
+    assert not any(each.row is not None and each.row.tobytes() in wanted for each in proposer.propose(4))
+
+
 def test_a_kernels_own_trials_are_learnt_from() -> None:
     candidates = candidates_named("dense:24x72x112")
     (space,) = candidates.spaces
