@@ -288,9 +288,9 @@ class DraftProposer(_Informed):
     def propose(self, count: int) -> list[Candidate]:
         """Return a diverse batch of what is predicted to be fast; neighbours' or random ones at first.
 
-        Of the first batch the second is a neighbour's: candidates that a model favours are alike, and where it
-        errs about a kernel that it has not seen, all of them are slow. On 20 kernels that were left out of the
-        training, four trials came within 1.09 of the best instead of 1.12, and the worst within 1.7, not 2.2.
+        Of the first batch the second is a neighbour's: candidates that a model favours are alike, and where
+        it errs about a kernel that it has not seen, all of them are slow. On 20 kernels that were left out of
+        the training, four trials came within 1.09 of the best instead of 1.12, the worst within 1.7, not 2.2.
         """
         found: list[Candidate] = []
         model = self.model

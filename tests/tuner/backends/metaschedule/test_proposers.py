@@ -75,7 +75,6 @@ def test_what_is_known_of_others_makes_the_first_trials_fast(name: str, knowledg
 @pytest.mark.parametrize("name", [DRAFT, LANGUAGE])
 def test_a_model_that_errs_does_not_choose_the_whole_first_batch(name: str, knowledge: Knowledge) -> None:
     candidates = candidates_named("dense:24x72x112")
-    (space,) = candidates.spaces
     proposer = new_proposer(name, "new", candidates, knowledge, seed=0)
     assert isinstance(proposer, DraftProposer)
     wanted = {row.tobytes() for _, row in proposer.neighbours(4)}
