@@ -22,7 +22,8 @@ def print_families(model: GpuKernelModel) -> None:
     print("|---|---|---|---|---|---|")
     for family, found in model.manifest.families.items():
         widths = found.known_widths.values()
-        widening, quantity = max(zip(found.widening, QUANTITIES, strict=True))
+        ends = zip(found.widening, QUANTITIES, found.least, found.most, strict=True)
+        widening, quantity = max((width, name) for width, name, least, most in ends if most > least)
         print(
             f"| {family} | {100 * (np.exp(found.new_device_error) - 1):.1f} % | {found.blind_share:.2f} "
             f"| × {np.exp(min(widths)):.2f} to {np.exp(max(widths)):.2f} "

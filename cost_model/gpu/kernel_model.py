@@ -8,9 +8,10 @@ the host's, and measured for each family: on an unknown device it is the least o
 get faster.
 
 Half the width of an interval is, for each known device, what new extents were off by; on an unknown one, what
-known devices were off by that were held out. A kernel outside of the extents trained on adds a part, as
-independent errors add: of the extents that it is outside of, each with its own error for a doubling, the one
-that asks for most. Checked in tests/cost_model/gpu/test_kernel_model.py.
+known devices were off by that were held out, the same for all families that memory bounds. A kernel outside
+of the extents trained on adds a part, as independent errors add: of the extents that it is outside of, each
+with its own error for a doubling, the one that asks for most. Checked in
+tests/cost_model/gpu/test_kernel_model.py.
 """
 
 from __future__ import annotations

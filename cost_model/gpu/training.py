@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from cost_model.errors import CostModelError
@@ -64,6 +65,9 @@ _LEAST_DISTANCE = 0.25
 """Doublings; an error over a smaller distance says more about chance than about the distance."""
 _FEW_ERRORS = 20
 """Below this a device's quantile would be a guess; those of all devices stand for it."""
+
+_MEMORY_BOUND = (Family.ELEMENTWISE, Family.LAYER_NORM, Family.SOFTMAX)
+"""Families whose kernels take what their traffic takes, not their arithmetic."""
 
 
 class GpuSample(NamedTuple):
@@ -216,7 +220,7 @@ def train_gpu_model(
         CostModelError: no family has enough samples.
     """
     num_threads = num_threads or num_idle_cores()
-    forests, blind_forests, families = {}, {}, {}
+    forests, blind_forests, families, errors = {}, {}, {}, {}
     doubtful = devices_in_another_state([(sample.query, sample.latency_us) for sample in samples])
     for family in Family:
         of_family = [
@@ -226,7 +230,7 @@ def train_gpu_model(
         ]
         if len(of_family) < MIN_SAMPLES:
             continue
-        forests[family], blind_forests[family], families[family] = _train_family(
+        forests[family], blind_forests[family], families[family], errors[family] = _train_family(
             of_family, seed, coverage, num_threads
         )
     if not forests:
@@ -240,7 +244,7 @@ def train_gpu_model(
         coverage=coverage,
         num_samples=sum(family.num_samples for family in families.values()),
         seed=seed,
-        families=families,
+        families=_with_shared_width(families, errors, coverage),
         **provenance_of(sample.record_id for sample in samples),
     )
     return GpuKernelModel(forests, blind_forests, manifest)
@@ -248,7 +252,8 @@ def train_gpu_model(
 
 def _train_family(
     samples: Sequence[GpuSample], seed: int, coverage: float, num_threads: int
-) -> tuple[Any, Any, FamilyCalibration]:
+) -> tuple[Any, Any, FamilyCalibration, dict[str, Array]]:
+    """Return forest, blind forest and calibration of a family, and its errors on devices held out."""
     queries, latencies = _medians(samples)
     names = np.array([query.device.name for query in queries])
     overheads = {
@@ -283,7 +288,29 @@ def _train_family(
         num_samples=len(queries),
     )
     everything = np.ones(len(queries), dtype=bool)
-    return training.forest(everything, quick=False), training.blind_forest(), calibration
+    return training.forest(everything, quick=False), training.blind_forest(), calibration, on_new_devices
+
+
+def _with_shared_width(
+    families: Mapping[Family, FamilyCalibration],
+    errors: Mapping[Family, Mapping[str, Array]],
+    coverage: float,
+) -> dict[Family, FamilyCalibration]:
+    """Return the calibrations with one width on unknown devices for all families that memory bounds.
+
+    They err there for the same reasons, the call's overhead and the bandwidth that is reached; and a family's
+    known devices are few draws.
+    """
+    parts = [part for family in _MEMORY_BOUND for part in errors.get(family, {}).values()]
+    if not parts:
+        return {**families}
+    shared = mixture_quantile(parts, coverage)
+    return {
+        family: msgspec.structs.replace(found, unknown_width=shared)
+        if family in _MEMORY_BOUND and errors[family]
+        else found
+        for family, found in families.items()
+    }
 
 
 def _medians(samples: Sequence[GpuSample]) -> tuple[list[GpuQuery], Array]:

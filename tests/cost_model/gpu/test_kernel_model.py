@@ -80,6 +80,13 @@ def test_widths_are_of_latencies_and_a_mixture_of_devices() -> None:
     assert mixture_quantile(parts, 0.9) == 0.5
 
 
+def test_families_that_memory_bounds_share_a_width_on_unknown_devices(model) -> None:
+    widths = {name: found.unknown_width for name, found in model.manifest.families.items()}
+    shared = {widths[name] for name in (Family.ELEMENTWISE, Family.LAYER_NORM, Family.SOFTMAX)}
+    assert len(shared) == 1
+    assert not shared & {widths[Family.LINEAR], widths[Family.BATCHED_PRODUCT]}
+
+
 def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, model, tmp_path: Path) -> None:
     queries = [sample.query for sample in samples[::20]]
     model.save(tmp_path)
