@@ -15,12 +15,15 @@ The seconds between kills are those in which the fleet had a processor: on a mac
 a worker would otherwise be killed before it had done anything, as no machine of a fleet is.
 
 Records are kept in a PostgreSQL server of its own where one is installed, and in a SQLite file elsewhere.
+Ended by SIGTERM, as a time limit does, it takes the server and the fleet with it. Checked in
+tests/benchmarks/test_fleet.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tvm import relax
@@ -293,7 +297,17 @@ def share_work(candidates: int) -> str:
     return f"{candidates} candidates in {database.name}, measured by the two tuners {shares}, one record each"
 
 
+def end_on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Leave by an exception, so that servers and workers are taken down on the way; do so once.
+
+    The server is no child of this process: nothing else would end it.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, end_on_sigterm)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", choices=("throughput", "kills", "partition", "tuners"), help="one of them")
     parser.add_argument("--workers", type=int, default=8, help="most workers of the throughput")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu_cost_model.samples import read_samples
-from cost_model.gpu.kernel_model import GpuKernelModel, GpuPrediction
+from cost_model.gpu.kernel_model import QUANTITIES, GpuKernelModel, GpuPrediction
 from cost_model.gpu.kernels import Family
 from cost_model.gpu.training import GpuSample
 
@@ -16,15 +16,18 @@ def print_families(model: GpuKernelModel) -> None:
     """Print what training itself found when it held out each known device in turn."""
     print("Known devices held out in turn, by training itself\n")
     print(
-        "| family | mean error | share of the blind forest | half-width, known | unknown | for a doubling |"
+        "| family | mean error | share of the blind forest | half-width, known | unknown "
+        "| for a doubling, at most |"
     )
     print("|---|---|---|---|---|---|")
     for family, found in model.manifest.families.items():
         widths = found.known_widths.values()
+        ends = zip(found.widening, QUANTITIES, found.least, found.most, strict=True)
+        widening, quantity = max((width, name) for width, name, least, most in ends if most > least)
         print(
             f"| {family} | {100 * (np.exp(found.new_device_error) - 1):.1f} % | {found.blind_share:.2f} "
             f"| × {np.exp(min(widths)):.2f} to {np.exp(max(widths)):.2f} "
-            f"| × {np.exp(found.unknown_width):.2f} | × {np.exp(found.widening):.2f} |"
+            f"| × {np.exp(found.unknown_width):.2f} | × {np.exp(widening):.2f} ({quantity}) |"
         )
     print()
 
@@ -36,6 +39,7 @@ def print_kernels(root: Path, model: GpuKernelModel) -> None:
     ]
     samples = list(read_samples(paths))
     predictions = model.predict([sample.query for sample in samples])
+    trained_on = {name for family in model.manifest.families.values() for name in family.overheads_us}
     print("\nKernels that were held out\n")
     print(
         "| family | device | kernels | MAPE | median error | intervals cover | median width "
@@ -47,7 +51,7 @@ def print_kernels(root: Path, model: GpuKernelModel) -> None:
             pairs = [
                 (sample, prediction)
                 for sample, prediction in zip(samples, predictions, strict=True)
-                if sample.query.kernel.family == family and prediction.is_known_device == known
+                if sample.query.kernel.family == family and (sample.query.device.name in trained_on) == known
             ]
             if pairs:
                 _print_family(family, known, pairs)

@@ -8,8 +8,10 @@ the host's, and measured for each family: on an unknown device it is the least o
 get faster.
 
 Half the width of an interval is, for each known device, what new extents were off by; on an unknown one, what
-known devices were off by that were held out. A kernel outside of the extents trained on adds a part in
-proportion to its distance, as independent errors add. Checked in tests/cost_model/gpu/test_kernel_model.py.
+known devices were off by that were held out, the same for all families that memory bounds. A kernel outside
+of the extents trained on adds a part, as independent errors add: of the extents that it is outside of, each
+with its own error for a doubling, the one that asks for most. Checked in
+tests/cost_model/gpu/test_kernel_model.py.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from cost_model.gpu.features import (
 from cost_model.gpu.kernels import Family, GpuKernel
 
 MANIFEST = "gpu_kernels.json"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 LEAST_BOUND_US = 1.0
 """Added to the bound, so that the smallest kernels' corrections stay within reason."""
@@ -80,7 +82,7 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         least, most: quantities of kernels trained on, as `quantities_of` returns them.
         known_widths: half the width of an interval by known device, a logarithm.
         unknown_width: the same on a device that is not among them.
-        widening: the part of half a width for each doubling out of range.
+        widening: the part of half a width for each doubling out of range, by quantity.
         blind_share: what the forest without the device's features counts on an unknown device.
         new_device_error: mean absolute logarithm of predicted over measured on the devices trained on, each
             held out in turn; 0 where there is but one.
@@ -92,16 +94,15 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     most: tuple[float, ...]
     known_widths: dict[str, float]
     unknown_width: float
-    widening: float
+    widening: tuple[float, ...]
     blind_share: float
     new_device_error: float
     num_samples: int
 
     def __post_init__(self) -> None:
-        widths = (*self.known_widths.values(), self.unknown_width, self.widening)
-        is_ordered = len(self.least) == len(self.most) == len(QUANTITIES) and all(
-            low <= high for low, high in zip(self.least, self.most, strict=True)
-        )
+        widths = (*self.known_widths.values(), self.unknown_width, *self.widening)
+        is_whole = len(self.least) == len(self.most) == len(self.widening) == len(QUANTITIES)
+        is_ordered = is_whole and all(low <= high for low, high in zip(self.least, self.most, strict=True))
         if not is_ordered or not all(0 <= width < 100 for width in widths):
             raise ValueError("a family's calibration is out of range")
         if not self.overheads_us or self.overheads_us.keys() != self.known_widths.keys():
@@ -113,13 +114,13 @@ class FamilyCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """Return microseconds of a call."""
         return self.overheads_us.get(device.name, min(self.overheads_us.values()))
 
-    def half_width(self, query: GpuQuery, outside: float) -> float:
-        """Return half the width of an interval, a logarithm, of a kernel so many doublings out of range."""
+    def half_width(self, query: GpuQuery, outside: Array) -> float:
+        """Return half the width of an interval, a logarithm, of a kernel so far out of range, by quantity."""
         width = self.known_widths.get(query.device.name, self.unknown_width)
-        return math.hypot(width, self.widening * outside)
+        return math.hypot(width, float((np.array(self.widening) * outside).max()))
 
     def doublings(self, kernels: Sequence[GpuKernel]) -> Array:
-        """Return how far the farthest quantity of each kernel is outside of those trained on."""
+        """Return how far kernels are outside of those trained on, shape (kernels, quantities)."""
         return doublings_outside(quantities_of(kernels), np.array(self.least), np.array(self.most))
 
 
@@ -176,11 +177,12 @@ class GpuKernelModel:
         factors = np.exp(
             [calibration.half_width(query, far) for query, far in zip(queries, outside, strict=True)]
         )
+        farthest = outside.max(axis=1)
         return [
             GpuPrediction(
                 float(latency), float(latency / factor), float(latency * factor), bool(is_known), float(far)
             )
-            for latency, factor, is_known, far in zip(latencies, factors, known, outside, strict=True)
+            for latency, factor, is_known, far in zip(latencies, factors, known, farthest, strict=True)
         ]
 
     def save(self, folder: Path) -> None:
@@ -230,9 +232,9 @@ def quantities_of(kernels: Sequence[GpuKernel]) -> Array:
 
 
 def doublings_outside(quantities: Array, least: Array, most: Array) -> Array:
-    """Return how far the farthest quantity of each kernel is outside of a range."""
-    outside: Array = np.maximum(least - quantities, quantities - most).max(axis=1, initial=0.0)
-    return np.maximum(outside, 0.0)
+    """Return how many doublings each quantity of each kernel is outside of a range; 0 within."""
+    outside: Array = np.maximum(np.maximum(least - quantities, quantities - most), 0.0)
+    return outside
 
 
 def all_feature_names() -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from cost_model.errors import CostModelError
 from cost_model.forests.boosting import num_idle_cores, pseudo_huber, train_forest
 from cost_model.forests.model_files import provenance_of
+from cost_model.gpu.consistency import devices_in_another_state
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import FEATURES_VERSION, feature_matrix
 from cost_model.gpu.kernel_model import (
@@ -63,6 +65,9 @@ _LEAST_DISTANCE = 0.25
 """Doublings; an error over a smaller distance says more about chance than about the distance."""
 _FEW_ERRORS = 20
 """Below this a device's quantile would be a guess; those of all devices stand for it."""
+
+_MEMORY_BOUND = (Family.ELEMENTWISE, Family.LAYER_NORM, Family.SOFTMAX)
+"""Families whose kernels take what their traffic takes, not their arithmetic."""
 
 
 class GpuSample(NamedTuple):
@@ -205,7 +210,8 @@ def train_gpu_model(
     """Return a model of the families with `MIN_SAMPLES` samples; equal input gives equal models.
 
     Args:
-        samples: measured kernels; of one kernel on one device the median counts.
+        samples: measured kernels; of one kernel on one device the median counts. Products of a device that
+            `devices_in_another_state` names are left out, with a warning.
         seed: seed of trees and folds.
         coverage: share of intervals meant to hold the truth.
         num_threads: threads of the training; one for each idle core if None.
@@ -214,12 +220,17 @@ def train_gpu_model(
         CostModelError: no family has enough samples.
     """
     num_threads = num_threads or num_idle_cores()
-    forests, blind_forests, families = {}, {}, {}
+    forests, blind_forests, families, errors = {}, {}, {}, {}
+    doubtful = devices_in_another_state([(sample.query, sample.latency_us) for sample in samples])
     for family in Family:
-        of_family = [sample for sample in samples if sample.query.kernel.family == family]
+        of_family = [
+            sample
+            for sample in samples
+            if sample.query.kernel.family == family and (family, sample.query.device.name) not in doubtful
+        ]
         if len(of_family) < MIN_SAMPLES:
             continue
-        forests[family], blind_forests[family], families[family] = _train_family(
+        forests[family], blind_forests[family], families[family], errors[family] = _train_family(
             of_family, seed, coverage, num_threads
         )
     if not forests:
@@ -233,7 +244,7 @@ def train_gpu_model(
         coverage=coverage,
         num_samples=sum(family.num_samples for family in families.values()),
         seed=seed,
-        families=families,
+        families=_with_shared_width(families, errors, coverage),
         **provenance_of(sample.record_id for sample in samples),
     )
     return GpuKernelModel(forests, blind_forests, manifest)
@@ -241,7 +252,8 @@ def train_gpu_model(
 
 def _train_family(
     samples: Sequence[GpuSample], seed: int, coverage: float, num_threads: int
-) -> tuple[Any, Any, FamilyCalibration]:
+) -> tuple[Any, Any, FamilyCalibration, dict[str, Array]]:
+    """Return forest, blind forest and calibration of a family, and its errors on devices held out."""
     queries, latencies = _medians(samples)
     names = np.array([query.device.name for query in queries])
     overheads = {
@@ -276,7 +288,29 @@ def _train_family(
         num_samples=len(queries),
     )
     everything = np.ones(len(queries), dtype=bool)
-    return training.forest(everything, quick=False), training.blind_forest(), calibration
+    return training.forest(everything, quick=False), training.blind_forest(), calibration, on_new_devices
+
+
+def _with_shared_width(
+    families: Mapping[Family, FamilyCalibration],
+    errors: Mapping[Family, Mapping[str, Array]],
+    coverage: float,
+) -> dict[Family, FamilyCalibration]:
+    """Return the calibrations with one width on unknown devices for all families that memory bounds.
+
+    They err there for the same reasons, the call's overhead and the bandwidth that is reached; and a family's
+    known devices are few draws.
+    """
+    parts = [part for family in _MEMORY_BOUND for part in errors.get(family, {}).values()]
+    if not parts:
+        return {**families}
+    shared = mixture_quantile(parts, coverage)
+    return {
+        family: msgspec.structs.replace(found, unknown_width=shared)
+        if family in _MEMORY_BOUND and errors[family]
+        else found
+        for family, found in families.items()
+    }
 
 
 def _medians(samples: Sequence[GpuSample]) -> tuple[list[GpuQuery], Array]:
@@ -314,22 +348,30 @@ def mixture_quantile(parts: Sequence[Array], coverage: float) -> float:
     return float(errors[order][min(int(np.searchsorted(share, coverage)), len(errors) - 1)])
 
 
-def _widening(training: _Training, known_widths: Mapping[str, float], coverage: float) -> float:
+def _widening(training: _Training, known_widths: Mapping[str, float], coverage: float) -> tuple[float, ...]:
     """Return what half-widths grow by with each doubling out of range, as an independent error would.
 
     Of each quantity the kernels that have most of it are held out, on all devices. What their errors exceed
-    a known device's width by, over the distance, is a score; a share `coverage` of scores stays within.
+    a known device's width by, over the distance, is a score; a share `coverage` of a quantity's scores stays
+    within. What no kernel can be far outside of, as it hardly varies, is as the worst of the others.
     """
-    scores = []
+    found: list[float | None] = []
     for values in training.quantities.T:
         held_out = values > np.quantile(values, 1 - _EXTREME_SHARE)
-        if not held_out.any():
-            continue
-        rest = training.quantities[~held_out]
-        distance = doublings_outside(training.quantities[held_out], rest.min(axis=0), rest.max(axis=0))
-        widths = np.array([known_widths[name] for name in training.devices[held_out]])
-        excess = np.sqrt(np.maximum(training.held_out_errors(held_out) ** 2 - widths**2, 0.0))
-        is_far = distance > _LEAST_DISTANCE
-        scores.append(excess[is_far] / distance[is_far])
-    found = np.concatenate(scores) if scores else np.zeros(0)
-    return max(float(np.quantile(found, coverage)) if len(found) else 0.0, _LEAST_WIDENING)
+        scores = _scores_beyond(training, held_out, known_widths) if held_out.any() else np.zeros(0)
+        is_enough = len(scores) >= _FEW_ERRORS
+        found.append(max(float(np.quantile(scores, coverage)), _LEAST_WIDENING) if is_enough else None)
+    worst = max((each for each in found if each is not None), default=_LEAST_WIDENING)
+    return tuple(worst if each is None else each for each in found)
+
+
+def _scores_beyond(training: _Training, held_out: np.ndarray, known_widths: Mapping[str, float]) -> Array:
+    """Return what each doubling out of the range of the others adds to the errors of those held out."""
+    rest = training.quantities[~held_out]
+    outside = doublings_outside(training.quantities[held_out], rest.min(axis=0), rest.max(axis=0))
+    distance = outside.max(axis=1)
+    widths = np.array([known_widths[name] for name in training.devices[held_out]])
+    excess = np.sqrt(np.maximum(training.held_out_errors(held_out) ** 2 - widths**2, 0.0))
+    is_far = distance > _LEAST_DISTANCE
+    scores: Array = excess[is_far] / distance[is_far]
+    return scores

@@ -36,7 +36,11 @@ class LocalFleet:
         self._scheduler: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
         self._processor_s: dict[tuple[int, float], float] = {}
-        self.start_scheduler()
+        try:
+            self.start_scheduler()
+        except BaseException:
+            self._end()
+            raise
 
     def __enter__(self) -> LocalFleet:
         return self
@@ -47,6 +51,9 @@ class LocalFleet:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for process in (*self._workers, self._scheduler):
             if process is not None:
                 _kill_all(process)

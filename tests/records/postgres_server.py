@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -34,8 +35,12 @@ class PostgresServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self._call("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
-        self.start()
+        try:
+            self._call("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+            self.start()
+        except BaseException:  # such as SystemExit: nobody has the server yet, who could remove it
+            self.remove()
+            raise
 
     @property
     def _data(self) -> Path:
@@ -54,7 +59,8 @@ class PostgresServer:
         self._call("pg_ctl", "-D", str(self._data), "-w", "-m", mode, "stop")
 
     def remove(self) -> None:
-        self.stop("immediate")
+        with contextlib.suppress(subprocess.CalledProcessError):  # it does not run, or never did
+            self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _call(self, program: str, *arguments: str) -> None:

@@ -63,12 +63,14 @@ def test_what_is_out_of_range_is_told_by_extents_not_by_the_bound_of_some_slower
     columns = volume // rows
     (near, far) = (kernel_of(kernel_workload("add", (count, columns))) for count in (rows, 8 * rows))
     assert bound_us(far, find_gpu("H200")) < bound_us(near, find_gpu("P4"))
-    assert family.doublings([near, far]).tolist() == pytest.approx([0, 3], abs=0.01)
+    assert family.doublings([near, far]).max(axis=1).tolist() == pytest.approx([0, 3], abs=0.01)
     (first, second) = model.predict([GpuQuery(kernel, find_gpu("H200")) for kernel in (near, far)])
     assert first.high_us / first.low_us < second.high_us / second.low_us
     assert np.log(second.high_us / second.latency_us) == pytest.approx(
-        np.hypot(family.unknown_width, second.out_of_range * family.widening)
+        np.hypot(family.unknown_width, max(family.doublings([far])[0] * family.widening))
     )
+    # Rows and volume are both three doublings too large; whichever asks for more counts.
+    assert len(set(family.widening)) > 1
 
 
 def test_widths_are_of_latencies_and_a_mixture_of_devices() -> None:
@@ -76,6 +78,13 @@ def test_widths_are_of_latencies_and_a_mixture_of_devices() -> None:
     parts = [np.full(1000, 0.1), np.full(10, 0.5), np.full(10, 0.2)]
     assert mixture_quantile(parts, 0.6) == 0.2
     assert mixture_quantile(parts, 0.9) == 0.5
+
+
+def test_families_that_memory_bounds_share_a_width_on_unknown_devices(model) -> None:
+    widths = {name: found.unknown_width for name, found in model.manifest.families.items()}
+    shared = {widths[name] for name in (Family.ELEMENTWISE, Family.LAYER_NORM, Family.SOFTMAX)}
+    assert len(shared) == 1
+    assert not shared & {widths[Family.LINEAR], widths[Family.BATCHED_PRODUCT]}
 
 
 def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, model, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Find devices that measured linear layers in another state than batched products.
+
+Both are matrix products of the same library: large ones of equal work take about as long on a device, in
+whichever family they were measured. A device may have been in another state while one of the tables was made,
+at a clock that heat or power had lowered, for example. Nothing in the records says so, but its ratio of the
+two then stands out from that of other devices. What was measured so must not be learnt: it is not what the
+device does on another day, and says of other devices what is not so. What such a comparison cannot see is a
+device that was in that state all the time. Checked in tests/cost_model/gpu/test_consistency.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from cost_model.gpu.features import bound_us
+from cost_model.gpu.kernel_model import GpuQuery
+from cost_model.gpu.kernels import Family
+
+logger = logging.getLogger(__name__)
+
+_PRODUCTS = (Family.LINEAR, Family.BATCHED_PRODUCT)
+_LEAST_FLOPS = 2e9
+_LEAST_EXTENT = 256
+"""Smaller products are ruled by launches and padding, which differ between the families."""
+_FEW = 10
+"""Kernels of a family and a class of work below which their median would be a guess."""
+_LEAST_DEVICES = 3
+"""Of two devices nobody can say which of them is the odd one."""
+MOST_APART = 2.0
+"""Factor between a device's ratio and that of the median device; of five that were
+measured in full four differ by at most 1.4, and one by 2.3."""
+
+
+def devices_in_another_state(measured: Iterable[tuple[GpuQuery, float]]) -> frozenset[tuple[Family, str]]:
+    """Return families and names of devices whose measurements of that family are not to be believed.
+
+    Args:
+        measured: kernels of any family with their latencies in microseconds.
+    """
+    slowness = _slowness(measured)
+    by_device: dict[str, tuple[float, float]] = {}
+    for device in sorted({name for _, name in slowness}):
+        linear, batched = (slowness.get((family, device), {}) for family in _PRODUCTS)
+        if shared := sorted(linear.keys() & batched.keys()):
+            first, second = (float(np.median([part[work] for work in shared])) for part in (linear, batched))
+            by_device[device] = (first, second)
+    if len(by_device) < _LEAST_DEVICES:
+        return frozenset()
+    usual = np.median([first - second for first, second in by_device.values()])
+    found = set()
+    for device, pair in by_device.items():
+        apart = pair[0] - pair[1] - usual
+        if abs(apart) > math.log(MOST_APART):
+            family = _less_usual(pair, [*by_device.values()])
+            found.add((family, device))
+            logger.warning(
+                "%s kernels of %s are left out: its linear layers take %.1f times as long, by its batched "
+                "products, as those of other devices, as if it had been in another state",
+                family.value,
+                device,
+                math.exp(apart),
+            )
+    return frozenset(found)
+
+
+def _less_usual(pair: tuple[float, float], every: Sequence[tuple[float, float]]) -> Family:
+    """Return the family in which a device is farther from the median of the devices."""
+    far = np.abs(np.array(pair) - np.median(every, axis=0))
+    return _PRODUCTS[int(far.argmax())]
+
+
+def _slowness(
+    measured: Iterable[tuple[GpuQuery, float]],
+) -> Mapping[tuple[Family, str], Mapping[int, float]]:
+    """Return the median logarithm of latencies over bounds, by family and device, by class of work."""
+    values: dict[tuple[Family, str, int], list[float]] = {}
+    for query, latency_us in measured:
+        kernel = query.kernel
+        is_large = kernel.flops >= _LEAST_FLOPS and min(kernel.extents[1:]) >= _LEAST_EXTENT
+        if kernel.family in _PRODUCTS and is_large:
+            key = kernel.family, query.device.name, kernel.flops.bit_length() // 2
+            values.setdefault(key, []).append(math.log(latency_us / bound_us(kernel, query.device)))
+    found: dict[tuple[Family, str], dict[int, float]] = {}
+    for (family, device, work), each in values.items():
+        if len(each) >= _FEW:
+            found.setdefault((family, device), {})[work] = float(np.median(each))
+    return found
