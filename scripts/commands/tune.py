@@ -31,10 +31,12 @@ from scripts.reports.placements import placement_rows, print_placements, print_p
 from scripts.reports.tables import print_end_to_end, print_partition, print_stages
 from scripts.searching import search_thread
 from scripts.searching.planned_layout import (
+    branched_placements,
     choose_planned_layout,
     fastest_placement,
     placement_name,
     settings_of_layout,
+    with_replicas,
 )
 from scripts.terminal import console
 
@@ -251,24 +253,6 @@ def _settings_of(placement: ModelPlacement, options: TuneOptions, memory_bytes: 
     )
 
 
-def _branched(model: Model, options: TuneOptions, memory_bytes: int | None) -> dict[str, TuningSettings]:
-    """Return the settings of the placements of branches that the model's structure offers."""
-    from tessel.tuned_model.model_placement import BRANCHED_PLACEMENTS, model_placement
-    from tuner.errors import TunerError
-    from tuner.tuning.cut_model import require_placeable
-
-    found = {}
-    for name in BRANCHED_PLACEMENTS:
-        settings = _settings_of(model_placement(name, options.devices), options, memory_bytes)
-        assert settings.placed is not None  # they have branches
-        try:
-            require_placeable(model, settings.placed, memory_bytes)
-        except TunerError:
-            continue
-        found[name] = settings
-    return found
-
-
 def _plan_for(
     shapes: Mapping[str, tuple[int, ...]],
     plan: Plan,
@@ -317,8 +301,8 @@ def _tune(
     shapes: Mapping[str, tuple[int, ...]],
     options: TuneOptions,
     memory_bytes: int | None,
-) -> tuple[dict[str, ModelPlan | TunerError], ChosenLayout | None]:
-    """Measure the stages of each placement.
+) -> tuple[Mapping[str, ModelPlan | Exception], ChosenLayout | None]:
+    """Measure the stages of each placement, with the copies that it has.
 
     With `auto`, of the layout that is planned, of branches where the model has them, and of the chain.
     """
@@ -326,21 +310,31 @@ def _tune(
     from tessel.tuned_model.model_placement import AUTO, BASELINE
     from tuner.tuning.tune import tune_placements
 
-    choice = None
+    # Cuts that are given leave nothing to plan: every placement that can take them is tried.
+    if options.placement != AUTO or options.devices == 1 or options.cut or model.cuts:
+        with tuning_options.open_session(options) as session:
+            tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
+        return {name: _with_copies(name, found, options) for name, found in tuned.items()}, None
+    chain, choice = placements[BASELINE], None
+    replicas, branched = branched_placements(
+        model,
+        lambda placement: _settings_of(placement, options, memory_bytes),
+        devices=options.devices,
+        # What an all-reduce of all gradients takes is known of a link alone.
+        replicas_of=options.micro_batches if chain.link is not None else 1,
+    )
     with tuning_options.open_session(options) as session:
-        # Cuts that are given leave nothing to plan: every placement that can take them is tried.
-        if options.placement == AUTO and options.devices > 1 and not options.cut and not model.cuts:
-            chain = placements[BASELINE]
-            placements = {**_branched(model, options, memory_bytes), BASELINE: chain}
-            try:
-                choice = _choose_layout(model, session, chain, options, memory_bytes)
-            except InfeasibleError:
-                if len(placements) == 1:
-                    raise
-            else:
-                placements = {PLANNED: settings_of_layout(choice.layout, chain)} | placements
+        try:
+            choice = _choose_layout(model, session, chain, options, memory_bytes)
+        except InfeasibleError:
+            # What follows the blocks of replicas is not known then, so they cannot be compared.
+            branched = {name: each for name, each in branched.items() if replicas[name] == 1}
+            if not branched:
+                raise
+        planned = {} if choice is None else {PLANNED: settings_of_layout(choice.layout, chain)}
+        placements = {**planned, **branched, BASELINE: chain}
         tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
-    return tuned, choice
+    return {name: _replicated(found, replicas.get(name, 1)) for name, found in tuned.items()}, choice
 
 
 def _choose_layout(
@@ -400,14 +394,10 @@ def _plan(
     import msgspec
 
     from tessel.errors import InfeasibleError
-    from tessel.tuned_model.model_placement import AUTO, model_placement
+    from tessel.tuned_model.model_placement import AUTO
 
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
-        copies = {next(iter(tuned)): choice.copies}
-    else:
-        copies = {name: model_placement(name, options.devices).copies for name in tuned}
-        tuned = {name: _with_copies(name, found, options) for name, found in tuned.items()}
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
@@ -415,7 +405,7 @@ def _plan(
             failures[name] = result
             continue
         try:
-            share = options.micro_batches // copies.get(name, 1)
+            share = options.micro_batches // result.replicas
             plans[name] = _search(name, result, replace(options, micro_batches=share), memory_bytes)
         except InfeasibleError as error:
             failures[name] = error
@@ -440,8 +430,7 @@ def _with_planned_layout(
     """Name the planned layout as its placement is, and give it its replicas."""
     from tessel.tuned_model.replicas import replicated
 
-    replicas = choice.layout.data_parallel
-    name = placement_name(choice.layout) if replicas == 1 else f"{placement_name(choice.layout)} × {replicas}"
+    name = with_replicas(placement_name(choice.layout), choice.layout.data_parallel)
     if name in tuned:
         name = f"{name}, planned"
     planned = tuned[PLANNED]
@@ -450,7 +439,14 @@ def _with_planned_layout(
     return {name: planned} | {each: found for each, found in tuned.items() if each != PLANNED}
 
 
-def _with_copies(name: str, found: ModelPlan | Exception, options: TuneOptions) -> ModelPlan | Exception:
+def _replicated(found: ModelPlan | TunerError, replicas: int) -> ModelPlan | TunerError:
+    """Give a tuned pipeline replicas, each on devices of its own."""
+    from tessel.tuned_model.replicas import replicated
+
+    return found if isinstance(found, Exception) else replicated(found, replicas)
+
+
+def _with_copies(name: str, found: ModelPlan | TunerError, options: TuneOptions) -> ModelPlan | Exception:
     """Give a tuned chain the copies that its placement has."""
     from tessel.errors import ScheduleError
     from tessel.tuned_model.model_placement import model_placement

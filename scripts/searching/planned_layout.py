@@ -9,11 +9,13 @@ from scripts.searching import search_thread
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tessel.plan import Plan
     from tessel.planning.layout import Layout
     from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest
+    from tessel.tuned_model.model_placement import ModelPlacement
+    from tuner.frontend import Model
     from tuner.plan import LayersPlan
     from tuner.tuning.tune import TuningSettings
 
@@ -45,6 +47,48 @@ def choose_planned_layout(
         )
 
 
+def branched_placements(
+    model: Model,
+    settings_of: Callable[[ModelPlacement], TuningSettings],
+    *,
+    devices: int,
+    replicas_of: int,
+) -> tuple[dict[str, int], dict[str, TuningSettings]]:
+    """Return the placements of branches that a model's structure offers, over all devices and replicated.
+
+    Each replica has an equal part of the devices, at least two, and of the micro-batches. Which stages
+    recompute is decided with the order of their blocks.
+
+    Args:
+        model: what is to be cut; nothing is measured.
+        settings_of: how it is to be cut for a placement.
+        devices: all are used.
+        replicas_of: the micro-batches that replicas share; 1 where there are to be none.
+
+    Returns:
+        By name: how many replicas a placement has, and the settings that cut one of them.
+    """
+    from tessel.tuned_model.model_placement import BRANCHED_PLACEMENTS, model_placement
+    from tuner.errors import TunerError
+    from tuner.tuning.cut_model import require_placeable
+
+    replicas: dict[str, int] = {}
+    found: dict[str, TuningSettings] = {}
+    for name in BRANCHED_PLACEMENTS:
+        for count in range(1, devices // 2 + 1):
+            if devices % count or replicas_of % count:
+                continue
+            settings = settings_of(model_placement(name, devices // count))
+            assert settings.placed is not None  # they have branches
+            try:
+                require_placeable(model, settings.placed, settings.memory_limit_bytes)
+            except TunerError:
+                continue
+            replicated = with_replicas(name, count)
+            replicas[replicated], found[replicated] = count, settings
+    return replicas, found
+
+
 def fastest_placement(plans: Mapping[str, Plan], choice: ChosenLayout | None) -> str:
     """Return the name of the plan whose step is shortest, the first of equals.
 
@@ -69,6 +113,11 @@ def placement_name(layout: Layout) -> str:
     """Return the name of a layout's placement, as `--placement` takes it, and the devices of a stage."""
     name = f"interleaved:{layout.chunks}" if layout.placement == "interleaved" else layout.placement
     return name if layout.tensor_parallel == 1 else f"{name} of {layout.tensor_parallel}"
+
+
+def with_replicas(name: str, replicas: int) -> str:
+    """Return the name of so many replicas of a placement."""
+    return name if replicas == 1 else f"{name} × {replicas}"
 
 
 def settings_of_layout(layout: Layout, settings: TuningSettings) -> TuningSettings:

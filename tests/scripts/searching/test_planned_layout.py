@@ -9,15 +9,22 @@ import msgspec
 import pytest
 from tuned_model import tuned_model
 
-from scripts.searching.planned_layout import fastest_placement, placement_name, settings_of_layout
+from scripts.searching.planned_layout import (
+    branched_placements,
+    fastest_placement,
+    placement_name,
+    settings_of_layout,
+)
 from tessel.pipeline import build_plan
 from tessel.plan import Plan
 from tessel.planning.cluster import Link
 from tessel.planning.layout import Layout, PlacementName
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import ChosenLayout
-from tessel.tuned_model.model_placement import model_placement
+from tessel.tuned_model.model_placement import ModelPlacement, model_placement
+from tuner.frontend import load_model
 from tuner.plan import ShardsPlan, TiedParameter
+from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.tune import TuningSettings
 
 pytestmark = pytest.mark.tvm
@@ -145,3 +152,19 @@ def test_what_follows_the_last_block_counts() -> None:
 
 def makespan_us(plan: Plan) -> float:
     return plan.schedule.makespan * plan.step_us
+
+
+def test_branches_are_offered_over_all_devices_and_replicated_over_parts_of_them() -> None:
+    def settings_of(placement: ModelPlacement) -> TuningSettings:
+        return TuningSettings(
+            num_stages=0, placed=PlacedStages(placement.stages, placement.before, placement.needs_words)
+        )
+
+    towers = load_model("flava:tiny", training=True)
+    replicas, settings = branched_placements(towers, settings_of, devices=4, replicas_of=8)
+    assert replicas == {"kshape": 1, "kshape × 2": 2}
+    assert [len(each.devices_by_stage) for each in settings.values()] == [5, 3]
+    alone, _ = branched_placements(towers, settings_of, devices=4, replicas_of=1)
+    assert alone == {"kshape": 1}
+    odd, _ = branched_placements(towers, settings_of, devices=4, replicas_of=7)
+    assert odd == {"kshape": 1}
