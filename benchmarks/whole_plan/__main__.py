@@ -2,13 +2,16 @@
 
     python -m benchmarks.whole_plan measure gpt2 mt5:small benchmarks/whole_plan/models.py:words_256k
     python -m benchmarks.whole_plan plan out/layers/*.json --out out/whole_plan.jsonl --report out/report.md
+    python -m benchmarks.whole_plan confirm benchmarks/data/layers/*.json --report out/confirmed.md
 
 `measure` measures every layer by itself on one thread, also divided over each number of devices, and writes a
 document a model into `--folder`; the records make a second run short. `plan` plans each for each number of
 devices, two memory limits (parts of what 1F1B holds with its fastest cut) and micro-batches of P, 2P and 4P.
 Rows are kept in `--out`, one a line, and a run that was stopped goes on where it was. Ratios are to the plan
 (above 1: the plan is faster). Links are given: 10 GB/s, 5 us. It ends with status 1 where some hand-written
-way is faster than a plan.
+way is faster than a plan. `confirm` replays the plan, V-1F1B and the fastest other way of some cases on real
+ranks whose blocks sleep (`benchmarks.whole_plan.confirm`), each model and number of devices once, and ends
+with status 1 where ranks name another winner though simulated steps differ by more than 5 %.
 """
 
 from __future__ import annotations
@@ -20,17 +23,21 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from benchmarks.simulator.provenance import commit, processor
 from benchmarks.whole_plan.cases import LINK, Row, plan_cases
+from benchmarks.whole_plan.confirm import Confirmed, confirm_case, confirmation
 from benchmarks.whole_plan.report import every_row, goals, markdown, means
 from tuner.frontend import load_model
 from tuner.plan import LayersPlan
 from tuner.tuning import measure_shards
 from tuner.tuning.measure_layers import measure_layers
 from tuner.tuning.session import SessionSettings, start_session
+
+_Line = TypeVar("_Line")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,12 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planning.add_argument("--work", type=float, default=4.0, help="units of work of each plan")
     planning.add_argument("--out", type=Path, help="file of rows, read first and added to")
     planning.add_argument("--report", type=Path, help="file of the report, in Markdown")
-    for each in (measuring, planning):
+    confirming = commands.add_parser("confirm")
+    confirming.add_argument("layers", type=Path, nargs="+")
+    confirming.add_argument("--work", type=float, default=2.0, help="units of work of each plan")
+    confirming.add_argument("--rounds", type=int, default=2, help="in which the ways take turns")
+    confirming.add_argument("--repeats", type=int, default=2, help="counted steps of a way in each round")
+    confirming.add_argument("--out", type=Path, help="file of cases, read first and added to")
+    confirming.add_argument("--report", type=Path, help="file of the report, in Markdown")
+    for each in (measuring, planning, confirming):
         each.add_argument("--devices", type=int, nargs="+", default=[2, 4, 8])
     options = parser.parse_args(arguments)
     if options.command == "measure":
         _measure(options)
         return 0
+    if options.command == "confirm":
+        return _confirm(options)
     rows = _plan(options)
     for line in (*goals(rows), "", *means(rows), "", *every_row(rows)):
         print(line)
@@ -90,7 +106,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> list[Row]:
-    rows = _read_rows(options.out)
+    rows = _read_rows(options.out, Row)
     for path in options.layers:
         layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
         for row in plan_cases(layers, options.devices, work=options.work, known=rows):
@@ -103,12 +119,50 @@ def _plan(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _read_rows(path: Path | None) -> list[Row]:
+def _confirm(options: argparse.Namespace) -> int:
+    """Replay cases on ranks; returns 1 where another way wins than was simulated."""
+    cases = _read_rows(options.out, Confirmed)
+    done = {(case.model, case.devices) for case in cases}
+    for path in options.layers:
+        layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
+        for devices in options.devices:
+            if (layers.model, devices) in done:
+                continue
+            case = confirm_case(
+                layers,
+                devices,
+                2 * devices,
+                work=options.work,
+                rounds=options.rounds,
+                repeats=options.repeats,
+            )
+            cases.append(case)
+            line = msgspec.json.encode(case)
+            print(line.decode(), file=sys.stderr, flush=True)
+            if options.out is not None:
+                with options.out.open("ab") as file:
+                    file.write(line + b"\n")
+    names = " ".join(path.name for path in options.layers)
+    header = {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m}",
+        "command": f"python -m benchmarks.whole_plan confirm {names} --work {options.work:g} --rounds "
+        f"{options.rounds} --repeats {options.repeats}",
+        "commit": commit(),
+        "machine": f"{processor()}, Python {platform.python_version()}",
+    }
+    lines = list(confirmation(cases, header=header))
+    print("\n".join(lines))
+    if options.report is not None:
+        options.report.write_text("\n".join(lines) + "\n")
+    return 1 if any(case.is_contradicted for case in cases) else 0
+
+
+def _read_rows(path: Path | None, of: type[_Line]) -> list[_Line]:
     """Return the rows of an earlier run; a last line that was cut off is left out."""
     if path is None or not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
-    return [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"\n")]
+    return [msgspec.json.decode(line, type=of) for line in lines if line.endswith(b"\n")]
 
 
 def _report(rows: Sequence[Row], options: argparse.Namespace) -> Sequence[str]:

@@ -95,12 +95,12 @@ def plan_cases(
             if not shares:
                 continue
             request = LayoutRequest(devices=count, micro_batches=micro_batches, link=LINK)
-            needed = _bytes_of_1f1b(layers, request)
+            needed = bytes_of_1f1b(layers, request)
             for share in shares:
                 yield _row(layers, replace(request, memory_limit_bytes=int(share * needed)), share, work)
 
 
-def _bytes_of_1f1b(layers: LayersPlan, request: LayoutRequest) -> int:
+def bytes_of_1f1b(layers: LayersPlan, request: LayoutRequest) -> int:
     """Return what the fullest device holds of the fastest cut of 1F1B on the plain chain."""
     found = _ways(layers, replace(request, replicates=False), FEW_WORK)
     held = found["1f1b"].peak_memory_bytes

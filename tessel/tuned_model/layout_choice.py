@@ -166,9 +166,27 @@ def choose_layout(
         InfeasibleError: nothing fits the memory.
         ScheduleError: no layout uses these devices.
     """
-    profile = profile_of_layers(layers, request.optimizer)
-    found = find_plan(
-        profile,
+    found = plan_layers(layers, request, budget=budget, seed=seed, on_progress=on_progress)
+    return ChosenLayout(
+        layout=found.best.layout,
+        rows=_rows(found),
+        lower_bound_us=found.lower_bound_us,
+        link=request.link,
+        update_us_a_byte=_update_us_a_byte(layers, request.optimizer),
+    )
+
+
+def plan_layers(
+    layers: LayersPlan,
+    request: LayoutRequest,
+    *,
+    budget: SearchBudget,
+    seed: int = 0,
+    on_progress: Callable[[PlanProgress], None] | None = None,
+) -> PlanResult:
+    """Return the whole plan of which `choose_layout` takes the layout; same arguments and errors."""
+    return find_plan(
+        profile_of_layers(layers, request.optimizer),
         Cluster(
             devices=request.devices,
             hop=request.link,
@@ -187,13 +205,6 @@ def choose_layout(
         budget=budget,
         seed=seed,
         on_progress=on_progress,
-    )
-    return ChosenLayout(
-        layout=found.best.layout,
-        rows=_rows(found),
-        lower_bound_us=found.lower_bound_us,
-        link=request.link,
-        update_us_a_byte=_update_us_a_byte(layers, request.optimizer),
     )
 
 

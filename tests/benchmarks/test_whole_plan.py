@@ -12,6 +12,17 @@ pytest.importorskip("tvm")
 from benchmarks.whole_plan import __main__ as whole_plan
 from benchmarks.whole_plan.__main__ import main
 from benchmarks.whole_plan.cases import SHARES, Row
+from benchmarks.whole_plan.confirm import (
+    BEST_OTHER,
+    PLAN,
+    V_1F1B,
+    Confirmed,
+    choose_pace,
+    confirmation,
+    find_ways,
+    over_every_device,
+    replay,
+)
 from benchmarks.whole_plan.report import goals, means
 from tests.samples.measured_layers import heavy_head
 from tuner.plan import LayersPlan
@@ -69,3 +80,41 @@ def test_a_plan_that_loses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "| gpt2 | 4 | 0.900 (1) | 0.900 (1) | - | - | - | 25.0% | 25.0% |" in list(means([losing]))
     wanted, *_ = (line for line in goals([losing]) if line.startswith("| GPT-2 small"))
     assert wanted.endswith("| 1.220 | 0.900 (1) | **no** | 1.125 (1) |")
+
+
+def test_ranks_that_name_another_winner_are_said() -> None:
+    """The faster of two ways loses on ranks; of the other two, simulated steps differ too little to ask."""
+    case = Confirmed(
+        model="made",
+        devices=2,
+        micro_batches=4,
+        pace=2.0,
+        names={PLAN: "m", V_1F1B: "chain", BEST_OTHER: "tensors"},
+        simulated_ms={PLAN: 100.0, V_1F1B: 120.0, BEST_OTHER: 104.0},
+        real_ms={PLAN: (104.0, 106.0), V_1F1B: (121.0, 125.0), BEST_OTHER: (100.0, 101.0)},
+        load=(0.5, 1.0),
+    )
+    assert not case.is_contradicted
+    assert [agrees for *_, agrees in case.verdicts.values()] == [True, None]
+    slower = msgspec.structs.replace(case, real_ms={**case.real_ms, V_1F1B: (99.0, 101.0)})
+    assert slower.is_contradicted
+    header = {"date": "2026-11", "command": "c", "commit": "0", "machine": "m"}
+    text = "\n".join(confirmation([case, slower], header=header))
+    assert "differ by more than 5% in 2 comparisons; real ranks name\nthe same winner in 1 of them" in text
+    assert "| 105.0 | 1.9% | 1.200 | 0.952 | **no** |" in text
+
+
+@pytest.mark.torch
+@pytest.mark.slow  # two ranks start
+def test_ranks_replay_a_plan_and_what_it_is_compared_with() -> None:
+    """Sleeping ranks take as long as a step was planned to, also where each device of it is two."""
+    ways = find_ways(light_weights(), 2, 4, work=0.05)
+    assert [way.role for way in ways] == [PLAN, V_1F1B, BEST_OTHER]
+    wide = over_every_device(ways[1].schedule, 2)
+    assert wide.placement.devices == 2 * ways[1].schedule.placement.devices
+    assert wide.makespan == ways[1].schedule.makespan
+    assert all(len(block.devices) == 2 for block in wide.placement.blocks)
+    pace = 0.3 * choose_pace(ways)
+    real, refused = replay(ways[:1], pace=pace, rounds=1, repeats=1)
+    assert not refused
+    assert real[PLAN][0] > 0.95 * ways[0].simulated_ms

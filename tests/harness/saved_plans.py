@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,14 @@ from planned_models import plan_on_tvm
 from random_schedules import draw_schedule
 
 from tessel.comparison import compare_schedules
-from tessel.engine.results_check import ExpectedResults
+from tessel.engine.results_check import ExpectedResults, Reference
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.pipeline import place_stages
 from tessel.plan import Plan, save_plan
 from tessel.search import find_schedule
 from tessel.shapes import make_shape
 from tuner.plan import ModelPlan
+from tuner.programs import torch_programs
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
 
 COMPILED = "tuner.programs.compiled_stages:provide_programs"
@@ -53,14 +55,29 @@ def run_compiled(plan: ModelPlan, micro_batches: int, provider: str = COMPILED) 
         provider: of the stages; those of the plan unless one with faults is given.
     """
     spec = ProgramSpec(plan=plan, trust_model=True)
+    text = msgspec.json.encode(spec).decode()
+    return _run(plan, micro_batches, provider, text, lambda count: reference_step(spec, count))
+
+
+def run_on_torch(plan: ModelPlan, micro_batches: int) -> RunReport:
+    """Run the same plan with stages under torch, as `--stages torch` does."""
+    spec = torch_programs.TorchProgramSpec(plan=plan, trust_model=True)
+    text = msgspec.json.encode(spec).decode()
+    provider = "tuner.programs.torch_programs:provide_programs"
+    return _run(plan, micro_batches, provider, text, lambda n: torch_programs.reference_step(spec, n))
+
+
+def _run(
+    plan: ModelPlan, micro_batches: int, provider: str, spec: str, reference: Callable[[int], Reference]
+) -> RunReport:
     schedule = find_schedule(
         place_stages(plan, step_us=1.0), micro_batches=micro_batches, memory=None, time_limit_s=0.5
     )
     return run_schedule(
         schedule,
-        StagePrograms(provider, msgspec.json.encode(spec).decode(), plan.replicas, plan.stages_before),
+        StagePrograms(provider, spec, plan.replicas, plan.stages_before),
         expected=ExpectedResults(
-            reference=lambda count: reference_step(spec, count),
+            reference=reference,
             name="plain torch",
             tied=plan.tied,
             parameters=[stage.parameters for stage in plan.stages],

@@ -70,7 +70,8 @@ class StageMachine(Protocol):
     """A function of a stage that takes and returns torch tensors by name.
 
     Attributes:
-        storages: bytes of each storage that it holds beside its arguments, results included.
+        storages: bytes of each storage that it holds beside its arguments, results included; empty where
+            nobody planned them.
     """
 
     storages: tuple[int, ...]
@@ -160,8 +161,10 @@ class CompiledStage:
         return self._results.mean_gradients()
 
     @property
-    def memory(self) -> StageMemory:
-        """What this process holds of the stage, by its functions' own plans."""
+    def memory(self) -> StageMemory | None:
+        """What this process holds of the stage, by its functions' own plans; None where they have none."""
+        if not any(machine.storages for machine in self._machines.values()):
+            return None
         return StageMemory(
             weights={name: weight.nbytes for name, weight in self._weights.items()},
             inputs=self._bytes_of([info for info in self._stage.inputs if info not in self.received]),

@@ -37,10 +37,11 @@ from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan, Routes
-from tuner.programs.compiled_stage import CompiledStage, Machine, with_release
+from tuner.programs.compiled_stage import CompiledStage, Machine, StageMachine, with_release
 from tuner.programs.shard_groups import ShardGroups
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import PipelineCopy, Tensors
+from tuner.programs.torch_machine import TorchMachine
 from tuner.shards import ShardedStage, Split, shard_stages
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.build import returned_gradients
@@ -69,6 +70,7 @@ def load_programs(
     *,
     inputs: Callable[[int], Tensors] | None = None,
     shared: Mapping[int, CompiledStage] | None = None,
+    on_torch: str | None = None,
 ) -> dict[int, CompiledStage]:
     """Build the stages with the given numbers.
 
@@ -78,6 +80,8 @@ def load_programs(
         inputs: gives the model's inputs of a micro-batch by name, on the device; drawn if None. It is asked
             by each stage that reads an input, also twice for one micro-batch, and answers alike in a step.
         shared: the same stages for other shapes, whose weights these train too, by number.
+        on_torch: where torch runs the functions operator by operator; None to compile them for the
+            plan's device.
 
     Raises:
         TunerError: the model is not the one that the plan was made for, or a device or a backend of the plan
@@ -86,19 +90,15 @@ def load_programs(
     model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
     one_copy = build_stages(model, _cuts(model, spec.plan), spec.plan.branches)
     stages = one_copy * spec.plan.replicas
-    target = _target_of(spec.plan)
-    backends = available_backends(target)
+    device, compiled = _who_runs(spec.plan, on_torch)
     weights = draw_weights(model, spec.seed)
     routes = _routes(one_copy)
     divided = _divided(one_copy, spec.plan)
     groups = ShardGroups(spec.plan)
-    inputs = inputs or _inputs_on_device(model, spec)
+    inputs = inputs or _inputs_on_device(model, spec, device)
     programs: dict[int, CompiledStage] = {}
     # A tied table is one tensor on a rank, whichever of its stages reads it.
     parts: dict[tuple[str, int], torch.Tensor] = {}
-
-    def compiled(function: StageFunction) -> Machine:
-        return _compile(function, spec.plan, backends, target)
 
     for number in stage_numbers:
         stage = stages[number]
@@ -114,8 +114,8 @@ def load_programs(
             programs[number] = ShardedProgram(
                 stage,
                 shard=shard,
-                machines=shard.machines(compiled, target.kind),
-                weights=_on_device(own, target),
+                machines=shard.machines(compiled, device),
+                weights=_on_device(own, device),
                 inputs=inputs,
                 routes=own_routes,
                 recomputes=recomputes,
@@ -125,7 +125,7 @@ def load_programs(
         programs[number] = CompiledStage(
             stage,
             machines={name: compiled(function) for name, function in _functions_of(stage).items()},
-            weights=_on_device({name: weights[name] for name in stage.parameters}, target)
+            weights=_on_device({name: weights[name] for name in stage.parameters}, device)
             if shared is None
             else shared[number].weights,
             inputs=inputs,
@@ -134,6 +134,15 @@ def load_programs(
             copy=PipelineCopy(copy, spec.plan.replicas),
         )
     return programs
+
+
+def _who_runs(plan: ModelPlan, on_torch: str | None) -> tuple[str, Callable[[StageFunction], StageMachine]]:
+    """Return where a stage's functions run, and what makes them ready."""
+    if on_torch is not None:
+        return on_torch, lambda function: TorchMachine(function, on_torch)
+    target = _target_of(plan)
+    backends = available_backends(target)
+    return target.kind, lambda function: _compile(function, plan, backends, target)
 
 
 def _divided(stages: Sequence[Stage], plan: ModelPlan) -> Mapping[str, ShardedStage]:
@@ -271,8 +280,8 @@ def reference_step(
     whole = CompiledStage(
         stage,
         machines=machines,
-        weights=_on_device(draw_weights(model, spec.seed), target),
-        inputs=_inputs_on_device(model, spec),
+        weights=_on_device(draw_weights(model, spec.seed), target.kind),
+        inputs=_inputs_on_device(model, spec, target.kind),
         routes=Routes(received={}, sent={}, received_gradients={}, sent_gradients={}),
     )
     whole.start_step(num_micro_batches)
@@ -357,18 +366,18 @@ def _architecture(target_json: str) -> str:
     return str(json.loads(target_json).get("arch", "unknown")).rstrip("a")
 
 
-def _on_device(tensors: Tensors, target: Target) -> Tensors:
-    return {name: tensor.to(target.kind) for name, tensor in tensors.items()}
+def _on_device(tensors: Tensors, device: str) -> Tensors:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _inputs_on_device(model: Model, spec: ProgramSpec) -> Callable[[int], Tensors]:
+def _inputs_on_device(model: Model, spec: ProgramSpec, device: str) -> Callable[[int], Tensors]:
     """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
     # Not the model: it may hold weights, of which a stage has its own.
-    kind, specs, seed = spec.plan.device_kind, model.inputs, spec.seed
+    specs, seed = model.inputs, spec.seed
 
     @functools.cache
     def inputs(micro_batch: int) -> Tensors:
-        return {name: t.to(kind) for name, t in _draw(specs, seed, micro_batch).items()}
+        return {name: t.to(device) for name, t in _draw(specs, seed, micro_batch).items()}
 
     return inputs
 

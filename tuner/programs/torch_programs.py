@@ -1,15 +1,18 @@
-"""A plan's stages as torch modules for the pipeline engine: the model's own code, cut as planned.
+"""A plan's stages under torch for the pipeline engine: what the same plan costs before it is compiled.
 
-For plans of a `module:function`. The module is cut after the layers that the plan names; weights are the
-module's own, inputs and labels are drawn from a seed, alike in every process. Against the same plan's
-compiled stages this is the baseline: what the model costs before it is compiled. Checked in
-tests/tuner/programs/test_torch_programs.py.
+A chain of whole stages of a `module:function` is the model's own code: the module is cut after the layers
+that the plan names, its weights are its own, and autograd differentiates it. Of every other plan (a model of
+the zoo or of a file, branches, divided stages, other shapes, a module that trains otherwise than it infers)
+torch runs the stages' own functions operator by operator, forward and backward, with the collectives of the
+compiled stages between segments. Inputs and labels are drawn from a seed, alike in every process. Checked in
+tests/tuner/programs/test_torch_programs.py and, on ranks, test_placed_programs.py.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -19,12 +22,22 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
-from tuner.errors import TunerError
-from tuner.frontend import MODELS, require_trust
+from tuner.frontend import MODEL_FILES, MODELS, require_trust
 from tuner.frontend.torch.program import build_torch_module
+from tuner.frontend.torch.training import observe_training
 from tuner.plan import ModelPlan
 from tuner.programs.autograd_stage import AutogradStage
+from tuner.programs.compiled_stage import CompiledStage
+from tuner.programs.compiled_stages import (
+    ProgramSpec,
+    draw_inputs,
+    draw_weights,
+    load_planned_model,
+    load_programs,
+)
+from tuner.programs.compiled_stages import reference_step as compiled_reference
 from tuner.programs.step_results import PipelineCopy, Tensors
+from tuner.programs.torch_machine import TorchProgram
 from tuner.stages.torch_stages import TorchPipeline, split_module
 
 
@@ -32,7 +45,7 @@ class TorchProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """What every process needs to build the same programs.
 
     Attributes:
-        plan: the plan's part that the tuner made; its model is a `module:function`.
+        plan: the plan's part that the tuner made.
         seed: draws inputs, and what the module's own making draws.
         device: where the module runs; `cuda` is torch's current GPU.
         trust_model: whether the user wants the code run that the plan names as its model.
@@ -44,14 +57,19 @@ class TorchProgramSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     trust_model: bool = False
 
 
-def provide_programs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, AutogradStage]:
+def provide_programs(
+    spec_json: str, stage_numbers: Sequence[int]
+) -> Mapping[int, AutogradStage | CompiledStage]:
     """Build stages as an engine's ranks ask for them: the specification comes as JSON text.
 
     Raises:
-        TunerError: the plan's model is no torch module, or is not the one that was tuned.
+        TunerError: the plan's model is not the one that was tuned, or torch lacks an operator of it.
     """
     spec = msgspec.json.decode(spec_json, type=TorchProgramSpec)
-    module, examples = _load(spec)
+    found = _own_module(spec)
+    if found is None:
+        return load_programs(_of_operators(spec), stage_numbers, on_torch=spec.device)
+    module, examples = found
     pipeline = split_module(module, examples, _ends(spec.plan))
     draws = _Draws(spec, examples, pipeline)
     training = spec.plan.training
@@ -80,14 +98,20 @@ def _ends(plan: ModelPlan) -> list[str]:
 def reference_step(
     spec: TorchProgramSpec, num_micro_batches: int
 ) -> tuple[dict[int, float], dict[str, np.ndarray]]:
-    """Return losses by micro-batch and mean gradients of the uncut module; both empty for inference.
+    """Return losses by micro-batch and mean gradients of the uncut model; both empty for inference.
+
+    They are those of the user's own module under autograd. A model without one is its program, each operator
+    run by torch, under autograd: no gradient rule of this project is in it.
 
     Raises:
-        TunerError: the plan's model is no torch module.
+        TunerError: the plan's model is not the one that was tuned.
     """
     if not spec.plan.training:
         return {}, {}
-    module, examples = _load(spec)
+    found = _own_module(spec)
+    if found is None:
+        return _operators_step(_of_operators(spec), num_micro_batches)
+    module, examples = found
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
         rng = _rng(spec, micro_batch)
@@ -108,44 +132,57 @@ def _array(gradient: torch.Tensor) -> np.ndarray:
     return array
 
 
+def _operators_step(
+    spec: ProgramSpec, num_micro_batches: int
+) -> tuple[dict[int, float], dict[str, np.ndarray]]:
+    """Return the same of a model as its program says it."""
+    model = load_planned_model(spec)
+    if model.reference is not None:
+        return compiled_reference(spec, num_micro_batches)
+    program = TorchProgram(model.module)
+    weights = {
+        name: weight.requires_grad_(weight.is_floating_point() and name not in model.untrained)
+        for name, weight in draw_weights(model, spec.seed).items()
+    }
+    losses: dict[int, float] = {}
+    for micro_batch in range(num_micro_batches):
+        drawn = draw_inputs(model, spec.seed, micro_batch)
+        (loss,) = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
+        torch.autograd.backward(loss / num_micro_batches)
+        losses[micro_batch] = float(loss.detach())
+    return losses, {name: _array(weight.grad) for name, weight in weights.items() if weight.grad is not None}
+
+
 def check_spec(spec: TorchProgramSpec) -> None:
-    """Refuse, before any process starts, a plan whose model is no torch module.
+    """Refuse, before any process starts, a plan whose model cannot be loaded.
 
     Raises:
-        TunerError: it is not, or was tuned for other shapes than the module's own, or it is code that the
-            user did not name.
+        TunerError: it is code that the user did not name, or a file that is not the one that was tuned.
     """
-    location = spec.plan.model.rpartition(":")[0]
-    if not location or location in MODELS:
-        raise TunerError(
-            f"the plan's model {spec.plan.model} is not a torch module of yours; run its compiled stages, "
-            "or tune a module:function"
-        )
     require_trust(spec.plan.model, trusted=spec.trust_model)
-    if spec.plan.stages_before:
-        raise TunerError(
-            "the plan's stages form branches, and torch stages are a chain; run the compiled stages, or tune "
-            "a chain"
-        )
-    for stage in spec.plan.stages:
-        if stage.shards is not None:
-            raise TunerError(
-                f"{stage.name} is divided over {stage.shards.num_shards} devices, and torch stages are whole "
-                "ones; run the compiled stages, or tune a chain"
-            )
-    if spec.plan.shapes:
-        raise TunerError(
-            f"the plan has other shapes for {', '.join(sorted(spec.plan.shapes))} than the torch module's "
-            "own inputs; let the function return inputs of those shapes, and tune it again"
-        )
+    if Path(spec.plan.model).suffix in MODEL_FILES:
+        load_planned_model(_of_operators(spec))
 
 
-def _load(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Return the module as the tuner saw it, in its mode for inference, and one micro-batch of inputs."""
+def _of_operators(spec: TorchProgramSpec) -> ProgramSpec:
+    return ProgramSpec(plan=spec.plan, seed=spec.seed, trust_model=spec.trust_model)
+
+
+def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]] | None:
+    """Return the user's module in its mode for inference, and one micro-batch of inputs.
+
+    None where its own code cannot be cut as planned, or does other things while it trains.
+    """
     check_spec(spec)
-    location, _, function = spec.plan.model.rpartition(":")
+    plan = spec.plan
+    location, _, function = plan.model.rpartition(":")
+    is_chain = not plan.stages_before and all(stage.shards is None for stage in plan.stages)
+    if not location or location in MODELS or not is_chain or plan.shapes or plan.cut_positions:
+        return None
     # Every rank makes the same weights.
     module, examples = build_torch_module(location, function, seed=spec.seed)
+    if plan.training and observe_training(module, examples).differences:
+        return None
     return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
 
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
+
 import pytest
 
 pytest.importorskip("torch")
 
-from planned_models import ENCODER_DECODER, TWO_TOWERS, placed_on_tvm, plan_on_tvm
-from saved_plans import run_compiled
+from planned_models import (
+    ENCODER_DECODER,
+    LANGUAGE_MODEL,
+    TWO_TOWERS,
+    m_shape_on_tvm,
+    placed_on_tvm,
+)
+from saved_plans import run_compiled, run_on_torch
 from shared_modules import PYTHONPATH
 
 from tessel.engine.run import RunReport
 from tessel.tuned_model.recomputation import recomputing
 from tessel.tuned_model.replicas import replicated
-from tuner.errors import TunerError
-from tuner.programs.torch_programs import TorchProgramSpec, check_spec
+from tuner.plan import ModelPlan
 from tuner.stages.placed_stages import PlacedStages
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 MICRO_BATCHES = 3
+N_SHAPE = PlacedStages.chain([(0, 1), (0,), (0, 1), (1,), (0, 1)])
 K_SHAPE = PlacedStages(((0,), (1,), (0, 1)), ((), (), (0, 1)))
 
 
@@ -70,13 +77,38 @@ def test_tensor_parallel_stages_are_the_uncut_model() -> None:
 
 @pytest.mark.slow  # an encoder, a decoder and three divided layers
 def test_an_nn_shape_of_an_encoder_decoder_is_the_uncut_model() -> None:
-    placed = PlacedStages.chain([(0, 1), (0,), (0, 1), (1,), (0, 1)])
-    plan = placed_on_tvm("mt5:tiny", placed, fixed={0: 0, 2: 3, 4: 6})
+    plan = placed_on_tvm("mt5:tiny", N_SHAPE, fixed={0: 0, 2: 3, 4: 6})
     assert [stage.shards is not None for stage in plan.stages] == [True, False, True, False, True]
     check(run_compiled(plan, MICRO_BATCHES), 52)
 
 
-def test_torch_stages_of_branches_are_refused() -> None:
-    plan = msgspec.structs.replace(plan_on_tvm(TWO_TOWERS, []), stages_before=((),))
-    with pytest.raises(TunerError, match="the plan's stages form branches, and torch stages are a chain"):
-        check_spec(TorchProgramSpec(plan=plan, trust_model=True))
+@pytest.mark.parametrize(
+    ("plan", "num_gradients"),
+    [
+        pytest.param(
+            lambda: placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0,), (1,)])), 52, id="chain-of-the-zoo"
+        ),
+        pytest.param(lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2), 9, id="m", marks=pytest.mark.slow),
+        pytest.param(
+            lambda: recomputing(replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE), 2), {1, 2}),
+            15,
+            id="copies-of-a-k",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda: placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0, 1), (2, 3)])),
+            52,
+            id="tensor-parallel",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda: placed_on_tvm("mt5:tiny", N_SHAPE, fixed={0: 0, 2: 3, 4: 6}),
+            52,
+            id="nn",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_torch_runs_every_kind_of_plan(plan: Callable[[], ModelPlan], num_gradients: int) -> None:
+    """The reference of the zoo's is the uncut program under autograd."""
+    check(run_on_torch(plan(), MICRO_BATCHES), num_gradients)

@@ -51,16 +51,23 @@ def run_gradient(text: Any, *tensors: Any) -> None:
     """Run an operator's backward on operands and gradients; the last tensor receives one operand's."""
     gradient = _gradient_call(str(text))
     *given, receiver = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
+    _write(gradient.call, compute_gradient(gradient, given), receiver)
+
+
+def compute_gradient(gradient: GradientCall, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the wanted operand's gradient; zeros where nothing flows to it.
+
+    Args:
+        gradient: which of which operator.
+        given: the operands, then the gradients of results.
+    """
     num_operands = _num_operands(gradient.call)
-    operands, result_gradients = given[:num_operands], given[num_operands:]
+    operands, result_gradients = list(given[:num_operands]), list(given[num_operands:])
     if gradient.call.function is not msgspec.UNSET:
         value = _recorded_gradient(gradient.call, gradient.wanted, operands, result_gradients)
     else:
         value = _autograd_gradient(gradient, operands, result_gradients)
-    if value is None:
-        receiver.zero_()
-    else:
-        _write(gradient.call, value, receiver)
+    return torch.zeros_like(operands[gradient.wanted]) if value is None else value
 
 
 def _autograd_gradient(
