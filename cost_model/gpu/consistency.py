@@ -58,8 +58,9 @@ def devices_in_another_state(measured: Iterable[tuple[GpuQuery, float]]) -> froz
             family = _less_usual(pair, [*by_device.values()])
             found.add((family, device))
             logger.warning(
-                "%s kernels of %s are left out: its linear layers take %.1f times as long, by its batched "
-                "products, as those of other devices, as if it had been in another state",
+                "%s kernels of %s are left out: its linear layers, over batched products of equal work, "
+                "take %.1f times as long as those of other devices, as if it had been in another state; "
+                "measure them again",
                 family.value,
                 device,
                 math.exp(apart),
