@@ -3,6 +3,7 @@
     python -m benchmarks.planner --work 8 --out rows.jsonl     eight measured profiles, of benchmarks/data
     python -m benchmarks.planner --made-up --devices 4 8       eight profiles of a transformer's proportions
     python -m benchmarks.planner --large                       64 devices, 200 layers: time and memory
+    python -m benchmarks.planner --planning-time --work 30     8 devices and 100 layers, 64 and 500: time
     python -m benchmarks.planner --clones sailor NeuSight      make the profiles again, of full collections
 
 Each case is a pipeline over all devices, `--micro-batches` a device, and a memory limit: parts of what 1F1B
@@ -19,6 +20,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -41,6 +43,32 @@ SHARES = (1.02, 0.5)
 
 UNLIMITED = "none"
 
+BATCH_A_DEVICE = 8
+"""Samples of a step for each device where planning is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCase:
+    """A plan whose time of planning is of interest.
+
+    Attributes:
+        devices: all are used.
+        layers: of the model.
+        memory_gib: of a device.
+        limit_s: seconds that planning may take on an idle machine; None where none is set.
+    """
+
+    devices: int
+    layers: int
+    memory_gib: int
+    limit_s: float | None = None
+
+
+LARGE = TimedCase(64, 200, 16)
+
+TIMED = (TimedCase(8, 100, 64, 60.0), TimedCase(64, 500, 16, 300.0))
+"""Operator groups of published sizes of models, and how long planning for them may take."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; keep rows where asked. Returns 1 if a hand-written schedule is faster than a plan."""
@@ -55,10 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=float, default=8.0, help="units of work of each plan")
     parser.add_argument("--out", type=Path, help="file of rows, read first and added to")
     parser.add_argument("--large", action="store_true", help="64 devices and 200 layers, nothing else")
+    parser.add_argument("--planning-time", action="store_true", help="8 devices, 100 layers; 64 and 500")
     parser.add_argument("--clones", type=Path, nargs=2, help="make the profiles of Sailor's and NeuSight's")
     options = parser.parse_args(arguments)
     if options.large:
-        print("\n".join(run_large(options.work)))
+        print(time_plan(LARGE, options.work))
+        return 0
+    if options.planning_time:
+        for case in TIMED:
+            print(time_plan(case, options.work), flush=True)
         return 0
     if options.clones:
         for profile in measured_profiles(*options.clones):
@@ -104,23 +137,25 @@ def profiles_of(folder: Path) -> Iterator[Profile]:
         yield msgspec.structs.replace(profile, name=f"{profile.name}, {profile.device}")
 
 
-def run_large(work: float) -> Iterator[str]:
-    """Yield how long 64 devices and 200 layers take, when the first answer comes, and the peak memory."""
-    profile = synthetic_profile(Shape("200 layers", 198, 2000.0, 3.6, 80, 50, 300))
+def time_plan(case: TimedCase, work: float) -> str:
+    """Return how long a plan takes, when its first answer comes, and the peak memory of this process."""
+    shape = Shape(f"{case.layers} layers", case.layers - 2, 2000.0, 3.6, 80, 50, 300)
     told: list[tuple[PlanProgress, float]] = []
     began, processor = time.monotonic(), time.process_time()
     found = find_plan(
-        profile,
-        cluster_of(64, 16 * 2**30),
-        global_batch=512,
+        synthetic_profile(shape),
+        cluster_of(case.devices, case.memory_gib * 2**30),
+        global_batch=BATCH_A_DEVICE * case.devices,
         budget=SearchBudget(work_limit=work),
         on_progress=lambda progress: told.append((progress, time.process_time() - processor)),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    yield (
-        f"{found.best.name}: {found.best.estimate.step_us / 1e3:.1f} ms, gap {found.gap:.1%}; "
-        f"{time.monotonic() - began:.1f} s in all, {time.process_time() - processor:.1f} s of the processor; "
-        f"first answer after {told[0][0].elapsed_s:.1f} s, {told[0][1]:.1f} s of the processor; "
+    limit = "" if case.limit_s is None else f" (limit {case.limit_s:.0f} s)"
+    return (
+        f"{case.devices} devices, {case.layers} layers: {found.best.name}: "
+        f"{found.best.estimate.step_us / 1e3:.1f} ms, gap {found.gap:.1%}; "
+        f"{time.monotonic() - began:.1f} s in all{limit}, {time.process_time() - processor:.1f} s of the "
+        f"processor; first answer after {told[0][0].elapsed_s:.1f} s, {told[0][1]:.1f} s of the processor; "
         f"{peak:.2f} GiB at most; {found.counts}"
     )
 
