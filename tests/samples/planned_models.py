@@ -146,7 +146,27 @@ def two_towers() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return TwoTowers(), (torch.zeros(4, WIDTH), torch.arange(4) * 3 + 2)
 
 
+class Dropping(nn.Module):
+    """Trains with dropout, by a layer and by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(torch.tanh(self.first(x)))
+        x = nn.functional.dropout(torch.tanh(self.second(x)), 0.25, self.training)
+        return self.third(x).square().mean()
+
+
+def dropping() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return Dropping(), (torch.zeros(3, 8),)
+
+
 CALLS = "planned_models:calls"
+DROPPING = "planned_models:dropping"
 ENCODER_DECODER = "planned_models:encoder_decoder"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"

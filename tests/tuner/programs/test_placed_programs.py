@@ -82,30 +82,28 @@ def test_an_nn_shape_of_an_encoder_decoder_is_the_uncut_model() -> None:
     check(run_compiled(plan, MICRO_BATCHES), 52)
 
 
+@pytest.mark.slow  # two to four ranks load a model
 @pytest.mark.parametrize(
     ("plan", "num_gradients"),
     [
         pytest.param(
             lambda: placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0,), (1,)])), 52, id="chain-of-the-zoo"
         ),
-        pytest.param(lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2), 9, id="m", marks=pytest.mark.slow),
+        pytest.param(lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2), 9, id="m"),
         pytest.param(
             lambda: recomputing(replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE), 2), {1, 2}),
             15,
             id="copies-of-a-k",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0, 1), (2, 3)])),
             52,
             id="tensor-parallel",
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: placed_on_tvm("mt5:tiny", N_SHAPE, fixed={0: 0, 2: 3, 4: 6}),
             52,
             id="nn",
-            marks=pytest.mark.slow,
         ),
     ],
 )

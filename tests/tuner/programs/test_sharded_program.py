@@ -17,8 +17,6 @@ from tessel.tuned_model.recomputation import recomputing
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, load_programs
-from tuner.programs.torch_programs import TorchProgramSpec
-from tuner.programs.torch_programs import check_spec as check_torch_spec
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -76,8 +74,3 @@ def test_a_plan_that_divides_otherwise_is_refused(two: ModelPlan) -> None:
     plan = msgspec.structs.replace(two, stages=(other, *rest))
     with pytest.raises(TunerError, match="stage0 over 2 devices, and the model cannot be divided so again"):
         load_programs(ProgramSpec(plan=plan, trust_model=True), [0])
-
-
-def test_torch_stages_of_shards_are_refused(two: ModelPlan) -> None:
-    with pytest.raises(TunerError, match="torch stages are whole"):
-        check_torch_spec(TorchProgramSpec(plan=two, trust_model=True))

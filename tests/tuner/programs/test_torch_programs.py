@@ -11,11 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 from pipeline_programs import Step
-from planned_models import ENCODER_DECODER, HALVES, plan_on_tvm
+from planned_models import DROPPING, ENCODER_DECODER, HALVES, plan_on_tvm
 
 from tuner.errors import TunerError
+from tuner.frontend import load_model
 from tuner.plan import ModelPlan
+from tuner.programs import compiled_stages
 from tuner.programs.torch_programs import TorchProgramSpec, check_spec, provide_programs, reference_step
+from tuner.stages import layers_of
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -30,7 +33,17 @@ def plan_of_views() -> ModelPlan:
     return plan_on_tvm(HALVES, ["first", "second"])
 
 
-@pytest.mark.parametrize("name", ["plan", "plan_of_views"])
+@pytest.fixture(scope="module")
+def plan_with_dropout() -> ModelPlan:
+    return plan_on_tvm(DROPPING, ["first", "second"])
+
+
+@pytest.fixture(scope="module")
+def plan_of_the_zoo() -> ModelPlan:
+    return plan_on_tvm("mlp:tiny", [layer.name for layer in layers_of(load_model("mlp:tiny"))][:2])
+
+
+@pytest.mark.parametrize("name", ["plan", "plan_of_views", "plan_with_dropout", "plan_of_the_zoo"])
 def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
     plan = request.getfixturevalue(name)
     spec = TorchProgramSpec(plan=plan, trust_model=True)
@@ -74,3 +87,12 @@ def test_inference_keeps_nothing_and_returns_no_gradients() -> None:
 def test_code_that_the_user_did_not_name_is_refused(plan: ModelPlan) -> None:
     with pytest.raises(TunerError, match="trust"):
         check_spec(TorchProgramSpec(plan=plan))
+
+
+def test_masks_of_dropout_are_drawn_as_compiled_stages_draw_them(plan_with_dropout: ModelPlan) -> None:
+    """In the mode for inference nothing is dropped, and losses are others."""
+    losses, _ = reference_step(TorchProgramSpec(plan=plan_with_dropout, trust_model=True), 2)
+    compiled, _ = compiled_stages.reference_step(
+        compiled_stages.ProgramSpec(plan=plan_with_dropout, trust_model=True), 2
+    )
+    assert losses == pytest.approx(compiled)
