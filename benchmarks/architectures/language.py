@@ -199,7 +199,9 @@ LANGUAGE: dict[str, Callable[[], Built]] = {
     "roberta-mask": encoder("RobertaConfig", masked=True),
     "distilbert-mask": encoder("DistilBertConfig", masked=True, dim=32, hidden_dim=48, n_layers=2, n_heads=4),
     "deberta-v2-mask": encoder("DebertaV2Config", masked=True, attention="eager"),
-    "albert-mask": encoder("AlbertConfig", masked=True, embedding_size=16),
+    "albert-mask": encoder(
+        "AlbertConfig", masked=True, embedding_size=16, num_hidden_layers=4, num_hidden_groups=2
+    ),
     "electra": encoder("ElectraConfig", embedding_size=16),
     "t5": translator(
         "T5Config", d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4

@@ -64,7 +64,10 @@ def _scaled(operator: Callable[..., Expr], *, is_reversed: bool = False) -> Conv
     def convert(call: Call) -> Expr:
         dtype = call.working_type("self", "other", "alpha")
         if dtype == "bool":
-            return call.emit(relax.op.logical_or(call.operand("self"), call.operand("other")))
+            other = call.operand("other")
+            if not call["alpha"]:
+                other = call.emit(relax.op.logical_and(other, relax.const(False)))
+            return call.emit(relax.op.logical_or(call.operand("self"), other))
         first, second = ("other", "self") if is_reversed else ("self", "other")
         left, right = call.operand(first, dtype), call.operand(second, dtype)
         alpha = call["alpha"]

@@ -37,6 +37,9 @@ from tuner.frontend.sandbox import try_import
 
 logger = logging.getLogger(__name__)
 
+_WIDENED = ("LayerNormalization", "IsNaN", "IsInf", "Pow")
+"""Operators that TVM has for no bfloat16; computed in float32, of which every bfloat16 is one."""
+
 _MAX_NAMES = 8
 _MAX_QUOTED = 200
 """Operators, and characters of each, that a message quotes."""
@@ -125,12 +128,32 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             data, shape = inputs
             inputs = [data, onnx_frontend.get_constant(shape, [self._nodes, self._params])]
         with self.bb.layer(_layer(node)):
+            is_narrow = op_name in _WIDENED and _dtype(inputs[0]) == "bfloat16"
+            if is_narrow:
+                inputs = [None if each is None else self.bb.emit(_cast(each, "float32")) for each in inputs]
             result = super()._convert_operator(op_name, inputs, attrs, opset)
+            if is_narrow:
+                result = self._narrowed(result, _label(node))
             # The importer leaves calls inside their users; here each is bound while its layer is open.
             is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType | relax.TupleType)
             return (
                 self.bb.emit(result, _label(node)) if is_tensor and isinstance(result, relax.Call) else result
             )
+
+    def _narrowed(self, result: Any, label: str) -> Any:
+        """Bring a result, the first of several, back to bfloat16, unless it is one of truth values."""
+        if isinstance(result, relax.Tuple):
+            return relax.Tuple([self._narrowed(result[0], label), *result.fields[1:]])
+        found = self.bb.emit(result, label)
+        return found if _dtype(found) == "bool" else self.bb.emit(_cast(found, "bfloat16"), label)
+
+
+def _dtype(value: Any) -> str:
+    return str(value.ty.dtype)
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    return relax.op.astype(value, dtype)
 
 
 def _parse(content: bytes, path: Path) -> OnnxModel:

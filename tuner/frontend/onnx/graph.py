@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tuner.errors import ModelFileError
+from tuner.frontend.onnx.recurrent import unroll_recurrent
 from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
 from tuner.frontend.shapes import static_shapes
 
@@ -79,6 +80,8 @@ def _simplify(model: OnnxModel) -> None:
         output.type.tensor_type.ClearField("shape")
     shapes_by_name = _infer_shapes(model)
     while _fold_constants(model, shapes_by_name):
+        shapes_by_name = _infer_shapes(model)
+    if unroll_recurrent(model, shapes_by_name):
         shapes_by_name = _infer_shapes(model)
     simplify_graph(model, shapes_by_name)
     spell_out_padding(model, shapes_by_name)

@@ -24,7 +24,7 @@ from tuner.frontend.torch.blocked_gradients import detach_ungraded
 _MAX_ROUNDS = 8
 """Rounds of decomposition: the second only where the first brought a use that no converter takes."""
 
-NAMESPACES = ("aten", "prims", "transformers")
+NAMESPACES = ("aten", "prims", "transformers", "tessel")
 """Libraries whose operators the converters stand for; one of the same name elsewhere may be another."""
 
 

@@ -27,6 +27,10 @@ def _tril(result: Var, call: Any, gradient: Expr) -> Parts:
     return op.tril(gradient, call.args[1]), None
 
 
+def _triu(result: Var, call: Any, gradient: Expr) -> Parts:
+    return op.triu(gradient, call.args[1]), None
+
+
 def _extremum(result: Var, call: Any, gradient: Expr) -> Parts:
     """The gradient goes to the largest (smallest) elements, in equal shares where several are equal."""
     value = call.args[0]
@@ -295,5 +299,6 @@ MOVEMENT: Mapping[str, Gradient] = {
     "take": _take,
     "topk": _topk,
     "tril": _tril,
+    "triu": _triu,
     "where": _where,
 }

@@ -59,7 +59,7 @@ def test_numbers_beside_tensors_promote_as_torchs(assert_as_torch, draws) -> Non
             f"plus a number {dtype}": (lambda x: x + 2, (x,)),
             f"less a fraction {dtype}": (lambda x: x > 0.5, (x,)),
             f"sum with a factor {dtype}": (
-                lambda x: torch.add(x, x, alpha=2 if x.dtype != torch.bool else 1),
+                lambda x: torch.add(x, x, alpha=2 if x.dtype != torch.bool else False),
                 (x,),
             ),
             f"where {dtype}": (lambda x: torch.where(x > 0, x, 0.25), (x,)),

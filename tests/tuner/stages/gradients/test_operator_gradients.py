@@ -154,6 +154,7 @@ CASES = {
         [(4, 2)],
     ),
     "tril": (op.tril, [(4, 4)]),
+    "triu": (lambda x: op.triu(x, 1), [(3, 4)]),
     # Operators whose gradients are TVM's: the tuples and broadcasts around them are ours.
     "matmul of two batches": (op.matmul, [(2, 3, 4), (2, 4, 5)]),
     "matmul of matrices": (op.matmul, [(3, 4), (4, 5)]),

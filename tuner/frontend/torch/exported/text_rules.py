@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tuner.errors import UnsupportedOperatorError
+from tuner.frontend.torch.exported.grouped_products import GROUPED_PRODUCT
 from tuner.frontend.torch.exported.symbolic_expression import check_expression
 
 Rule = Callable[[str], str]
@@ -55,6 +56,9 @@ _HIGHER_ORDER = frozenset(
     )
 )
 """Operators that take graphs, which are checked like the whole."""
+
+_STAND_INS = {"torch.ops.transformers.grouped_mm_fallback.default": GROUPED_PRODUCT}
+"""This project's own operators, by the names of those that they compute the same as."""
 
 TOUCHING_FILES = frozenset(("from_file", "save"))
 _ASSERTIONS = re.compile(r"_?(functional_)?(assert|sym_constrain)_\w+")
@@ -112,6 +116,8 @@ def operator_rule(text: str) -> str:
         return text
     if text in _SYMBOLIC or text in _HIGHER_ORDER:
         return text
+    if text in _STAND_INS:
+        return _STAND_INS[text]
     raise UnsupportedOperatorError(
         f"the program calls {shown(text)}, which is no operator of torch.ops.aten that computes tensors "
         "from tensors; write the model without it, or export it decomposed"

@@ -428,3 +428,28 @@ def test_compiled_library_is_not_loaded(members: Members) -> None:
     held = {"archive_format": b"pt2", "archive_version": b"1", "data/aotinductor/model/a.so": b"\x7fELF"}
     with pytest.raises(ValueError, match="compiled library, which is never loaded"):
         load_program(packed(held))
+
+
+class Grouped(torch.nn.Module):
+    """Rows times the matrices of their groups, as models with experts export it."""
+
+    def forward(self, rows, matrices, ends):
+        return torch.ops.transformers.grouped_mm_fallback(rows, matrices, offs=ends)
+
+
+def test_grouped_products_are_stood_in_for(tmp_path) -> None:
+    pytest.importorskip("transformers.integrations.moe")
+    matrices = torch.nn.Parameter(torch.randn(3, 5, 4))
+    rows, ends = torch.randn(8, 5), torch.tensor([2, 2, 7])
+    path = tmp_path / "experts.pt2"
+    torch.export.save(torch.export.export(Grouped(), (rows, matrices, ends)), path)
+    loaded = load_program(path.read_bytes())
+    called = {str(node.target) for node in loaded.graph.nodes if node.op == "call_function"}
+    assert called == {"tessel.grouped_mm_fallback.default"}
+    found, expected = loaded.module()(rows, matrices, ends), Grouped()(rows, matrices, ends)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(8, 4)
+    (mine,) = torch.autograd.grad((found * weights).sum(), matrices)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), matrices)
+    torch.testing.assert_close(mine, theirs)
+    assert load_model(str(path)).inputs[0].shape == (8, 5)
