@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from msgspec import structs
 
 from tessel.errors import InfeasibleError, ScheduleError
@@ -87,6 +89,23 @@ def test_plan_equals_exhaustive_search(
     assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
     assert found.lower_bound_us <= truth * (1 + 1e-9)
     assert found.optimal
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), is_split=st.booleans(), is_divided=st.booleans())
+def test_more_memory_never_makes_a_step_longer(seed: int, is_split: bool, is_divided: bool) -> None:
+    shards = (2,) if is_divided else ()
+    profile = random_profile(np.random.default_rng(seed), 4, is_split=is_split, shards=shards)
+    steps_us: list[float] = []
+    for memory in (60, 90, 150, None):
+        cluster = small_cluster(2, memory_bytes=None if memory is None else memory * MIB)
+        try:
+            found = plan(profile, cluster, samples=4, baselines=False)
+        except InfeasibleError:
+            assert not steps_us
+            continue
+        steps_us.append(found.best.estimate.step_us)
+    assert steps_us == sorted(steps_us, reverse=True)
 
 
 def check_plan(found: PlanResult) -> None:
