@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     confirming.add_argument("--work", type=float, default=2.0, help="units of work of each plan")
     confirming.add_argument("--rounds", type=int, default=2, help="in which the ways take turns")
     confirming.add_argument("--repeats", type=int, default=2, help="counted steps of a way in each round")
+    confirming.add_argument("--slower", type=float, default=1.0, help="times the pace of each case")
     confirming.add_argument("--out", type=Path, help="file of cases, read first and added to")
     confirming.add_argument("--report", type=Path, help="file of the report, in Markdown")
     for each in (measuring, planning, confirming):
@@ -135,6 +136,7 @@ def _confirm(options: argparse.Namespace) -> int:
                 work=options.work,
                 rounds=options.rounds,
                 repeats=options.repeats,
+                slower=options.slower,
             )
             cases.append(case)
             line = msgspec.json.encode(case)

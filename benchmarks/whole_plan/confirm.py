@@ -183,16 +183,23 @@ def replay(
 
 
 def confirm_case(
-    layers: LayersPlan, devices: int, micro_batches: int, *, work: float, rounds: int, repeats: int
+    layers: LayersPlan,
+    devices: int,
+    micro_batches: int,
+    *,
+    work: float,
+    rounds: int,
+    repeats: int,
+    slower: float = 1.0,
 ) -> Confirmed:
-    """Plan a case, and replay its ways.
+    """Plan a case, and replay its ways, so many times slower than `choose_pace` has it.
 
     Raises:
         ScheduleError: nothing fits.
     """
     before = os.getloadavg()[0]
     ways = find_ways(layers, devices, micro_batches, work=work)
-    pace = choose_pace(ways)
+    pace = slower * choose_pace(ways)
     real, refused = replay(ways, pace=pace, rounds=rounds, repeats=repeats)
     return Confirmed(
         model=layers.model,
