@@ -84,36 +84,19 @@ def paired(kind: str, result: str) -> Callable[[], Built]:
     return build
 
 
-class PictureFirst(nn.Module):
-    """A model of pictures and words, whose words follow the picture: any words are valid inputs.
-
-    Attributes:
-        model: the model.
-    """
-
-    def __init__(self, model: nn.Module, patches: int, token: int) -> None:
-        super().__init__()
-        self.model = model
-        self.register_buffer("places", torch.full((1, patches), token), persistent=False)
-
-    def forward(self, ids: Tensor, picture: Tensor) -> Tensor:
-        """Give scores of the next word."""
-        tokens = torch.cat([self.places.expand(ids.shape[0], -1), ids], 1)
-        found: Tensor = self.model(input_ids=tokens, pixel_values=picture, use_cache=False).logits
-        return found
-
-
 def llava() -> Built:
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(**_BODY, image_size=16, patch_size=8, projection_dim=16),
         text_config=transformers.LlamaConfig(
             **_BODY, vocab_size=VOCABULARY, max_position_embeddings=32, pad_token_id=0
         ),
-        image_token_id=VOCABULARY - 1,
-        image_token_index=VOCABULARY - 1,
+        image_token_id=3,
+        image_token_index=3,
     )
-    model = PictureFirst(transformers.LlavaForConditionalGeneration(config), 4, VOCABULARY - 1)
-    return model, (torch.randint(VOCABULARY - 1, (1, 8)), torch.randn(1, 3, 16, 16))
+    model = transformers.LlavaForConditionalGeneration(config)
+    ids = torch.randint(4, VOCABULARY, (1, 12))
+    ids[0, 2:6] = 3  # a picture's four patches
+    return Returns(model, ("input_ids", "pixel_values"), use_cache=False), (ids, torch.randn(1, 3, 16, 16))
 
 
 class Recurrent(nn.Module):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import torch
 
-_LIBRARY = torch.library.Library("tessel", "FRAGMENT")
+_LIBRARY = torch.library.Library("tessel", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
 
-_LIBRARY.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+_SCHEMA = "grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor"
+_LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]  # torch's own
 
 GROUPED_PRODUCT = "torch.ops.tessel.grouped_mm_fallback.default"
 """What a program calls in place of the operator of `transformers`."""
