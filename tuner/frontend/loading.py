@@ -55,6 +55,8 @@ def load_model(
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
     model = _load_imported(spec, shapes or {}, guarded=guarded)
+    if names_file(spec):  # A plan must find the file again.
+        model = replace(model, name=spec)
     if batch != 1:
         names = ", ".join(item.name for item in model.inputs)
         raise ValueError(
@@ -94,14 +96,19 @@ def with_torch_calls(model: Model, operators: Sequence[str]) -> Model:
     return for_training(imported) if model.training else imported
 
 
-MODEL_FILES = (".onnx", ".pt2")
+_MODEL_FILES = (".onnx", ".pt2")
 """Suffixes of the files that hold a model; opening one runs no code that stands in it."""
+
+
+def names_file(spec: str) -> bool:
+    """Whether a specification is the path of a file that holds a model."""
+    return Path(spec).suffix in _MODEL_FILES
 
 
 def is_code(spec: str) -> bool:
     """Whether loading a specification runs Python code that it names, as `module:function` does."""
     name = _with_colon(spec).partition(":")[0]
-    return ":" in spec and name not in MODELS and Path(spec).suffix not in MODEL_FILES
+    return ":" in spec and name not in MODELS and not names_file(spec)
 
 
 def require_trust(spec: str, *, trusted: bool) -> None:

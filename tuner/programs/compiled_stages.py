@@ -22,7 +22,7 @@ import torch.distributed
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.errors import TunerError
-from tuner.frontend import MODEL_FILES, load_model, require_trust
+from tuner.frontend import load_model, names_file, require_trust
 from tuner.frontend.loading import with_torch_calls
 from tuner.frontend.model import InputSpec, Model, Reference
 from tuner.frontend.torch.arrays import as_array, as_tensor
@@ -190,7 +190,7 @@ def check_spec(spec: ProgramSpec) -> None:
     """
     _target_of(spec.plan)
     require_trust(spec.plan.model, trusted=spec.trust_model)
-    if Path(spec.plan.model).suffix in MODEL_FILES:
+    if names_file(spec.plan.model):
         load_planned_model(spec)
 
 
@@ -212,10 +212,16 @@ def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
         guarded: see `load_model`.
 
     Raises:
-        TunerError: its structure or shapes differ, or it is code that the user did not name.
+        TunerError: its structure or shapes differ, its file is not there, or it is code that the user did
+            not name.
     """
     plan = spec.plan
     require_trust(plan.model, trusted=spec.trust_model)
+    if names_file(plan.model) and not Path(plan.model).is_file():
+        raise TunerError(
+            f"the plan's model is the file {plan.model!r}, which is not here; say where it is "
+            "(`tessel run --model FILE`)"
+        )
     loaded = load_model(
         plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -22,7 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
-from tuner.frontend import MODEL_FILES, MODELS, require_trust
+from tuner.frontend import MODELS, names_file, require_trust
 from tuner.frontend.torch.program import build_torch_module
 from tuner.frontend.torch.training import observe_training
 from tuner.plan import ModelPlan
@@ -160,7 +159,7 @@ def check_spec(spec: TorchProgramSpec) -> None:
         TunerError: it is code that the user did not name, or a file that is not the one that was tuned.
     """
     require_trust(spec.plan.model, trusted=spec.trust_model)
-    if Path(spec.plan.model).suffix in MODEL_FILES:
+    if names_file(spec.plan.model):
         load_planned_model(_of_operators(spec))
 
 

@@ -85,7 +85,8 @@ class RunOptions:
         str | None,
         typer.Option(
             help="The module:function or file.py:function that the plan was tuned for: running it runs that "
-            "code, so name it here too, or give --trust-model."
+            "code, so name it here too, or give --trust-model. Or the .onnx or .pt2 file, where it was moved "
+            "since it was tuned."
         ),
     ] = None
     trust_model: Annotated[

@@ -192,12 +192,23 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
         ),
         _expected(
             lambda count: compiled_stages.reference_step(spec, count),
-            "the uncut, unpartitioned program that was imported from the model",
+            _reference_name(plan.model),
             plan,
             exact=lambda count: compiled_stages.exact_gradients(spec, count),
         ),
         plan.step_us,
     )
+
+
+def _reference_name(model: str) -> str:
+    """Return what the results of compiled stages are compared with."""
+    from tuner.frontend import is_code, names_file
+
+    if is_code(model):
+        return "the uncut torch module under plain torch"
+    if names_file(model):
+        return "the uncut, unpartitioned program of the file"
+    return "the uncut, unpartitioned program that was imported from the model"
 
 
 def _expected(

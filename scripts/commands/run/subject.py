@@ -37,6 +37,8 @@ def load_subject(path: Path, options: RunOptions) -> Subject:
         DocumentError: a file cannot be read.
     """
     subject = _load(path, options.step)
+    if options.model is not None:
+        subject = _with_file(subject, options.model)
     if options.shape:
         subject = _for_shapes(subject, options.shape)
     return subject if options.orders is None else _with_orders(subject, options.orders)
@@ -91,6 +93,19 @@ def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> C
     origin = f"measured, and kept in {options.records}" if found.is_new else f"found in {options.records}"
     console.print_note(f"overheads of {num_ranks} ranks {origin}")
     return found.calibration
+
+
+def _with_file(subject: Subject, model: str) -> Subject:
+    """Return the plan with its model's file where the user says that it lies; a fingerprint tells others."""
+    import msgspec
+
+    from tuner.frontend import names_file
+
+    if subject.plan is None or not (names_file(subject.plan.model) and names_file(model)):
+        return subject
+    others = tuple(msgspec.structs.replace(plan, model=model) for plan in subject.plan.other_shapes)
+    plan = msgspec.structs.replace(subject.plan, model=model, other_shapes=others)
+    return Subject(model, subject.schedule, subject.step_us, plan)
 
 
 _STEP_OF_PLAN = "--step is for schedules; the steps of a plan have a length"

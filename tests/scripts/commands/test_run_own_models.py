@@ -15,6 +15,9 @@ from document_schemas import check_printed
 
 pytest.importorskip("torch")
 
+import torch
+from torch import nn
+
 from tessel.errors import DocumentError
 from tessel.plan import load_plan
 from tuner.programs.compiled_stages import ProgramSpec, load_programs
@@ -162,3 +165,44 @@ def test_one_plan_for_several_shapes_runs_for_each_of_them_with_the_same_weights
     path.write_text(json.dumps(document))
     with pytest.raises(DocumentError, match="with other stages"):
         load_plan(path)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(13, 8)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+        self.head = nn.Linear(8, 13)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.table(ids)))
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_the_layout_of_a_model_from_a_file_is_chosen_and_its_plan_is_exact(
+    kind: str, tessel: Callable[..., object], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, example = Words(), (torch.randint(13, (2, 6)),)
+    path = tmp_path / f"words.{kind}"
+    if kind == "pt2":
+        torch.export.save(torch.export.export(model, example), path)
+    else:
+        pytest.importorskip("onnx")
+        torch.onnx.export(model, example, path, input_names=["ids"], dynamo=False)
+    linked = ("--link", "10GB/s", "--hop-us", 5, "--threads", 1, "--backends", "tvm")
+    searched = ("--devices", 2, "--micro-batches", 4, "--work", 0.5, "--records", tmp_path / "r.db")
+    tuned = tessel("tune", path, "--placement", "auto", *linked, *searched, "--out", tmp_path, "--json")
+    assert tuned.status == 0, tuned.stderr
+    printed = check_printed(["tune"], tuned.stdout)
+    assert {"plan", "1f1b", "data-parallel", "tensor-parallel"} <= {row["name"] for row in printed["planned"]}
+    moved = path.rename(tmp_path / f"moved.{kind}")
+    run = ("run", tmp_path / "plan.json", "--repeats", 1, "--overheads", "none", "--json")
+    lost = tessel(*run)
+    assert lost.status == 1
+    assert "--model FILE" in lost.stderr
+    done = tessel(*run, "--model", moved)
+    assert done.status == 0, done.stderr
+    report = check_printed(["run"], done.stdout)
+    assert report["max_gradient_error"] < 1e-4
+    assert report["loss_error"] < 1e-5
