@@ -51,7 +51,7 @@ def as_table(rows: Mapping[str, Row]) -> str:
         for name, row in rows.items()
     ]
     reasons = [
-        f"- {name}, {step}: {finding.reason.replace('|', '/')}\n"
+        f"- {name}, {step}: {finding.reason.replace('|', '/').replace('](', '] (')}\n"
         for name, row in rows.items()
         for step, finding in row.findings.items()
         if finding.outcome != "equal"

@@ -382,7 +382,9 @@ OF_TVM: dict[str, Case] = {
         context={**TUNING_CONTEXT, "--link": "--hop-us 3", "--no-recompute": "--memory 1GiB"},
         spies={
             **SESSION,
-            "tuner.tuning.tune.tune_placements": {"zbv": "tuned", "vshape": "tuned"},
+            "tuner.tuning.tune.tune_placements": {
+                name: SimpleNamespace(replicas=1) for name in ("zbv", "vshape")
+            },
             "tessel.pipeline.build_plan": "{plan}",
             "tessel.plan.save_plan": None,
             "scripts.commands.tune.write_picture": None,

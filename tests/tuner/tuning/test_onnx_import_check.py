@@ -126,7 +126,7 @@ def test_a_wrong_converter_is_caught_and_its_first_node_named(
     with pytest.raises(TunerError) as caught:
         check_import(loaded(path, training=training), session)
     message = str(caught.value)
-    assert message.startswith("small.onnx is imported wrongly: the output is off by ")
+    assert message.startswith(f"{path} is imported wrongly: the output is off by ")
     assert f"; {place}, which is off by" in message
     assert "\n" not in message
 
