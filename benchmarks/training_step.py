@@ -33,7 +33,8 @@ from tessel.engine.actions import Action, ActionKind
 from tessel.engine.import_function import find_function, import_location
 from tessel.plan import Plan, load_plan
 from tuner.plan import ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, draw_inputs, load_planned_model, load_programs
+from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
+from tuner.programs.inputs import draw_inputs
 
 OURS, COMPILED, EAGER = "compiled stages", "torch.compile", "torch eager"
 LARGEST_LOSS_ERROR = 1e-4

@@ -25,7 +25,8 @@ from tessel.engine.import_function import find_function
 from tessel.engine.training import TrainingPipeline, own_stages
 from tessel.plan import Plan, load_plan
 from tuner.frontend.model import Model
-from tuner.programs.compiled_stages import ProgramSpec, draw_inputs, load_planned_model, load_programs
+from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
+from tuner.programs.inputs import draw_inputs
 
 Batch = Callable[[int], dict[str, torch.Tensor]]
 """Gives the inputs and labels of a micro-batch by name."""

@@ -74,8 +74,11 @@ def gradient_error(stage: nn.Module, rank: int) -> float:
     words, target = draw_batch(0)
     stages = make_stages()
     torch.autograd.backward(loss_fn(nn.Sequential(*stages)(words), target))
-    pairs = zip(stage.parameters(), stages[rank].parameters(), strict=True)
-    error = torch.stack([(mine.grad - whole.grad).abs().max() for mine, whole in pairs]).max()
+    mine, whole = (
+        [weight.grad for weight in each.parameters() if weight.grad is not None]
+        for each in (stage, stages[rank])
+    )
+    error = torch.stack([(a - b).abs().max() for a, b in zip(mine, whole, strict=True)]).max()
     errors = [torch.zeros_like(error) for _ in range(dist.get_world_size())]
     dist.all_gather(errors, error)  # A reduction by MAX may lose what is not a number; torch's max keeps it.
     return float(torch.stack(errors).max())

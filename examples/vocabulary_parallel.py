@@ -92,8 +92,9 @@ class Layer(nn.Module):
     def __init__(self, number: int) -> None:
         super().__init__()
         torch.manual_seed(number)
-        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.layer = nn.TransformerDecoderLayer(WIDTH, 4, 4 * WIDTH, **options)
+        self.layer = nn.TransformerDecoderLayer(
+            WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
 
     def forward(self, x: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
         # Without an encoder a layer reads its own input.
@@ -122,17 +123,15 @@ class Piece(nn.Module):
         self.embedding = nn.Parameter(draw_embedding()) if kind == "end" else None
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        match self.kind:
-            case "embedding":
+        if isinstance(self.part, Share):
+            if self.kind == "embedding":
                 return (self.part.look_up(given[-1]),)
-            case "head":
-                return (self.part.loss(given[0], given[-1]),)
-            case "end":
-                *tensors, words = given
-                logits = self.part(*tensors) @ self.embedding.T
-                return (nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten()),)
-            case _:
-                return (self.part(*given),)
+            return (self.part.loss(given[0], given[-1]),)
+        if self.embedding is None:
+            return (self.part(*given),)
+        *tensors, words = given
+        logits = self.part(*tensors) @ self.embedding.T
+        return (nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten()),)
 
 
 class Program(AutogradStage):
@@ -261,7 +260,8 @@ def reference(spec_json: str, num_micro_batches: int) -> tuple[dict[int, float],
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), words["target"].flatten())
         losses[micro_batch] = loss.item()
         (loss / num_micro_batches).backward()
-    gradients = {TIED: embedding.grad}
+    weights = {TIED: embedding}
     for number, layer in layers.items():
-        gradients |= {f"{number}.part.{name}": weight.grad for name, weight in layer.named_parameters()}
-    return losses, {name: gradient.numpy() for name, gradient in gradients.items()}
+        weights |= {f"{number}.part.{name}": weight for name, weight in layer.named_parameters()}
+    gradients = {name: weight.grad for name, weight in weights.items()}
+    return losses, {name: grad.numpy() for name, grad in gradients.items() if grad is not None}

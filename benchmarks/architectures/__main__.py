@@ -5,7 +5,7 @@
     python -m benchmarks.architectures --files                from .pt2 and ONNX files too
     python -m benchmarks.architectures --train --run          trained in two and four stages; run on ranks too
     python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
-    python -m benchmarks.architectures --results FILE.json --again    and compares what was refused once more
+    python -m benchmarks.architectures --results FILE.json --again    and compares once more what is not equal
     python -m benchmarks.architectures --results FILE.json --table docs/models.md
 
 Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported, lowered
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--train", action="store_true", help="train in two and in four stages too")
     parser.add_argument("--run", action="store_true", help="run the stages on two ranks too")
     parser.add_argument("--results", type=Path, help="file of results, which are not found again")
-    parser.add_argument("--again", action="store_true", help="compare again what was refused or wrong")
+    parser.add_argument("--again", action="store_true", help="compare again what is not equal")
     parser.add_argument("--table", type=Path, help="page whose table is written")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="seconds of a step")
     given = parser.parse_args(arguments)

@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from benchmarks.architectures.finding import Finding
+from benchmarks.architectures.onnx_export import export_onnx
 from tuner.frontend import load_model
 from tuner.frontend.model import Model
 from tuner.graph.structure import Structure
@@ -52,31 +54,23 @@ def check_exported(
 def check_onnx(module: torch.nn.Module, inputs: tuple[Any, ...], model: Model, compare: Compare) -> Finding:
     """Compare the import of the module's ONNX export with torch; arguments of `check_exported`.
 
-    Where neither of torch's exporters writes a file there is nothing to import.
+    Where none of the ways to export it writes a file there is nothing to import.
     """
     try:
         with tempfile.TemporaryDirectory() as folder, _quiet():
             path = Path(folder) / "model.onnx"
-            reason = _export_onnx(module, inputs, path)
+            how, reason = export_onnx(module, inputs, path)
             if reason:
-                return Finding(outcome="inapplicable", reason=reason)
+                return Finding(outcome="inapplicable", reason=f"torch does not export it to ONNX ({reason})")
             loaded = load_model(str(path), guarded=False)
-            return compare(loaded, _in_order(loaded, model, inputs))
+            found = compare(loaded, _in_order(loaded, model, inputs))
+            return (
+                msgspec.structs.replace(found, reason=f"exported {how}")
+                if how and not found.reason
+                else found
+            )
     except Exception as error:  # as above
         return Finding.of_error(error)
-
-
-def _export_onnx(module: torch.nn.Module, inputs: tuple[Any, ...], path: Path) -> str:
-    """Write an ONNX file by torch's exporter, or else by its older one; return why neither does."""
-    reasons = []
-    for is_newer in (True, False):
-        try:
-            torch.onnx.export(module, inputs, str(path), dynamo=is_newer, verbose=False)
-            return ""
-        except Exception as error:  # foreign code; whatever it raises is the result
-            cause = error.__cause__ or error
-            reasons.append(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
-    return f"torch does not export it to ONNX ({reasons[0]})"
 
 
 def _same(one: Model, other: Model) -> bool:

@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         outcome: `equal` to torch, `wrong` beside torch, `refused` with an error, or `inapplicable`.
         error: largest error over the largest value of the same tensor; None where there is no number.
-        reason: why it is not equal; empty where it is.
+        reason: why it is not equal, or what was changed so that it is.
         date: day of the comparison.
     """
 

@@ -69,15 +69,11 @@ def check_all(
         steps: some of `STEPS`.
         known: rows by name of what was checked before.
         limit_s: longest that one step may take.
-        again: whether steps that were refused or wrong count as not known.
+        again: whether steps that are not equal count as not known.
     """
     for name in names:
         row = known.get(name, Row())
-        settled = {
-            step
-            for step, finding in row.findings.items()
-            if not again or finding.outcome in ("equal", "inapplicable")
-        }
+        settled = {step for step, finding in row.findings.items() if not again or finding.outcome == "equal"}
         missing = [step for step in steps if step not in settled]
         if not missing:
             yield name, row

@@ -30,7 +30,7 @@ torch {torch}, transformers {transformers}, TVM {tvm}.
 
 
 def as_table(rows: Mapping[str, Row]) -> str:
-    """Return the table, with what is not equal below it."""
+    """Return the table, with what is not equal, or not as plain as the others, below it."""
     counts = [
         f"{step} equal to torch {sum(_outcome(row, step) == 'equal' for row in rows.values())}"
         for step in STEPS
@@ -54,7 +54,7 @@ def as_table(rows: Mapping[str, Row]) -> str:
         f"- {name}, {step}: {finding.reason.replace('|', '/').replace('](', '] (')}\n"
         for name, row in rows.items()
         for step, finding in row.findings.items()
-        if finding.outcome != "equal"
+        if finding.reason
     ]
     return head + "".join(lines) + ("\n" + "".join(reasons) if reasons else "")
 

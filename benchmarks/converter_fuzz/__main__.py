@@ -4,6 +4,8 @@
     python -m benchmarks.converter_fuzz add cumsum --types int64  some operators, some types
     python -m benchmarks.converter_fuzz --gradients --types float32   trained: gradients of its operands
     python -m benchmarks.converter_fuzz --table operators.md       and write the table of what is refused
+    python -m benchmarks.converter_fuzz --json FILE.jsonl          go on where an interrupted run stopped
+    python -m benchmarks.converter_fuzz --json FILE.jsonl --again  and check once more what was wrong
 
 Every sample of `torch.testing`'s table of operators (odd shapes: without axes, without elements, broadcast,
 not dense; arguments by position and by keyword) is exported, imported, lowered by TVM's own default
@@ -18,8 +20,8 @@ With `--gradients` each floating-point operand is a weight, and its gradient in 
 torch's.
 
 Left out are operators that draw random numbers, give no tensor, or change their operands, and what torch
-itself cannot run or export. Each operator runs in a process of its own, with a time limit, so that a crash is
-a finding as well. Samples are drawn with a fixed seed.
+itself cannot run or export. Each operator and type runs in a process of its own, with a time limit, so that
+a crash is a finding as well. Samples are drawn with a fixed seed.
 """
 
 from __future__ import annotations
@@ -36,10 +38,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+
 from benchmarks.converter_fuzz.check import Finding, check
 from benchmarks.converter_fuzz.gradients import check_gradients_of
 from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, Applied, operators, samples
+from benchmarks.converter_fuzz.results import Checked, ResultsFile
 from benchmarks.converter_fuzz.tables import as_table, summarize
+from tuner.frontend.torch.program import import_module
 
 TIME_LIMIT_S = 300.0
 
@@ -47,39 +53,40 @@ Check: TypeAlias = Callable[[str, str, int, Applied], Finding | None]
 """Compares one sample of an operator and type; None where torch has nothing to compare with."""
 
 
-def fuzz(
-    name: str, operator: Any, dtypes: Sequence[str], count: int, checked: Check = check
-) -> Iterator[Finding]:
-    """Check an operator in a process of its own."""
+def fuzz(name: str, operator: Any, dtype: str, count: int, checked: Check = check) -> Iterator[Finding]:
+    """Check an operator and type in a process of its own."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=work, args=(sender, name, operator, tuple(dtypes), count, checked)
+        target=work, args=(sender, name, operator, dtype, count, checked)
     )
     process.start()
     sender.close()
-    yield from _findings(receiver, process, name)
+    yield from _findings(receiver, process, name, dtype)
 
 
-def work(
-    sender: Connection, name: str, operator: Any, dtypes: Sequence[str], count: int, checked: Check
-) -> None:
-    """Check an operator, and send what is begun before it begins."""
-    for dtype in dtypes:
-        try:
-            drawn = list(samples(operator, dtype, count))
-        except Exception:  # torch's own
-            continue
-        for number, applied in drawn:
-            sender.send_bytes(json.dumps({"begun": [dtype, number]}).encode())
-            finding = checked(name, dtype, number, applied)
-            if finding is not None:
-                sender.send_bytes(json.dumps(asdict(finding)).encode())
+def work(sender: Connection, name: str, operator: Any, dtype: str, count: int, checked: Check) -> None:
+    """Check an operator and type, and send what is begun before it begins."""
+    try:
+        drawn = list(samples(operator, dtype, count))
+    except Exception:  # torch's own
+        drawn = []
+    for number, applied in drawn:
+        sender.send_bytes(json.dumps({"begun": number}).encode())
+        finding = checked(name, dtype, number, applied)
+        if finding is not None:
+            sender.send_bytes(json.dumps(asdict(finding)).encode())
     sender.send_bytes(b'{"done": true}')
 
 
-def _findings(receiver: Connection, process: Any, name: str) -> Iterator[Finding]:
+def warm_up() -> None:
+    """Import one operator, so that processes find loaded what torch and TVM load for the first."""
+    applied = Applied(torch.add, ((torch.ones(2), 1), {}))
+    import_module(applied, applied.tensors, "add")
+
+
+def _findings(receiver: Connection, process: Any, name: str, dtype: str) -> Iterator[Finding]:
     deadline = time.monotonic() + TIME_LIMIT_S
-    dtype, sample = "", 0
+    sample = 0
     reason = "it takes too long"
     while receiver.poll(max(0.0, deadline - time.monotonic())):
         try:
@@ -92,7 +99,7 @@ def _findings(receiver: Connection, process: Any, name: str) -> Iterator[Finding
             process.join()
             return
         if "begun" in message:
-            dtype, sample = message["begun"]
+            sample = message["begun"]
         else:
             yield Finding(**message)
     process.kill()
@@ -107,7 +114,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int, default=NUM_SAMPLES, help="of each operator and type")
     parser.add_argument("--gradients", action="store_true", help="compare gradients of its operands")
     parser.add_argument("--table", type=Path, help="file that the table of what is refused is written to")
-    parser.add_argument("--json", type=Path, help="file that every finding is written to")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="file that findings are appended to, a line an operator and type, and not sought again",
+    )
+    parser.add_argument("--again", action="store_true", help="check again what the file holds as wrong")
     given = parser.parse_args(arguments)
     known = operators()
     unknown = sorted(set(given.operators) - set(known))
@@ -117,31 +129,38 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    findings: list[Finding] = []
-    names = given.operators or list(known)
+    names, dtypes = given.operators or list(known), given.types.split(",")
+    results = ResultsFile(given.json)
+    warm_up()
     for index, name in enumerate(names):
-        checked = check_gradients_of if given.gradients else check
-        found = list(fuzz(name, known[name], given.types.split(","), given.samples, checked))
-        findings += found
-        counts = Counter(finding.outcome for finding in found)
-        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-        print(f"{index + 1}/{len(names)} {name}: {told or 'left out'}", file=sys.stderr, flush=True)
-        for finding in found:
-            if finding.outcome == "wrong":
-                print(
-                    f"WRONG {finding.operator} {finding.dtype} #{finding.sample}: {finding.reason}",
-                    flush=True,
-                )
+        found: list[Finding] = []
+        for dtype in dtypes:
+            settled = results.find(name, dtype, count=given.samples, gradients=given.gradients)
+            if settled is None or (given.again and settled.is_wrong):
+                checked = check_gradients_of if given.gradients else check
+                fresh = tuple(fuzz(name, known[name], dtype, given.samples, checked))
+                settled = Checked(name, dtype, given.samples, given.gradients, fresh)
+                results.append(settled)
+            found += settled.findings
+        _report(f"{index + 1}/{len(names)} {name}", found)
+    findings = results.findings(names, dtypes, count=given.samples, gradients=given.gradients)
     counts = Counter(finding.outcome for finding in findings)
     print(
         f"{len(summarize(findings))} operators, {len(findings)} samples: "
         + ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
     )
-    if given.json:
-        given.json.write_text(json.dumps([asdict(finding) for finding in findings], indent=1))
     if given.table:
         given.table.write_text(as_table(findings, given.samples))
     return 1 if counts.get("wrong") else 0
+
+
+def _report(title: str, findings: Sequence[Finding]) -> None:
+    counts = Counter(finding.outcome for finding in findings)
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+    print(f"{title}: {told or 'left out'}", file=sys.stderr, flush=True)
+    for finding in findings:
+        if finding.outcome == "wrong":
+            print(f"WRONG {finding.operator} {finding.dtype} #{finding.sample}: {finding.reason}", flush=True)
 
 
 if __name__ == "__main__":

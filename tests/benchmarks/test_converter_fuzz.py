@@ -1,9 +1,11 @@
 """A fixed sample of the comparison of torch's operators with their import; all are a benchmark."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.converter_fuzz import __main__ as command  # noqa: E402
 from benchmarks.converter_fuzz import gradients  # noqa: E402
 from benchmarks.converter_fuzz.check import Finding, check  # noqa: E402
 from benchmarks.converter_fuzz.gradients import check_gradients_of  # noqa: E402
@@ -33,6 +35,18 @@ def test_a_wrong_result_is_found(monkeypatch) -> None:
     assert "off by" in finding.reason
 
 
+@pytest.mark.parametrize(("places", "outcome"), [([0, 1], "equal"), ([1, 1], "equal"), ([1, 2], "wrong")])
+def test_of_equal_values_either_may_be_named(places, outcome, monkeypatch) -> None:
+    x = torch.tensor([[2, 2, 7], [7, 3, 4]])
+    applied = Applied(torch.kthvalue, ((x, 1), {}))
+    monkeypatch.setattr(
+        "benchmarks.converter_fuzz.check.run", lambda *_: [np.array([2, 3]), np.array(places)]
+    )
+    finding = check("kthvalue", "int64", 0, applied)
+    assert finding is not None
+    assert finding.outcome == outcome, finding
+
+
 def test_what_stays_a_call_of_torch_is_told_apart() -> None:
     applied = Applied(torch.cummax, ((torch.rand(2, 3), 1), {}))
     finding = check("cummax", "float32", 0, applied)
@@ -42,6 +56,34 @@ def test_what_stays_a_call_of_torch_is_told_apart() -> None:
 
 def test_what_draws_random_numbers_is_left_out() -> None:
     assert check("rand_like", "float32", 0, Applied(torch.rand_like, ((torch.ones(9),), {}))) is None
+
+
+def test_what_no_array_holds_is_left_out() -> None:
+    x = torch.eye(3).to_sparse_csr()
+    assert check("to_dense", "float32", 0, Applied(torch.Tensor.to_dense, ((x,), {}))) is None
+
+
+def test_an_interrupted_comparison_goes_on_and_what_was_wrong_is_checked_again(monkeypatch, tmp_path) -> None:
+    asked = []
+
+    def fuzz(name, operator, dtype, count, checked):
+        asked.append((name, dtype))
+        yield Finding(name, dtype, 0, "wrong" if len(asked) == 2 else "equal")
+
+    monkeypatch.setattr(command, "fuzz", fuzz)
+    monkeypatch.setattr(command, "warm_up", lambda: None)
+    monkeypatch.setattr(command, "operators", lambda: {"abs": None, "add": None, "sub": None})
+    path = tmp_path / "findings.jsonl"
+    given = ["--types", "float32", "--json", str(path)]
+    assert command.main(["abs", "add", *given]) == 1
+    path.write_text(path.read_text() + '{"operator": "sub", "dty')  # ended while it wrote
+    assert command.main(given) == 1
+    assert asked == [("abs", "float32"), ("add", "float32"), ("sub", "float32")]
+    assert command.main([*given, "--again"]) == 0
+    assert command.main(given) == 0
+    assert asked[3:] == [("add", "float32")]
+    assert command.main([*given, "--samples", "2"]) == 0
+    assert len(asked) == 7
 
 
 def test_the_table_tells_what_is_refused_and_why() -> None:

@@ -15,11 +15,11 @@ from tuner.programs import sharded_program
 from tuner.programs.compiled_stage import CompiledStage
 from tuner.programs.compiled_stages import (
     ProgramSpec,
-    draw_inputs,
     load_planned_model,
     load_programs,
     provide_programs,
 )
+from tuner.programs.inputs import draw_inputs
 
 FAULTS = ("without_maxima", "without_one_sum")
 

@@ -58,6 +58,29 @@ def encoder_decoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return EncoderDecoder(), (words, words.flip(0))
 
 
+class Captions(nn.Module):
+    """Words, of which a mark stands for each of a picture's two patches; others are refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.project = nn.Linear(3, WIDTH)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+        marks = words == WORDS - 1
+        if not torch.compiler.is_compiling() and int(marks.sum()) != 2 * len(words):
+            raise ValueError(f"{int(marks.sum())} marks and {2 * len(words)} patches do not match")
+        x = self.embed(words) * ~marks[..., None] + self.project(patches).mean(1, True) * marks[..., None]
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def captions() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    return Captions(), (torch.tensor([[11, 1, 11, 4], [3, 11, 11, 7]]), torch.randn(2, 2, 3))
+
+
 class LanguageModel(nn.Module):
     """Embedding and head are one tensor, of a number of words that neither 2 nor 4 divides."""
 
@@ -168,6 +191,7 @@ def dropping() -> tuple[nn.Module, tuple[torch.Tensor]]:
 CALLS = "planned_models:calls"
 DROPPING = "planned_models:dropping"
 ENCODER_DECODER = "planned_models:encoder_decoder"
+CAPTIONS = "planned_models:captions"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"
 TWO_TOWERS = "planned_models:two_towers"

@@ -72,6 +72,10 @@ class Reference(Protocol):
         """
         ...
 
+    def examples_of(self, inputs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
+        """Return the user's examples of those inputs that have their shapes, by name; labels have none."""
+        ...
+
     def own(
         self, inputs: Sequence[InputSpec], seed: int
     ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]] | None:

@@ -24,9 +24,8 @@ from tuner.backends.registry import available_backends
 from tuner.errors import TunerError
 from tuner.frontend import load_model, names_file, require_trust
 from tuner.frontend.loading import with_torch_calls
-from tuner.frontend.model import InputSpec, Model, Reference
-from tuner.frontend.torch.arrays import as_array, as_tensor
-from tuner.frontend.values import draw_mask
+from tuner.frontend.model import Model, Reference
+from tuner.frontend.torch.arrays import as_array
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
@@ -38,6 +37,7 @@ from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure, ModelPlan, Routes
 from tuner.programs.compiled_stage import CompiledStage, Machine, StageMachine, with_release
+from tuner.programs.inputs import aligned, draws_of
 from tuner.programs.shard_groups import ShardGroups
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import PipelineCopy, Tensors
@@ -238,31 +238,7 @@ def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
 def draw_weights(model: Model, seed: int) -> Tensors:
     """Return the model's weights, random where it holds none; the same in every process."""
     drawn = draw_tensors(model, rng=np.random.default_rng([seed, 0]))
-    return {name: _aligned(drawn[name]) for name in model.parameter_names}
-
-
-def draw_inputs(model: Model, seed: int, micro_batch: int) -> Tensors:
-    """Return random inputs of one micro-batch; the same in every process."""
-    return _draw(model.inputs, seed, micro_batch)
-
-
-def _draw(inputs: Sequence[InputSpec], seed: int, micro_batch: int) -> Tensors:
-    rng = np.random.default_rng([seed, 1, micro_batch])
-    drawn = {}
-    for spec in inputs:
-        if spec.dropout is not None:
-            values = draw_mask(spec, rng)
-        elif "float" in spec.dtype:
-            values = rng.standard_normal(spec.shape).astype(spec.dtype)
-        else:
-            values = rng.integers(0, spec.high, spec.shape).astype(spec.dtype)
-        drawn[spec.name] = _aligned(values)
-    return drawn
-
-
-def _aligned(values: np.ndarray) -> torch.Tensor:
-    """Return a copy in torch's memory, which is aligned to 64 bytes as TVM asks; NumPy's is not."""
-    return as_tensor(values).clone()
+    return {name: aligned(drawn[name]) for name in model.parameter_names}
 
 
 def reference_step(
@@ -304,11 +280,12 @@ def _steps_of_reference(
     """Run the program that the model was imported from; only gradients that a stage makes are returned."""
     if not model.training:
         return {}, {}
+    draws = draws_of(model, seed)
     losses: dict[int, float] = {}
     total: dict[str, np.ndarray] = {}
     for micro_batch in range(num_micro_batches):
         try:
-            loss, found = reference.gradients(model, _drawn_arrays(model, seed, micro_batch))
+            loss, found = reference.gradients(model, draws.arrays(micro_batch))
         except Exception as error:  # foreign code: the user's own module
             reason = str(error).strip().partition("\n")[0]
             raise TunerError(
@@ -333,17 +310,14 @@ def exact_gradients(spec: ProgramSpec, num_micro_batches: int) -> dict[str, np.n
     model = load_planned_model(spec)
     if model.reference is None or not model.training:
         return None
+    draws = draws_of(model, spec.seed)
     total: dict[str, np.ndarray] = {}
     for micro_batch in range(num_micro_batches):
-        found = model.reference.exact_gradients(model, _drawn_arrays(model, spec.seed, micro_batch))
+        found = model.reference.exact_gradients(model, draws.arrays(micro_batch))
         if found is None:
             return None
         _add_shares(total, found, num_micro_batches)
     return total
-
-
-def _drawn_arrays(model: Model, seed: int, micro_batch: int) -> dict[str, np.ndarray]:
-    return {name: as_array(value) for name, value in draw_inputs(model, seed, micro_batch).items()}
 
 
 def _add_shares(total: dict[str, np.ndarray], found: Mapping[str, np.ndarray], count: int) -> None:
@@ -379,11 +353,11 @@ def _on_device(tensors: Tensors, device: str) -> Tensors:
 def _inputs_on_device(model: Model, spec: ProgramSpec, device: str) -> Callable[[int], Tensors]:
     """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
     # Not the model: it may hold weights, of which a stage has its own.
-    specs, seed = model.inputs, spec.seed
+    draws = draws_of(model, spec.seed)
 
     @functools.cache
     def inputs(micro_batch: int) -> Tensors:
-        return {name: t.to(device) for name, t in _draw(specs, seed, micro_batch).items()}
+        return {name: t.to(device) for name, t in draws.tensors(micro_batch).items()}
 
     return inputs
 

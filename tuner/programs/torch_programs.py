@@ -29,12 +29,12 @@ from tuner.programs.autograd_stage import AutogradStage
 from tuner.programs.compiled_stage import CompiledStage
 from tuner.programs.compiled_stages import (
     ProgramSpec,
-    draw_inputs,
     draw_weights,
     load_planned_model,
     load_programs,
 )
 from tuner.programs.compiled_stages import reference_step as compiled_reference
+from tuner.programs.inputs import draws_of, why_refused
 from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.programs.torch_machine import TorchProgram
 from tuner.stages.torch_stages import TorchPipeline, split_module
@@ -69,8 +69,9 @@ def provide_programs(
     if found is None:
         return load_programs(_of_operators(spec), stage_numbers, on_torch=spec.device)
     module, examples = found
+    takes_examples = _takes_examples(spec, module, examples)
     pipeline = split_module(module, examples, _ends(spec.plan))
-    draws = _Draws(spec, examples, pipeline)
+    draws = _Draws(spec, examples, pipeline, takes_examples=takes_examples)
     training = spec.plan.training
     differentiable = frozenset[str]().union(*(stage.differentiable for stage in pipeline.stages if training))
     inputs = functools.cache(draws.inputs)  # Kept, so that a timed forward draws nothing.
@@ -111,10 +112,11 @@ def reference_step(
     if found is None:
         return _operators_step(_of_operators(spec), num_micro_batches)
     module, examples = found
+    takes_examples = _takes_examples(spec, module, examples)
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
         rng = _rng(spec, micro_batch)
-        drawn = [_drawn_like(example, rng).to(spec.device) for example in examples]
+        drawn = [_drawn_like(example, rng, as_it_is=takes_examples).to(spec.device) for example in examples]
         loss = _loss(pytree.tree_leaves(module(*drawn)), rng)
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
@@ -143,9 +145,10 @@ def _operators_step(
         name: weight.requires_grad_(weight.is_floating_point() and name not in model.untrained)
         for name, weight in draw_weights(model, spec.seed).items()
     }
+    draws = draws_of(model, spec.seed)
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
-        drawn = draw_inputs(model, spec.seed, micro_batch)
+        drawn = draws.tensors(micro_batch)
         (loss,) = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
@@ -189,10 +192,24 @@ def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
     return np.random.default_rng([spec.seed, 1, micro_batch])
 
 
-def _drawn_like(example: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return random values of an example's shape; whole numbers up to the largest in it."""
+def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequence[torch.Tensor]) -> bool:
+    """Say whether a module takes its examples' whole numbers alone; see `tuner.programs.inputs`."""
+
+    def run() -> list[np.ndarray]:
+        rng = _rng(spec, 0)
+        with torch.no_grad():
+            found = module(*(_drawn_like(example, rng).to(spec.device) for example in examples))
+        return [_array(each) for each in pytree.tree_leaves(found) if isinstance(each, torch.Tensor)]
+
+    return any(not example.is_floating_point() for example in examples) and bool(why_refused(run))
+
+
+def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bool = False) -> torch.Tensor:
+    """Return random values of an example's shape; whole numbers up to the largest in it, or as they are."""
     if example.is_floating_point():
         return torch.from_numpy(rng.standard_normal(tuple(example.shape))).to(example.dtype)
+    if as_it_is:
+        return example
     high = int(example.max()) + 1 if example.numel() else 1
     return torch.from_numpy(rng.integers(0, max(high, 1), tuple(example.shape))).to(example.dtype)
 
@@ -212,24 +229,31 @@ class _Draws:
     """The inputs and the loss of each micro-batch, alike on every rank."""
 
     def __init__(
-        self, spec: TorchProgramSpec, examples: Sequence[torch.Tensor], pipeline: TorchPipeline
+        self,
+        spec: TorchProgramSpec,
+        examples: Sequence[torch.Tensor],
+        pipeline: TorchPipeline,
+        *,
+        takes_examples: bool,
     ) -> None:
         self._spec = spec
         self._examples = examples
+        self._takes_examples = takes_examples
         self._input_names = pipeline.input_names
         self._output_names = pipeline.output_names
 
     def inputs(self, micro_batch: int) -> Tensors:
         """Return the user's inputs by name."""
-        rng = _rng(self._spec, micro_batch)
-        return {
-            name: _drawn_like(example, rng).to(self._spec.device)
-            for name, example in zip(self._input_names, self._examples, strict=True)
-        }
+        return dict(zip(self._input_names, self._drawn(_rng(self._spec, micro_batch)), strict=True))
 
     def loss(self, micro_batch: int, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the loss of what the last stage made."""
         rng = _rng(self._spec, micro_batch)
-        for example in self._examples:
-            _drawn_like(example, rng)  # Labels are drawn after the inputs, as in `reference_step`.
+        self._drawn(rng)  # Labels are drawn after the inputs, as in `reference_step`.
         return _loss([known[name] for name in self._output_names], rng)
+
+    def _drawn(self, rng: np.random.Generator) -> list[torch.Tensor]:
+        return [
+            _drawn_like(example, rng, as_it_is=self._takes_examples).to(self._spec.device)
+            for example in self._examples
+        ]

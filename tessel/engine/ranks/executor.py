@@ -33,11 +33,14 @@ class Step(NamedTuple):
         actions: what it runs, in order.
         own: the same, to look up.
         arrivals: what each other rank sends here, in the order in which that rank makes it.
+        taken: stages and micro-batches that gradients come back for, on any rank. A stage that no trained
+            weight comes before, or is in, has no backward, and nothing is sent to it.
     """
 
     actions: tuple[Action, ...]
     own: frozenset[Action]
     arrivals: dict[int, tuple[Handover, ...]]
+    taken: frozenset[tuple[int, int]]
 
 
 class _Arrival(NamedTuple):
@@ -102,7 +105,14 @@ class Executor:
             source: tuple(handover for _, handover in sorted(handovers, key=_sending_order))
             for source, handovers in found.items()
         }
-        return Step(tuple(orders[self._rank]), own, arrivals)
+        backward = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+        taken = frozenset(
+            (action.stage, action.micro_batch)
+            for order in orders
+            for action in order
+            if action.kind in backward
+        )
+        return Step(tuple(orders[self._rank]), own, arrivals, taken)
 
     def run_step(self, step: Step, num_micro_batches: int, transport: Transport) -> list[Event]:
         """Run one training step's actions in order, and wait until all that was sent has left."""
@@ -125,7 +135,7 @@ class Executor:
             made = self._programs[action.stage].run(action, given)
             synchronize(self._device)
             end_s = time.perf_counter()
-            self._hand_on(action, made, transport)
+            self._hand_on(action, made, step.taken, transport)
             events.append(Event(action=str(action), ready_s=ready_s, start_s=start_s, end_s=end_s))
         self._progress.wait("waiting for others to take what it sent")
         transport.finish()
@@ -149,7 +159,7 @@ class Executor:
             )
         return tuple(arrivals)
 
-    def _outgoing(self, action: Action) -> tuple[Handover, ...]:
+    def _outgoing(self, action: Action, taken: frozenset[tuple[int, int]]) -> tuple[Handover, ...]:
         routes = self._routes[action.stage]
         if action.kind is ActionKind.BACKWARD_WEIGHT:
             return ()
@@ -158,6 +168,7 @@ class Executor:
         return tuple(
             Handover(stage, action.micro_batch, is_gradient, action.stage, tensors)
             for stage, tensors in sorted(targets.items())
+            if not is_gradient or (stage, action.micro_batch) in taken
         )
 
     def _take(self, arrivals: Sequence[_Arrival], transport: Transport) -> Tensors:
@@ -174,9 +185,11 @@ class Executor:
         synchronize(self._device)
         return given
 
-    def _hand_on(self, action: Action, made: Tensors, transport: Transport) -> None:
+    def _hand_on(
+        self, action: Action, made: Tensors, taken: frozenset[tuple[int, int]], transport: Transport
+    ) -> None:
         mine = self._ranks_by_stage[action.stage]
-        for handover in self._outgoing(action):
+        for handover in self._outgoing(action, taken):
             for peer in self._ranks_by_stage[handover.stage]:
                 if peer == self._rank:
                     self._local[handover.key] = {info.name: made[info.name] for info in handover.tensors}

@@ -27,7 +27,8 @@ SITE = """
 # Before the program's first instruction Ctrl-C is the interpreter's affair: end as it would.
 import os, signal
 signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
-os.write(2, b"started\\n")
+if os.environ.pop("TEST_SAYS_STARTED", None):  # Processes that the command starts do not say it again.
+    os.write(2, b"started\\n")
 """
 
 SEARCH = (
@@ -48,7 +49,7 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "scripts", *arguments],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "TEST_SAYS_STARTED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -19,11 +19,11 @@ from tuner.plan import ModelPlan, PartitionPlan
 from tuner.programs.compiled_stages import (
     ProgramSpec,
     check_spec,
-    draw_inputs,
     load_planned_model,
     load_programs,
     reference_step,
 )
+from tuner.programs.inputs import draw_inputs
 from tuner.targets.target import Target
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402 - after the skip
 
 from tuner.frontend.loading import for_training  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
-from tuner.programs.compiled_stages import draw_inputs  # noqa: E402
+from tuner.programs.inputs import draw_inputs  # noqa: E402
 from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -72,10 +72,45 @@ def _scaled(operator: Callable[..., Expr], *, is_reversed: bool = False) -> Conv
         left, right = call.operand(first, dtype), call.operand(second, dtype)
         alpha = call["alpha"]
         if alpha != 1:
-            right = call.emit(relax.op.multiply(right, call.cast(alpha, dtype)))
+            right = _product(call, right, call.cast(alpha, dtype))
         return call.cast(call.emit(operator(left, right)), call.dtype)
 
     return convert
+
+
+def _multiply(call: Call) -> Expr:
+    dtype = call.working_type("self", "other")
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    if dtype == "bool":
+        return call.cast(call.emit(relax.op.logical_and(left, right)), call.dtype)
+    return call.cast(_product(call, left, right), call.dtype)
+
+
+def _product(call: Call, left: Expr, right: Expr) -> Expr:
+    """Emit a product; TVM takes one with the number 0 for 0, which that of an infinity or NaN is not."""
+    for factor, other in ((left, right), (right, left)):
+        if _is_float(dtype_of(other)) and _is_zero(factor):
+            return _zero_where(call, call.emit(relax.op.isfinite(other)), dtype_of(other))
+    return call.emit(relax.op.multiply(left, right))
+
+
+def _quotient(call: Call, left: Expr, right: Expr) -> Expr:
+    """Emit a quotient; TVM takes that of the number 0 for 0, which one by 0 or NaN is not."""
+    if _is_float(dtype_of(right)) and _is_zero(left):
+        size = call.emit(relax.op.abs(right))
+        is_one = call.emit(relax.op.greater(size, relax.const(0, dtype_of(right))))
+        return _zero_where(call, is_one, dtype_of(right))
+    return call.emit(relax.op.divide(left, right))
+
+
+def _is_zero(value: Expr) -> bool:
+    """Say whether a tensor is the number 0, which TVM puts into the code."""
+    return is_constant(value) and not len(value.ty.shape) and not value.value.numpy()
+
+
+def _zero_where(call: Call, condition: Expr, dtype: str) -> Expr:
+    """Emit 0 where a condition holds, and NaN elsewhere."""
+    return call.emit(relax.op.where(condition, relax.const(0, dtype), relax.const(float("nan"), dtype)))
 
 
 def _divide(call: Call) -> Expr:
@@ -86,7 +121,7 @@ def _divide(call: Call) -> Expr:
     dtype = call.working_type("self", "other")
     left, right = call.operand("self", dtype), call.operand("other", dtype)
     if mode is None or _is_float(dtype):
-        quotient = call.emit(relax.op.divide(left, right))
+        quotient = _quotient(call, left, right)
         return call.cast(quotient if mode is None else call.emit(relax.op.trunc(quotient)), call.dtype)
     # Of whole numbers, Relax's division rounds down as well; towards zero it is that of magnitudes.
     return _towards_zero(call, left, right, dtype)
@@ -316,7 +351,7 @@ _UNARY = {
 _ROUNDING = {name: _staircase(getattr(relax.op, name)) for name in ("ceil", "floor", "round", "trunc")}
 
 _BINARY = {
-    "mul": _binary(relax.op.multiply, relax.op.logical_and),
+    "mul": _multiply,
     "div": _divide,
     "floor_divide": _floor_divide,
     "remainder": _remainder,

@@ -1,8 +1,8 @@
 """Rewrite operators that TVM's ONNX importer mishandles into ones that it imports correctly.
 
 Sums become additions, PRelu two sides, and `auto_pad` explicit padding, which the importer would hide in a
-kernel; dropout and identities go; and nodes without a name get one. Checked in
-tests/tuner/frontend/onnx/test_graph.py.
+kernel; `TopK` in any order becomes one in order; dropout and identities go; and nodes without a name get one.
+Checked in tests/tuner/frontend/onnx/test_graph.py.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
             _spread_slope(node, model, shapes)
             nodes.extend(_two_sides(node))
         else:
+            if node.op_type == "TopK":
+                _sort(node)
             nodes.append(node)
     for node in nodes:
         node.name = _scoped_name(node) or node.name or node.output[0]
@@ -76,6 +78,13 @@ def _scoped_name(node: OnnxNode) -> str:
             innermost = modules[-1] if modules else ""
             return f"/{innermost}/{operator}" if innermost else ""
     return ""
+
+
+def _sort(node: OnnxNode) -> None:
+    """Let `TopK` give in order what it may give in any, which is all that the importer takes."""
+    kept = [attribute for attribute in node.attribute if attribute.name != "sorted"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
 def _additions(node: OnnxNode) -> list[OnnxNode]:

@@ -125,13 +125,8 @@ class TorchReference:
         rng = np.random.default_rng([seed, 2])
         examples = self._examples()
         drawn = {spec.name: _drawn(spec, examples.get(spec.name), rng) for spec in inputs}
-        own = {
-            spec.name: examples[spec.name]
-            for spec in inputs
-            if spec.name in examples and examples[spec.name].shape == spec.shape
-        }
         reason = ""
-        for candidate in (drawn, drawn | own):
+        for candidate in (drawn, drawn | self.examples_of(inputs)):
             try:
                 found = self.outputs(candidate)
             except Exception as error:  # foreign code: the user's own module
@@ -144,6 +139,12 @@ class TorchReference:
             f"{type(self.module).__name__} gives no numbers under torch for its example inputs ({reason}), "
             "so that its import cannot be compared; give example inputs that it works for"
         )
+
+    def examples_of(self, inputs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
+        """Return the examples of those inputs that have their shapes, by name; labels have none."""
+        examples = self._examples()
+        shapes = {name: example.shape for name, example in examples.items()}
+        return {spec.name: examples[spec.name] for spec in inputs if shapes.get(spec.name) == spec.shape}
 
     def own(
         self, inputs: Sequence[InputSpec], seed: int

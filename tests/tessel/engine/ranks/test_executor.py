@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -169,6 +170,44 @@ def test_what_forks_comes_back_as_a_sum() -> None:
     assert programs[3].given == {"F y": 10.0, "F z": 100.0}
     assert programs[1].given == {"F x": 1.0, "B y": 1000.0}
     assert programs[0].given == {"B x": 10.0 + 100.0}
+
+
+class Sendings:
+    """Stands for the other ranks: gives ones, and notes what is sent to them."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+
+    def start_step(self, arrivals: object) -> None: ...
+
+    def expect(self, handover: Handover, source: int) -> None: ...
+
+    def receive(self, handover: Handover, source: int) -> dict[str, torch.Tensor]:
+        return {info.name: torch.tensor(1.0) for info in handover.tensors}
+
+    def send(self, handover: Handover, made: object, peer: int) -> None:
+        self.sent.append((handover.stage, handover.micro_batch))
+
+    def finish(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_stage_without_a_backward_is_sent_no_gradients(is_trained: bool) -> None:
+    """Nobody would take them, and the step would never end: a frozen first stage."""
+    x = {0: (TensorInfo(name="x", shape=(), dtype="float32", num_bytes=4),)}
+    routes = Routes(received=x, sent={}, received_gradients={}, sent_gradients=x)
+    names = ("f0", "f1", "b1", "b0") if is_trained else ("f0", "f1", "b1")
+    kinds = {"f": BlockKind.FORWARD, "b": BlockKind.BACKWARD}
+    placement = Placement(
+        devices=2,
+        blocks=tuple(Block(name=name, kind=kinds[name[0]], devices=(int(name[1]),)) for name in names),
+        edges=tuple(Edge(*pair) for pair in itertools.pairwise(names)),
+    )
+    schedule = find_schedule(placement, micro_batches=2, memory=None, time_limit_s=0.2)
+    others = Sendings()
+    executor = Executor(1, rank_by_stage(schedule), {1: Diamond(routes, 1.0)}, _Untold(), torch.device("cpu"))
+    executor.run_step(executor.prepare(actions_of(schedule)), 2, others)
+    assert sorted(others.sent) == ([(0, 0), (0, 1)] if is_trained else [])
 
 
 def test_no_two_transfers_have_the_same_tag() -> None:

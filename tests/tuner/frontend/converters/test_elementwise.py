@@ -150,3 +150,18 @@ def test_what_is_not_a_number_is_passed_on(assert_as_torch) -> None:
         "nan_to_num": (torch.nan_to_num, (odd,)),
     }
     assert_as_torch(cases)
+
+
+def test_products_with_zero_and_quotients_of_zero_keep_nan(assert_as_torch) -> None:
+    """TVM takes both for zero where the zero is a number in the code."""
+    odd = torch.tensor([1.0, float("nan"), float("-inf"), float("inf"), -2.0, 0.0, -1e-40])
+    cases = {}
+    for dtype in (torch.float32, torch.float16):
+        x = odd.to(dtype)
+        cases |= {
+            f"times zero {dtype}": (lambda x: x * 0.0, (x,)),
+            f"zero times {dtype}": (lambda x: x.new_zeros(()) * x, (x,)),
+            f"less nothing {dtype}": (lambda x: torch.sub(x, x, alpha=0), (x,)),
+            f"zero by {dtype}": (lambda x: x.new_zeros(()) / x, (x,)),
+        }
+    assert_as_torch(cases)

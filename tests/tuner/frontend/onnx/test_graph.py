@@ -77,6 +77,19 @@ def test_sum_becomes_additions_and_dropout_and_identity_go() -> None:
     np.testing.assert_array_equal(run(prepared, feeds)[0], run(model, feeds)[0])
 
 
+def test_the_largest_in_any_order_are_given_in_order() -> None:
+    k = numpy_helper.from_array(np.array([2], "int64"), "k")
+    nodes = [
+        helper.make_node("TopK", ["a", "k"], ["y", "places"], axis=0, sorted=0),
+        helper.make_node("TopK", ["a", "k"], ["z", "other"], axis=0, largest=0, sorted=0),
+    ]
+    model = model_of(nodes, [tensor("a", [4])], [tensor("y", [2]), tensor("z", [2])], [k])
+    prepared = prepare_graph(model, "test", {})
+    assert not any(each.name == "sorted" for node in prepared.graph.node for each in node.attribute)
+    found = run(prepared, {"a": np.array([1, 5, 2, 9], "float32")})
+    np.testing.assert_array_equal(found, [[9, 5], [1, 2]])
+
+
 def test_what_follows_from_shapes_and_constants_is_computed_once() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),

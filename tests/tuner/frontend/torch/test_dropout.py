@@ -13,7 +13,7 @@ from tuner.frontend.loading import for_training  # noqa: E402
 from tuner.frontend.torch.dropout import MASK, give_masks  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
 from tuner.frontend.torch.training import in_mode  # noqa: E402
-from tuner.programs.compiled_stages import draw_inputs  # noqa: E402
+from tuner.programs.inputs import draw_inputs  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
