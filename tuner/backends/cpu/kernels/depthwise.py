@@ -4,8 +4,9 @@ One kernel packs the weights: for each vector of channels, its weights place by 
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
 and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
-their own. Registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
-tests/tuner/backends/cpu/kernels/test_depthwise.py.
+their own. Registers are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another tile,
+which trials found faster (`tuner.backends.cpu.tuned`). Checked in
+tests/tuner/backends/cpu/kernels/test_depthwise.py and tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
 from __future__ import annotations
@@ -33,6 +34,25 @@ pixel lie together, and reading some of them a pass costs a third more where dat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseTile:
+    """How a depthwise convolution is cut.
+
+    Attributes:
+        pixels: results of a tile, no more than a row has.
+        lanes: channels of a vector; they divide all channels.
+        group: vectors of channels that a thread takes together; they divide all vectors.
+    """
+
+    pixels: int
+    lanes: int
+    group: int
+
+    def __post_init__(self) -> None:
+        if min(self.pixels, self.lanes, self.group) < 1:
+            raise ValueError(f"{self} cuts nothing; every number is at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseShape:
     """A convolution of NHWC data that gives each channel one of its own, without dilation.
 
@@ -41,12 +61,21 @@ class DepthwiseShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        tile: how it is cut; by this module's rule if None.
     """
 
     data: tuple[int, int, int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    tile: DepthwiseTile | None = None
+
+    def __post_init__(self) -> None:
+        tile, channels = self.tile, self.data[3]
+        if tile is None:
+            return
+        if tile.pixels > self.result[2] or channels % tile.lanes or channels // tile.lanes % tile.group:
+            raise ValueError(f"{tile} does not fit into {channels} channels and {self.result[2]} columns")
 
     @property
     def result(self) -> tuple[int, int, int, int]:
@@ -59,7 +88,12 @@ class DepthwiseShape:
     @property
     def lanes(self) -> int:
         """Channels of a vector."""
-        return lanes_of(self.data[3])
+        return lanes_of(self.data[3]) if self.tile is None else self.tile.lanes
+
+    @property
+    def pixels(self) -> int:
+        """Results of a tile."""
+        return _pixels_of(self.result[2]) if self.tile is None else self.tile.pixels
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
@@ -69,6 +103,8 @@ class DepthwiseShape:
     @property
     def group(self) -> int:
         """Vectors of channels that a thread takes together, row after row."""
+        if self.tile is not None:
+            return self.tile.group
         num_vectors = self.packed_shape[0]
         batch, rows, _, _ = self.result
         num_groups = next(
@@ -166,7 +202,7 @@ def emit_row(
         data_row: which row of the operand holds a row of the image's data.
         pixel: the row's first pixel in the memory of the result.
     """
-    pixels = _pixels_of(shape.result[2])
+    pixels = shape.pixels
     emit = partial(_emit_tile, shape, operands, activation, pixels, row=row, data_row=data_row, pixel=pixel)
     edges, inner = _tiles(shape, pixels)
     for column in edges:

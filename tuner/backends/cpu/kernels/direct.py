@@ -4,7 +4,9 @@ One kernel packs the weights: for each panel of filters, window by window and ch
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
 and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
 convolution is so one product of pixels x channels by channels x filters. Registers are counted for AVX-512,
-and fewer cost time, not correctness. Checked in tests/tuner/backends/cpu/test_nhwc.py.
+and fewer cost time, not correctness. A shape may carry another tile, which trials found faster
+(`tuner.backends.cpu.tuned`). Checked in tests/tuner/backends/cpu/test_nhwc.py and
+tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
 from __future__ import annotations
@@ -47,6 +49,29 @@ _MAX_BLOCKS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectTile:
+    """How a direct convolution is cut.
+
+    Attributes:
+        rows: pixels of a tile, no more than a line has.
+        vectors: of filters of a panel.
+        lanes: filters of a vector.
+        block_tiles: tiles for each panel before the next panel.
+        unroll: channels that are written out; they divide all channels.
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    block_tiles: int = 1
+    unroll: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1:
+            raise ValueError(f"{self} cuts nothing; every number is at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DirectShape:
     """A convolution without groups and dilation.
 
@@ -57,6 +82,7 @@ class DirectShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        tile: how it is cut; by this module's rule if None.
     """
 
     data: tuple[int, int, int, int]
@@ -65,6 +91,13 @@ class DirectShape:
     strides: tuple[int, int]
     padding: tuple[int, int]
     is_planar: bool = False
+    tile: DirectTile | None = None
+
+    def __post_init__(self) -> None:
+        if self.tile is None:
+            return
+        if self.tile.rows > self.lines[1] or self.panel > self.filters or self.data[3] % self.tile.unroll:
+            raise ValueError(f"{self.tile} does not fit into {self.lines[1]} pixels, filters and channels of {self}")
 
     @property
     def data_in_memory(self) -> tuple[int, int, int, int]:
@@ -89,11 +122,15 @@ class DirectShape:
     @property
     def lanes(self) -> int:
         """Filters of a vector."""
+        if self.tile is not None:
+            return self.tile.lanes
         return _LANES if self.filters >= 2 * _LANES else lanes_of(self.filters)
 
     @property
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
+        if self.tile is not None:
+            return self.tile.vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
         return fitting[0] if fitting else min(2, self.filters // self.lanes)
 
@@ -120,6 +157,11 @@ class DirectShape:
         if self.sees_one_line:
             return (1, batch * rows * columns)
         return (batch * rows, columns)
+
+    @property
+    def tile_rows(self) -> int:
+        """Pixels of a tile, of which the last of a line may repeat some."""
+        return tile_rows(self.lines[1], _BEST_ROWS) if self.tile is None else self.tile.rows
 
 
 def weights_kernel(shape: DirectShape) -> PrimFunc:
@@ -229,6 +271,9 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
     tiles = _Tiles(shape)
     rows, num_panels, channels = tiles.rows, shape.packed_shape[0], shape.data[3]
     emit = partial(_emit_tile, shape, activation=activation, rows=rows)
+    if shape.tile is not None:
+        _emit_blocks(tiles, shape.tile, operands, prepare, emit)
+        return
     if tiles.count < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES:
         if prepare is not None:
             data = script.alloc_buffer((math.prod(shape.data),), "float32")
@@ -256,6 +301,39 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
                     emit(operands, start=start, pixel=pixel, which=which)
 
 
+def _emit_blocks(
+    tiles: _Tiles, tile: DirectTile, operands: Operands, prepare: Prepare | None, emit: Callable[..., None]
+) -> None:
+    """Compute results block by block, of each all panels; the last block may repeat tiles of the one before."""
+    num_panels, channels = tiles.shape.packed_shape[0], tiles.shape.data[3]
+    size = min(tile.block_tiles, tiles.count)
+    num_blocks = -(-tiles.count // size)
+
+    def first_of(block: Any) -> Any:
+        return script.Bind(script.min(block * size, tiles.count - size))
+
+    if prepare is None:
+        with script.parallel(num_blocks * num_panels) as task, script.serial(size) as member:
+            which = script.Bind(task % num_panels)
+            start, pixel = tiles.place(first_of(task // num_panels) + member)
+            emit(operands, start=start, pixel=pixel, which=which)
+        return
+    with script.parallel(num_blocks) as block:
+        data = script.alloc_buffer((size * tiles.rows * channels,), "float32")
+        first = first_of(block)
+        with script.serial(size) as member:
+            _, pixel = tiles.place(first + member)
+            prepare(pixel, tiles.rows, data, member * tiles.rows * channels)
+        with script.serial(num_panels) as which, script.serial(size) as member:
+            _, pixel = tiles.place(first + member)
+            emit(
+                replace(operands, data=data),
+                start=member * tiles.rows * channels,
+                pixel=pixel,
+                which=which,
+            )
+
+
 class _Tiles:
     """How results are cut into tiles.
 
@@ -268,7 +346,7 @@ class _Tiles:
     def __init__(self, shape: DirectShape) -> None:
         num_lines, length = shape.lines
         self.shape = shape
-        self.rows = tile_rows(length, _BEST_ROWS)
+        self.rows = shape.tile_rows
         self.of_line = -(-length // self.rows)
         self.count = num_lines * self.of_line
 
@@ -291,7 +369,7 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = tile_rows(length, _BEST_ROWS)
+    rows = tile_rows(length, _BEST_ROWS) if shape.tile is None else min(shape.tile.rows, length)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))
@@ -339,12 +417,18 @@ def _emit_tile(
             prefetch(operands.result, at, writes=True)
     sums = Sums(rows, shape.vectors, lanes)
     height, width = shape.window
-    with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
+    unroll = 1 if shape.tile is None else shape.tile.unroll
+    apart = shape.strides[1] * steps.column
+
+    def add(y: Any, x: Any, channel: Any) -> None:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
         right = sums.bound(operands.weights, at_weights)
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
-        apart = shape.strides[1] * steps.column
         sums.add(lambda row: operands.data[first + row * apart], right)
+
+    with script.serial(height) as y, script.serial(width) as x, script.serial(channels // unroll) as outer:
+        for inner in range(unroll):
+            add(y, x, outer if unroll == 1 else outer * unroll + inner)
     for row, vector in sums.places:
         value = sums.load(row, vector)
         if operands.bias is not None:

@@ -4,13 +4,16 @@ One kernel packs the weights: for each panel of columns, row by row, its columns
 results, some rows by a panel, in vector registers while the sum runs, and does the rest as the tile leaves
 them: bias, activation, and the sum or product with another tensor. All rows pass a panel before the next, so
 that the panel is read from the cache; where all rows are too many for the cache, a block of them. Registers
-are counted for AVX-512, and fewer cost time, not correctness. Checked in
-tests/tuner/backends/cpu/test_packed_matmul.py.
+are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another tile, which trials
+found faster (`tuner.backends.cpu.tuned`); how its loops are nested is part of it. Checked in
+tests/tuner/backends/cpu/test_packed_matmul.py and tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -37,27 +40,87 @@ _BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProductTile:
+    """How a product is cut and its loops are nested.
+
+    Attributes:
+        rows: of a tile, no more than the product's.
+        vectors: of a row of a tile.
+        lanes: columns of a vector.
+        block_tiles: tiles of rows for each panel before the next panel.
+        depth_block: steps of the sum before the next panel, whose partial sums wait in memory; 0 for all.
+        unroll: steps of the sum that are written out; they divide the steps of every block.
+        packs_data: whether a block's rows are copied first, so that a step of a tile reads neighbours.
+        shares_blocks: whether threads share blocks of rows alone, not blocks and panels.
+        stores_sums: whether sums are stored before the activation and what else is joined.
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    block_tiles: int
+    depth_block: int = 0
+    unroll: int = 1
+    packs_data: bool = False
+    shares_blocks: bool = False
+    stores_sums: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1 or self.depth_block < 0:
+            raise ValueError(f"{self} cuts nothing; every number but `depth_block` is at least 1")
+        if (self.depth_block or self.packs_data) and not self.shares_blocks:
+            raise ValueError(
+                f"{self} keeps partial sums or copied rows of a block, whose panels threads share; set "
+                "`shares_blocks`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductShape:
-    """A product of rows x depth by depth x columns; at least `LANES` columns."""
+    """A product of rows x depth by depth x columns; at least `LANES` columns.
+
+    Attributes:
+        rows: of data and result.
+        depth: terms of each sum.
+        columns: of the matrix and the result.
+        tile: how it is cut; by this module's rule if None.
+    """
 
     rows: int
     depth: int
     columns: int
+    tile: ProductTile | None = None
+
+    def __post_init__(self) -> None:
+        tile = self.tile
+        if tile is None:
+            return
+        if tile.rows > self.rows or self.panel > self.columns:
+            raise ValueError(f"a tile of {tile.rows} x {self.panel} is larger than the results of {self}")
+        if (tile.depth_block or self.depth) % tile.unroll or self.depth % (tile.depth_block or 1):
+            raise ValueError(f"blocks of {tile.depth_block}, {tile.unroll} at a time, do not fill {self}")
 
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        return tile_rows(self.rows, _BEST_ROWS)
+        return tile_rows(self.rows, _BEST_ROWS) if self.tile is None else self.tile.rows
+
+    @property
+    def lanes(self) -> int:
+        """Columns of a vector."""
+        return LANES if self.tile is None else self.tile.lanes
 
     @property
     def vectors(self) -> int:
         """Vectors of a row of a tile."""
+        if self.tile is not None:
+            return self.tile.vectors
         return max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
 
     @property
     def panel(self) -> int:
         """Columns of a tile."""
-        return self.vectors * LANES
+        return self.vectors * self.lanes
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
@@ -68,6 +131,8 @@ class ProductShape:
     def block_tiles(self) -> int:
         """Tiles of rows for each panel before the next panel: blocks are as equal as they can be."""
         num_tiles = -(-self.rows // self.tile_rows)
+        if self.tile is not None:
+            return min(num_tiles, self.tile.block_tiles)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
 
@@ -80,7 +145,7 @@ def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:
         transposed: whether the matrix has a row for each column of the product.
     """
     num_panels, depth, panel = shape.packed_shape
-    columns = shape.columns
+    columns, width = shape.columns, shape.lanes
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("pack_panels")
         matrix = script.arg(
@@ -93,14 +158,14 @@ def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:
             with script.parallel(num_panels) as which, script.serial(depth) as row:
                 first = script.Bind(script.min(which * panel, columns - panel))
                 for vector in range(shape.vectors):
-                    column = first + vector * LANES
+                    column = first + vector * width
                     lanes = (
-                        script.Ramp(column * depth + row, depth, LANES)
+                        script.Ramp(column * depth + row, depth, width)
                         if transposed
-                        else script.Ramp(row * columns + column, 1, LANES)
+                        else script.Ramp(row * columns + column, 1, width)
                     )
-                    at = (which * depth + row) * panel + vector * LANES
-                    script.buffer_store(target, source[lanes], [script.Ramp(at, 1, LANES)])
+                    at = (which * depth + row) * panel + vector * width
+                    script.buffer_store(target, source[lanes], [script.Ramp(at, 1, width)])
     return builder.get()
 
 
@@ -142,7 +207,10 @@ def product_kernel(
                 target=flat(result, rows * columns),
             )
             source, weights = flat(data, rows * depth), flat(packed, num_panels * depth * panel)
-            _emit_tiles(shape, source, weights, epilogue)
+            if shape.tile is None or not shape.tile.shares_blocks:
+                _emit_tiles(shape, source, weights, epilogue)
+            else:
+                _emit_blocks(shape, shape.tile, source, weights, epilogue)
     return vectorise_math(builder.get())
 
 
@@ -163,7 +231,8 @@ class _Epilogue:
         An activation is a long expression, which written out for all vectors of a tile would not fit in
         registers: the sums are stored first.
         """
-        if self.activation in ("", "relu"):
+        stores = self.shape.tile is not None and self.shape.tile.stores_sums
+        if self.activation in ("", "relu") and not stores:
             for index, vector in sums.places:
                 self._emit_vector(sums.memory, index, vector, row, column)
             return
@@ -175,10 +244,11 @@ class _Epilogue:
                 self._emit_vector(kept, index, vector, row, column)
 
     def _emit_vector(self, sums: Any, index: Any, vector: int, row: Any, column: Any) -> None:
-        with script.vectorized(LANES) as lane:
-            at = column + vector * LANES + lane
+        width = self.shape.lanes
+        with script.vectorized(width) as lane:
+            at = column + vector * width + lane
             place = (row + index) * self.shape.columns + at
-            value = sums[index * self.shape.panel + vector * LANES + lane]
+            value = sums[index * self.shape.panel + vector * width + lane]
             if self.bias is not None:
                 value = value + self.bias[at]
             value = _activated(value, self.activation)
@@ -198,12 +268,105 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
         which = script.Bind(task % num_panels)
         index = script.min(task // num_panels * shape.block_tiles + member, num_tiles - 1)
         row = script.Bind(script.min(index * shape.tile_rows, rows - shape.tile_rows))
-        sums = Sums(shape.tile_rows, shape.vectors, LANES)
-        with script.serial(depth) as step:
-            first = (which * depth + step) * panel
-            right = sums.bound(weights, first)
-            sums.add(lambda line: source[(row + line) * depth + step], right)
+        sums = Sums(shape.tile_rows, shape.vectors, shape.lanes)
+        _add_steps(
+            shape,
+            sums,
+            weights,
+            lambda step: (which * depth + step) * panel,
+            depth,
+            lambda line, step: source[(row + line) * depth + step],
+        )
         epilogue.emit(sums, row, script.min(which * panel, columns - panel))
+
+
+def _emit_blocks(
+    shape: ProductShape, tile: ProductTile, source: Any, weights: Any, epilogue: _Epilogue
+) -> None:
+    """Compute results block by block: of its rows all panels for some steps of the sum, then the next steps."""
+    rows, depth, columns, panel = shape.rows, shape.depth, shape.columns, shape.panel
+    num_panels, num_tiles = shape.packed_shape[0], -(-shape.rows // shape.tile_rows)
+    num_blocks = -(-num_tiles // shape.block_tiles)
+    num_steps = tile.depth_block or depth
+    num_parts = depth // num_steps
+    size = shape.tile_rows * panel
+    with script.parallel(num_blocks) as block:
+
+        def first_row(member: Any) -> Any:
+            index = script.min(block * shape.block_tiles + member, num_tiles - 1)
+            return script.Bind(script.min(index * shape.tile_rows, rows - shape.tile_rows))
+
+        copied = waiting = None
+        if tile.packs_data:
+            copied = script.alloc_buffer((shape.block_tiles * depth * tile.rows,), "float32")
+            with script.serial(shape.block_tiles) as member:
+                row = first_row(member)
+                start = script.Bind(member * depth * tile.rows)
+                with script.serial(depth) as step:
+                    for line in range(tile.rows):
+                        value = source[(row + line) * depth + step]
+                        script.buffer_store(copied, value, [start + step * tile.rows + line])
+        if num_parts > 1:
+            waiting = script.alloc_buffer((num_panels * shape.block_tiles * size,), "float32")
+        with (
+            script.serial(num_parts) as part,
+            script.serial(num_panels) as which,
+            script.serial(shape.block_tiles) as member,
+        ):
+            row = first_row(member)
+            kept = (which * shape.block_tiles + member) * size
+            sums = Sums(shape.tile_rows, shape.vectors, shape.lanes)
+            if waiting is not None:
+                with script.If(part > 0), script.Then():
+                    sums.restore(waiting, kept)
+            before = script.Bind(part * num_steps)
+
+            def element(line: int, step: Any) -> Any:
+                if copied is not None:
+                    return copied[(member * depth + before + step) * tile.rows + line]
+                return source[(row + line) * depth + before + step]
+
+            first = script.Bind((which * depth + before) * panel)
+            _add_steps(shape, sums, weights, lambda step: first + step * panel, num_steps, element)
+            column = script.min(which * panel, columns - panel)
+            if waiting is None:
+                epilogue.emit(sums, row, column)
+            else:
+                with script.If(part < num_parts - 1):
+                    with script.Then():
+                        sums.store(waiting, kept)
+                    with script.Else():
+                        epilogue.emit(sums, row, column)
+
+
+def _add_steps(
+    shape: ProductShape,
+    sums: Sums,
+    weights: Any,
+    place: Callable[[Any], Any],
+    num_steps: int,
+    element: Callable[[int, Any], Any],
+) -> None:
+    """Add some steps of the sum to a tile.
+
+    Args:
+        shape: the product.
+        sums: of the tile.
+        weights: packed.
+        place: returns where the panel's weights of a step lie.
+        num_steps: how many.
+        element: returns the data of a line of the tile for a step.
+    """
+    unroll = 1 if shape.tile is None else shape.tile.unroll
+    with script.serial(num_steps // unroll) as outer:
+        for inner in range(unroll):
+            step = outer if unroll == 1 else outer * unroll + inner
+            right = sums.bound(weights, place(step))
+            sums.add(partial(_flipped, element, step), right)
+
+
+def _flipped(element: Callable[[int, Any], Any], step: Any, line: int) -> Any:
+    return element(line, step)
 
 
 def _activated(value: Any, activation: Activation) -> Any:

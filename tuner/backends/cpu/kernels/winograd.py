@@ -27,7 +27,6 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels.accumulators import Sums
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.memory import Vector, flat, prefetch
@@ -39,7 +38,7 @@ from tuner.graph.relax_types import PrimFunc
 def weights_kernel(shape: WinogradShape) -> PrimFunc:
     """Return the kernel that transforms OIHW weights into `packed_shape`."""
     matrix = TRANSFORMS[shape.tile].weights
-    lanes = lanes_of(shape.filters)
+    lanes = shape.filter_lanes
     num_panels = shape.filters // shape.panel
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("winograd_weights")
@@ -146,7 +145,7 @@ def _emit_patch(
     """Transform the patch of one tile; what is not inside the image is zeros."""
     matrix = TRANSFORMS[shape.tile].data
     channels, side = shape.channels, shape.side
-    lanes = lanes_of(channels)
+    lanes = shape.channel_lanes
     zeros = script.Broadcast(script.float32(0), lanes)
     with script.serial(channels // lanes) as step:
 
@@ -164,7 +163,7 @@ def _emit_patch(
 
 def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: Any) -> None:
     """Multiply tiles x channels by channels x filters for each point, a tile of results in registers."""
-    lanes, panel = lanes_of(shape.filters), shape.panel
+    lanes, panel = shape.filter_lanes, shape.panel
     num_panels = shape.filters // panel
     with (
         script.serial(shape.points) as point,
@@ -173,10 +172,15 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
     ):
         first = point * shape.block + group * shape.rows
         sums = Sums(shape.rows, shape.vectors, lanes)
-        with script.serial(shape.channels) as channel:
+
+        def add(channel: Any) -> None:
             start = ((point * num_panels + which) * shape.channels + channel) * panel
             right = sums.bound(weights, start)
             sums.add(lambda row: patches[(first + row) * shape.channels + channel], right)
+
+        with script.serial(shape.channels // shape.unroll) as outer:
+            for inner in range(shape.unroll):
+                add(outer if shape.unroll == 1 else outer * shape.unroll + inner)
         for row, vector in sums.places:
             at = (first + row) * shape.filters + which * panel + vector * lanes
             script.buffer_store(products, sums.load(row, vector), [script.Ramp(at, 1, lanes)])
@@ -226,7 +230,7 @@ def _emit_tile(
     """Transform one tile of results back, and write those that are inside the image."""
     matrix = TRANSFORMS[shape.tile].results
     filters, side, tile = shape.filters, shape.side, shape.tile
-    lanes = lanes_of(filters)
+    lanes = shape.filter_lanes
     with script.serial(filters // lanes) as step:
 
         def loaded(y: int, x: int) -> Vector:
