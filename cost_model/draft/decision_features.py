@@ -28,10 +28,11 @@ from cost_model.draft.decision_space import (
 )
 from cost_model.draft.footprints import tile_bytes_of, vector_step, widths_of
 from cost_model.draft.gpu_features import GPU_FEATURE_NAMES, gpu_features
+from cost_model.draft.packed_space import EXTRAS, Space
 
 Array = npt.NDArray[np.float64]
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 
 LANES = 16
 """Elements of float32 in the widest vector register of x86."""
@@ -103,30 +104,32 @@ def _names() -> tuple[str, ...]:
         "num_blocks",
         "operations",
         "intensity",
+        *EXTRAS,
     )
 
 
 FEATURE_NAMES = _names()
 
 
-def feature_names(space: DecisionSpace) -> tuple[str, ...]:
+def feature_names(space: Space) -> tuple[str, ...]:
     """Return the names of the features of a kernel's candidates: of a processor, or of a GPU."""
     return FEATURE_NAMES if space.limits is None else GPU_FEATURE_NAMES
 
 
-def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
+def decision_features(space: Space, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
     """Return the features of candidates, shape (num_candidates, num_features).
 
     Sizes and counts are logarithms to base 2. Loops are counted from the innermost out, so that slot 0 is the
     one that becomes vectors; slots beyond a kernel's loops are 0. The features of kernels on a GPU are others
-    (`cost_model.draft.gpu_features`).
+    (`cost_model.draft.gpu_features`). Kernels with packed weights have the same, and some of their own, which
+    are 0 for others (`cost_model.draft.packed_space`).
 
     Args:
         space: of the kernel.
         rows: candidates.
         caches: of the processor; a GPU's limits are in the space.
     """
-    if space.limits is not None:
+    if isinstance(space, DecisionSpace) and space.limits is not None:
         return gpu_features(space, rows)
     tiles = _Tiles(space, rows)
     columns = [
@@ -137,6 +140,7 @@ def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.N
         *_parallel_columns(tiles, caches),
         *_other_block_columns(tiles),
         *_kernel_columns(tiles),
+        *_packed_columns(space, rows),
     ]
     shape = (len(rows),)
     return np.stack([np.broadcast_to(column, shape) for column in columns], axis=1).astype(np.float32)
@@ -145,23 +149,18 @@ def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.N
 class _Tiles:
     """The factors of all candidates, and the extents that each depth of the nest covers."""
 
-    def __init__(self, space: DecisionSpace, rows: Rows) -> None:
+    def __init__(self, space: Space, rows: Rows) -> None:
         self.space = space
         self.kernel = space.kernel
         self.rows = rows
         loops = self.kernel.loops
-        self.factors: list[Array] = [np.ones((0, 0))] * len(loops)
         self.unroll: Array = np.zeros(len(rows))
         self.location: Array | None = None
-        for position, kind in enumerate(space.kinds):
-            values = space.tables[position][rows[:, position + 1]].astype(np.float64)
-            match kind:
-                case TileDecision():
-                    self.factors[kind.loop] = values
-                case UnrollDecision():
-                    self.unroll = np.asarray(kind.steps, dtype=np.float64)[rows[:, position + 1]]
-                case LocationDecision():
-                    self.location = values[:, 0] if self.location is None else self.location
+        if isinstance(space, DecisionSpace):
+            self.factors: list[Array] = [np.ones((0, 0))] * len(loops)
+            self._read(space)
+        else:
+            self.factors = space.factors(rows)
         self.spatial = [index for index, loop in enumerate(loops) if not loop.is_reduction]
         self.reductions = [index for index, loop in enumerate(loops) if loop.is_reduction]
         self.depths = [self._extents(depth) for depth in range(_NUM_DEPTHS + 1)]
@@ -171,6 +170,18 @@ class _Tiles:
         self.totals = [np.sum(boxes, axis=0) for boxes in self.boxes]
         iterations = math.prod(loop.extent for loop in loops)
         self.trips = [iterations / np.prod(extents, axis=0) for extents in self.depths]
+
+    def _read(self, space: DecisionSpace) -> None:
+        for position, kind in enumerate(space.kinds):
+            values = space.tables[position][self.rows[:, position + 1]].astype(np.float64)
+            match kind:
+                case TileDecision():
+                    self.factors[kind.loop] = values
+                case UnrollDecision():
+                    steps = np.asarray(kind.steps, dtype=np.float64)
+                    self.unroll = steps[self.rows[:, position + 1]]
+                case LocationDecision():
+                    self.location = values[:, 0] if self.location is None else self.location
 
     def _extents(self, depth: int) -> list[Array]:
         """Return what each loop still covers inside a depth: 0 is the whole nest."""
@@ -328,6 +339,13 @@ def _kernel_columns(tiles: _Tiles) -> list[Array]:
         math.log2(kernel.num_operations / traffic),
     ]
     return [np.full(count, number) for number in numbers]
+
+
+def _packed_columns(space: Space, rows: Rows) -> list[Array]:
+    if isinstance(space, DecisionSpace):
+        return [np.zeros(len(rows))] * len(EXTRAS)
+    found = {"is_packed": np.ones(1), f"is_{space.family}": np.ones(1), **space.extras(rows)}
+    return [found.get(name, np.zeros(1)) for name in EXTRAS]
 
 
 def _extent_slots(loops: list[Loop], slots: int) -> list[float]:

@@ -29,7 +29,8 @@ from cost_model.draft.decision_features import (
     decision_features,
     feature_names,
 )
-from cost_model.draft.decision_space import DecisionSpace, Rows
+from cost_model.draft.decision_space import Rows
+from cost_model.draft.packed_space import Space
 from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.forests.boosting import train_forest
 from cost_model.forests.model_files import (
@@ -87,7 +88,7 @@ class DraftTrials:
     """
 
     task: str
-    space: DecisionSpace
+    space: Space
     rows: Rows
     latencies_us: tuple[float, ...]
     record_ids: tuple[int, ...] = ()
@@ -158,7 +159,7 @@ class DraftModel:
         """The processor's."""
         return Caches(*self.manifest.caches, num_cores=self.manifest.num_threads)
 
-    def predict(self, space: DecisionSpace, rows: Rows) -> DraftPrediction:
+    def predict(self, space: Space, rows: Rows) -> DraftPrediction:
         """Return the predictions of candidates; 8 000 take some 0.3 s."""
         if not len(rows):
             return DraftPrediction(np.zeros(0), np.zeros(0), self.manifest.residual)

@@ -2,7 +2,7 @@
 
 Everything happens on rows of numbers: a mutation exchanges one decision, or moves a prime factor between two
 parts of a tile; a crossover takes each decision from one of two parents. All of these are legal tiles by
-construction, those whose blocks a GPU cannot launch are left out, and a generation is scored in one call.
+construction, those whose blocks a GPU cannot launch or that no packed kernel has are left out, and a generation is scored in one call.
 Checked in tests/cost_model/draft/test_evolution.py, against exhaustive search where a space is small.
 """
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cost_model.draft.decision_space import DecisionSpace, Rows, TileDecision
 from cost_model.draft.gpu_blocks import is_launchable, sample_launchable
+from cost_model.draft.packed_space import PackedSpace, Space
 from cost_model.schedule_batch import ScheduleBatch
 
 Array = npt.NDArray[np.float64]
@@ -43,7 +44,7 @@ class Scored:
 
 
 def evolve(
-    space: DecisionSpace,
+    space: Space,
     score: Score,
     rng: np.random.Generator,
     *,
@@ -60,16 +61,16 @@ def evolve(
         start: candidates to begin with beside random ones, such as the best that is known.
     """
     if space.num_candidates <= candidates:
-        rows = _launchable(space, _all_rows(space))
+        rows = _legal(space, _all_rows(space))
         return _sorted(rows, score(rows))
-    drawn = sample_launchable(space, candidates // 2, rng)
-    rows = _distinct(drawn if start is None else np.concatenate([_launchable(space, start), drawn]))
+    drawn = _sampled(space, candidates // 2, rng)
+    rows = _distinct(drawn if start is None else np.concatenate([_legal(space, start), drawn]))
     if not len(rows):
         return Scored(rows, np.zeros(0))
     found = _sorted(rows, score(rows))
     for _ in range(_GENERATIONS):
         bred = _breed(space, found.rows[:_SURVIVORS], candidates // 2 // _GENERATIONS, rng)
-        new = _unknown(_distinct(_launchable(space, bred)), found.rows)
+        new = _unknown(_distinct(_legal(space, bred)), found.rows)
         if not len(new):
             continue
         found = _sorted(np.concatenate([found.rows, new]), np.concatenate([found.scores, score(new)]))
@@ -95,16 +96,21 @@ def pick_diverse(
     return np.argsort(-lowered, kind="stable")[:count]
 
 
-def mutate(space: DecisionSpace, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Return the rows with one decision of each changed; a decision with one value stays."""
+def mutate(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
+    """Return the rows with one decision of each changed; a decision with one value stays.
+
+    Rows of a packed space may be illegal then: `evolve` leaves those out.
+    """
     changed = rows.copy()
     open_columns = np.asarray([index for index, size in enumerate(space.sizes) if size > 1])
     if not len(open_columns):
         return changed
     for row in changed:
         column = int(rng.choice(open_columns))
-        moves = column > 0 and isinstance(space.kinds[column - 1], TileDecision)
+        moves = isinstance(space, DecisionSpace) and column > 0
+        moves = moves and isinstance(space.kinds[column - 1], TileDecision)
         if moves and rng.random() < _MOVE_SHARE:
+            assert isinstance(space, DecisionSpace), "only these have tiles"
             row[column] = _moved(space, column - 1, int(row[column]), rng)
         else:
             row[column] = rng.integers(space.sizes[column])
@@ -140,7 +146,7 @@ def _primes_of(number: int) -> list[int]:
     return primes
 
 
-def _breed(space: DecisionSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _breed(space: Space, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
     """Return children of the parents, of which the first are the likeliest."""
     weights = 1.0 / np.arange(1, len(parents) + 1) ** 0.5
     weights /= weights.sum()
@@ -151,11 +157,21 @@ def _breed(space: DecisionSpace, parents: Rows, count: int, rng: np.random.Gener
     return children
 
 
-def _launchable(space: DecisionSpace, rows: Rows) -> Rows:
+def _legal(space: Space, rows: Rows) -> Rows:
+    if isinstance(space, PackedSpace):
+        return rows[space.is_legal(rows)]
     return rows if space.limits is None else rows[is_launchable(space, rows)]
 
 
-def _all_rows(space: DecisionSpace) -> Rows:
+def _sampled(space: Space, count: int, rng: np.random.Generator) -> Rows:
+    if isinstance(space, PackedSpace):
+        return space.sample(count, rng)
+    return sample_launchable(space, count, rng)
+
+
+def _all_rows(space: Space) -> Rows:
+    if isinstance(space, PackedSpace):
+        return space.rows
     grids = np.meshgrid(*(np.arange(size) for size in space.sizes), indexing="ij")
     return np.stack([grid.ravel() for grid in grids], axis=1).astype(np.int64)
 

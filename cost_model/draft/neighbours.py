@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cost_model.draft.decision_space import DecisionSpace, LocationDecision, Rows, TileDecision
 from cost_model.draft.draft_model import DraftTrials
 from cost_model.draft.gpu_blocks import is_launchable
+from cost_model.draft.packed_space import PackedSpace, Space
 
 _PART_WEIGHTS = {
     4: (0.1, 0.5, 0.7, 1.0),
@@ -28,7 +29,7 @@ _SLOWDOWN_WEIGHT = 2.0
 """Octaves of distance that a trial twice as slow as its kernel's best is worth."""
 
 
-def distance(first: DecisionSpace, second: DecisionSpace) -> float:
+def distance(first: Space, second: Space) -> float:
     """Return how far apart two kernels are, in octaves of extents; infinite if decisions differ in kind."""
     if first.signature != second.signature:
         return float("inf")
@@ -40,7 +41,7 @@ def distance(first: DecisionSpace, second: DecisionSpace) -> float:
     return float(np.sqrt(np.sum(np.square(octaves)) + step**2))
 
 
-def neighbour_rows(space: DecisionSpace, known: Sequence[DraftTrials], count: int) -> Rows:
+def neighbour_rows(space: Space, known: Sequence[DraftTrials], count: int) -> Rows:
     """Return candidates after the best trials of the nearest kernels, the most promising first.
 
     Args:
@@ -52,7 +53,7 @@ def neighbour_rows(space: DecisionSpace, known: Sequence[DraftTrials], count: in
 
 
 def ranked_neighbours(
-    space: DecisionSpace, known: Sequence[DraftTrials], count: int
+    space: Space, known: Sequence[DraftTrials], count: int
 ) -> tuple[Rows, tuple[float, ...]]:
     """Return the same candidates, and how far each comes from, in octaves and slowdown.
 
@@ -75,7 +76,7 @@ def ranked_neighbours(
     found: dict[bytes, tuple[npt.NDArray[np.int64], float]] = {}
     for away, trials, index in sorted(ranked, key=lambda each: each[0]):
         row = adapt(trials.space, trials.rows[index], space)
-        if not is_launchable(space, row[None]).all():
+        if isinstance(space, DecisionSpace) and not is_launchable(space, row[None]).all():
             continue
         found.setdefault(row.tobytes(), (row, away))
         if len(found) == count:
@@ -84,7 +85,7 @@ def ranked_neighbours(
     return rows.reshape(-1, len(space.sizes)), tuple(away for _, away in found.values())
 
 
-def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpace) -> npt.NDArray[np.int64]:
+def adapt(source: Space, row: npt.NDArray[np.int64], target: Space) -> npt.NDArray[np.int64]:
     """Return the candidate of one space that is most like one of another.
 
     Args:
@@ -97,6 +98,9 @@ def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpa
     """
     if source.signature != target.signature:
         raise ValueError("the two kernels take different decisions, so that none can be carried over")
+    if isinstance(source, PackedSpace) or isinstance(target, PackedSpace):
+        assert isinstance(source, PackedSpace) and isinstance(target, PackedSpace), "signatures are equal"
+        return target.nearest(source.decisions_of(row))
     level = source.sketch_levels[int(row[0])]
     found = [int(np.argmin([abs(each - level) for each in target.sketch_levels]))]
     for position, kind in enumerate(target.kinds):

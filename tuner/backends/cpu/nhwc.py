@@ -18,7 +18,7 @@ from tvm import relax
 from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
-from tuner.backends.kernel_version import CpuKernels
+from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.graph.relax_types import IRModule, RelaxFunction
@@ -27,12 +27,11 @@ from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.targets.target import Target
 
 
-class Nhwc(CpuKernels):
+class Nhwc(TunedKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "nhwc"
     kernels_version = 3
-    reference = "nhwc"
     packs_weights = True
     takes_contiguous_subgraphs = True
 
@@ -49,7 +48,7 @@ class Nhwc(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
-            turned = with_channels_last(with_pooling_hoisted(module[name]), target)
+            turned = with_channels_last(with_pooling_hoisted(module[name]), target, self.chooser)
             kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module

@@ -33,8 +33,10 @@ from tuner.backends.cpu.kernels.clamp import RELU, UNBOUNDED, Bounds, bounds_of
 from tuner.backends.cpu.kernels.depthwise import DepthwiseShape
 from tuner.backends.cpu.kernels.direct import DirectShape
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape, joining_kernel
-from tuner.backends.cpu.kernels.inverted_residual import Block, Stage, block_kernel
+from tuner.backends.cpu.kernels.inverted_residual import Block, Stage
 from tuner.backends.cpu.kernels.winograd_shape import choose_shape
+from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles, Chooser
+from tuner.backends.cpu.tuned.families import DepthwiseKernel, DirectKernel, RowwiseKernel, WinogradKernel
 from tuner.backends.library_call import shape_of
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import Expression, IRModule, PrimFunc, RelaxFunction
@@ -64,7 +66,9 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 
 
-def with_channels_last(function: RelaxFunction, target: Target) -> IRModule:
+def with_channels_last(
+    function: RelaxFunction, target: Target, chooser: Chooser = ChosenTiles()
+) -> IRModule:
     """Return a module whose `main` does what the function does, with finished kernels of its convolutions.
 
     Parameters and results stay as they are, channels first. Operators that are no convolutions are left to
@@ -74,8 +78,9 @@ def with_channels_last(function: RelaxFunction, target: Target) -> IRModule:
         function: of static shapes; `tuner.backends.cpu.convolution_chains` says which convolutions have
             kernels.
         target: the CPU whose threads share the kernels' work.
+        chooser: what every kernel passes, which may change its tile.
     """
-    return _Writer(function, target).lowered()
+    return _Writer(function, target, chooser).lowered()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +120,10 @@ class _Joined:
 class _Writer:
     """Writes a function again with channels last."""
 
-    def __init__(self, function: RelaxFunction, target: Target) -> None:
+    def __init__(self, function: RelaxFunction, target: Target, chooser: Chooser) -> None:
         self.function = function
         self.target = target
+        self.chooser = chooser
         self.builder = relax.BlockBuilder()
         self.first: dict[Expression, Expression] = {}
         self.last: dict[Expression, Expression] = {}
@@ -255,38 +261,46 @@ class _Writer:
         bias_shape = None if chain.bias is None else shape_of(chain.bias)
         data = chain.call.args[0]
         is_planar, joined = False, None
+        kernel: WinogradKernel | DepthwiseKernel | DirectKernel
         if is_winograd(chain.call):
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
             cut = choose_shape(shape_of(data), filters_of(chain.call), padding, self.target.num_threads)
-            pack = winograd.weights_kernel(cut)
-            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation)
-            packed_shape: Sequence[int] = cut.packed_shape
+            kernel = self.chooser.applied(
+                WinogradKernel(
+                    shape=cut,
+                    bias_shape=bias_shape,
+                    activation=chain.activation,
+                    num_threads=self.target.num_threads,
+                )
+            )
+            pack = winograd.weights_kernel(kernel.shape)
         elif is_depthwise(chain.call):
             alone = DepthwiseShape(**place_of(chain.call))
-            pack = depthwise.weights_kernel(alone)
-            kernel = depthwise.convolution_kernel(alone, bias_shape, chain.activation)
-            packed_shape = alone.packed_shape
+            kernel = self.chooser.applied(
+                DepthwiseKernel(shape=alone, bias_shape=bias_shape, activation=chain.activation)
+            )
+            pack = depthwise.weights_kernel(kernel.shape)
         else:
             shape = self._direct_shape(chain)
             is_planar = shape.is_planar
-            pack = direct.weights_kernel(shape)
-            has_other = chain.other is not None
             if shape.sees_one_line and data not in self.last:
                 joined = self.joined.get(data)
-            kernel = direct.convolution_kernel(
-                shape,
-                bias_shape,
-                chain.activation,
-                has_other=has_other,
-                joined=None if joined is None else joined.shape,
+            kernel = self.chooser.applied(
+                DirectKernel(
+                    shape=shape,
+                    bias_shape=bias_shape,
+                    activation=chain.activation,
+                    has_other=chain.other is not None,
+                    joined=None if joined is None else joined.shape,
+                )
             )
-            packed_shape = shape.packed_shape
+            pack = direct.weights_kernel(kernel.shape)
         if joined is not None:
             sources = [*joined.parts, *joined.scales]
         else:
             sources = [self._channels_first(data) if is_planar else self._channels_last(data)]
-        operands = self._weights_and_bias(chain, pack, packed_shape)
-        return self._called(kernel, [*sources, *operands], chain)
+        operands = self._weights_and_bias(chain, pack, kernel.shape.packed_shape)
+        return self._called(kernel.function(), [*sources, *operands], chain)
 
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
@@ -309,15 +323,17 @@ class _Writer:
             narrow=stages[2] if narrow else None,
             has_other=last.other is not None,
         )
+        kernel = self.chooser.applied(RowwiseKernel(block=block, num_strips=num_strips(alone, self.target)))
         data = wide.call.args[0]
         operands = [self._channels_first(data) if shape.is_planar else self._channels_last(data)]
-        for chain, each in zip(chains, shapes, strict=True):
+        for chain, stage in zip(chains, kernel.block.stages, strict=True):
+            each = stage.shape
             if isinstance(each, DepthwiseShape):
                 pack = depthwise.weights_kernel(each)
             else:
                 pack = direct.weights_kernel(each)
             operands += self._weights_and_bias(chain, pack, each.packed_shape)
-        return self._called(block_kernel(block, num_strips(alone, self.target)), operands, last)
+        return self._called(kernel.function(), operands, last)
 
     def _direct_shape(self, chain: Chain) -> DirectShape:
         data = chain.call.args[0]

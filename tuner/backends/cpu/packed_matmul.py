@@ -17,8 +17,10 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape, pack_kernel, product_kernel
-from tuner.backends.kernel_version import CpuKernels
+from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape, pack_kernel
+from tuner.backends.cpu.tuned.chosen_tiles import Chooser
+from tuner.backends.cpu.tuned.families import ProductKernel
+from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
 from tuner.backends.library_call import recognise_product, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
@@ -32,12 +34,11 @@ from tuner.targets.target import Target
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
 
-class PackedMatmul(CpuKernels):
+class PackedMatmul(TunedKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
     kernels_version = 2
-    reference = "packed_matmul"
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:
@@ -60,11 +61,11 @@ class PackedMatmul(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as two kernels, the first of which reads weights alone."""
         for name in functions:
-            module = replace_function(module, name, _kernels(module[name]))
+            module = replace_function(module, name, _kernels(module[name], self.chooser))
         return module
 
 
-def _kernels(function: RelaxFunction) -> IRModule:
+def _kernels(function: RelaxFunction, chooser: Chooser) -> IRModule:
     found = recognise_product(function)
     if found is None:
         raise ValueError("the function is not one product; ask `refusal` before lowering")
@@ -72,18 +73,21 @@ def _kernels(function: RelaxFunction) -> IRModule:
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
-    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1])
-    kernel = product_kernel(
-        shape,
-        (shape_of(data), result_shape),
-        found.linear.activation,
-        found.then,
-        bias_shape=shape_of(rest[0]) if found.linear.has_bias else None,
+    kernel = chooser.applied(
+        ProductKernel(
+            shape=ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1]),
+            data_shape=shape_of(data),
+            result_shape=result_shape,
+            activation=found.linear.activation,
+            then=found.then,
+            bias_shape=shape_of(rest[0]) if found.linear.has_bias else None,
+        )
     )
+    shape = kernel.shape
     builder = relax.BlockBuilder()
     packing = pack_kernel(shape, transposed=found.linear.right_transposed)
     pack = builder.add_func(as_finished(packing), "pack_panels")
-    multiply = builder.add_func(as_finished(kernel), "packed_product")
+    multiply = builder.add_func(as_finished(kernel.function()), "packed_product")
     with builder.function("main", list(fresh.values())):
         with builder.dataflow():
             packed = builder.emit(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from tvm.s_tir.schedule import Trace
 
 from cost_model.draft.decision_space import BlockLimits, DecisionKind, DecisionSpace, TiledKernel
 from cost_model.draft.gpu_blocks import sample_launchable
+from cost_model.draft.packed_space import Space
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics, no_intrinsics
 from tuner.backends.metaschedule.traces import (
     SAMPLING,
@@ -34,7 +35,7 @@ class Candidate:
     """A schedule that TVM can build.
 
     Attributes:
-        schedule: with all postprocessors applied.
+        schedule: with all postprocessors applied; of a kernel of our own, that kernel with its decisions.
         space: number of the kernel's decision space; None where it is in none.
         row: the candidate in it; None likewise.
     """
@@ -47,6 +48,28 @@ class Candidate:
     def key(self) -> tuple[int, bytes] | None:
         """Equal for equal candidates of a space."""
         return None if self.space is None or self.row is None else (self.space, self.row.tobytes())
+
+
+class Candidates(Protocol):
+    """Where a proposer's candidates come from: spaces of decisions, and what makes something of a row."""
+
+    @property
+    def spaces(self) -> Sequence[Space]:
+        """The kernel's decision spaces."""
+        ...
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether they are a GPU's."""
+        ...
+
+    def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
+        """Return what a row stands for; None if there is no such thing."""
+        ...
+
+    def sample(self, rng: np.random.Generator) -> Candidate | None:
+        """Return a candidate at random; None if it is refused."""
+        ...
 
 
 class KernelCandidates:

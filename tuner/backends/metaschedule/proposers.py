@@ -21,10 +21,11 @@ from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
 from cost_model.draft.neighbours import neighbour_rows
+from cost_model.draft.packed_space import PackedSpace, Space
 from cost_model.language.lessons import context_of
 from cost_model.language.network import Network
 from cost_model.language.text import MAX_OWN
-from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
+from tuner.backends.metaschedule.candidates import Candidate, Candidates
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Knowledge:
 
 
 def new_proposer(
-    name: str, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int
+    name: str, task: str, candidates: Candidates, knowledge: Knowledge, *, seed: int
 ) -> Proposer:
     """Return the proposer of a name.
 
@@ -118,6 +119,8 @@ def new_proposer(
             "the language model writes schedules of processors alone; on a GPU let `draft` or "
             "`neighbour` propose"
         )
+    if name == LANGUAGE and any(isinstance(space, PackedSpace) for space in candidates.spaces):
+        return DraftProposer(task, candidates, knowledge, seed=seed)
     if name == LANGUAGE:
         return LanguageProposer(task, candidates, knowledge, seed=seed)
     raise ValueError(
@@ -128,7 +131,7 @@ def new_proposer(
 class RandomProposer:
     """Draws schedules as TVM does."""
 
-    def __init__(self, candidates: KernelCandidates, *, seed: int) -> None:
+    def __init__(self, candidates: Candidates, *, seed: int) -> None:
         self.candidates = candidates
         self.rng = np.random.default_rng([seed, 1])
         self.known: set[object] = set()
@@ -144,7 +147,7 @@ class RandomProposer:
 class _Informed:
     """What the proposers share that know other kernels: their trials, and those of the kernel at hand."""
 
-    def __init__(self, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int) -> None:
+    def __init__(self, task: str, candidates: Candidates, knowledge: Knowledge, *, seed: int) -> None:
         self.task = task
         self.candidates = candidates
         self.knowledge = knowledge
@@ -200,6 +203,9 @@ class _Informed:
         for index, space in enumerate(self.candidates.spaces):
             if (space.kernel, space.kinds) != (trials.space.kernel, trials.space.kinds):
                 continue
+            if isinstance(space, PackedSpace) or isinstance(trials.space, PackedSpace):
+                self.own[index] += zip(trials.rows, trials.latencies_us, strict=True)
+                continue
             for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
                 sketch, decisions = trials.space.decisions_of(row)
                 level = trials.space.sketch_levels[sketch]
@@ -237,7 +243,7 @@ class DraftProposer(_Informed):
     def __init__(
         self,
         task: str,
-        candidates: KernelCandidates,
+        candidates: Candidates,
         knowledge: Knowledge,
         *,
         seed: int,
@@ -302,9 +308,20 @@ class DraftProposer(_Informed):
             found += self.make(drafted, count - len(found))
         else:
             found = self.make(self.neighbours(count), count)
+        if len(found) < count and model is None:
+            found += self.make(self._guessed(_DRAWS * count), count - len(found))
         if len(found) < count:
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
+
+    def _guessed(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        """Return what a rule of thumb favours in the spaces that have one."""
+        return [
+            (index, row)
+            for index, space in enumerate(self.candidates.spaces)
+            if isinstance(space, PackedSpace)
+            for row in space.guessed(count, self.rng)
+        ]
 
     def _drafted(self, model: DraftModel, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
         spaces = self.candidates.spaces
@@ -320,7 +337,7 @@ class DraftProposer(_Informed):
         return [(index, row) for _, index, row in ranked]
 
     def _short_list(
-        self, model: DraftModel, index: int, space: DecisionSpace
+        self, model: DraftModel, index: int, space: Space
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
         def score(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
             predicted = model.predict(space, rows)
@@ -346,7 +363,7 @@ class LanguageProposer(DraftProposer):
     def __init__(
         self,
         task: str,
-        candidates: KernelCandidates,
+        candidates: Candidates,
         knowledge: Knowledge,
         *,
         seed: int,
@@ -379,6 +396,7 @@ class LanguageProposer(DraftProposer):
         written = [
             (float(likelihood), index, row)
             for index, space in enumerate(self.candidates.spaces)
+            if isinstance(space, DecisionSpace)
             for row, likelihood in zip(*self._written(index, space), strict=True)
         ]
         written.sort(key=lambda each: -each[0])
@@ -401,8 +419,10 @@ class LanguageProposer(DraftProposer):
         return rows[places], np.concatenate([each.log_probabilities for each in found])[places]
 
     def _short_list(
-        self, model: DraftModel, index: int, space: DecisionSpace
+        self, model: DraftModel, index: int, space: Space
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
+        if not isinstance(space, DecisionSpace):
+            return super()._short_list(model, index, space)
         rows, _ = self._written(index, space)
         best = self.best_rows(index, BATCH)
         if len(best):
@@ -417,7 +437,7 @@ class LanguageProposer(DraftProposer):
 
 
 def sampled(
-    candidates: KernelCandidates, count: int, known: set[object], rng: np.random.Generator
+    candidates: Candidates, count: int, known: set[object], rng: np.random.Generator
 ) -> list[Candidate]:
     """Return schedules as TVM draws them that are not known yet, and add them to what is known."""
     found: list[Candidate] = []

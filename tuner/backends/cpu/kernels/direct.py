@@ -274,7 +274,7 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
     if shape.tile is not None:
         _emit_blocks(tiles, shape.tile, operands, prepare, emit)
         return
-    if tiles.count < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES:
+    if takes_panels_first(shape, tiles.count):
         if prepare is not None:
             data = script.alloc_buffer((math.prod(shape.data),), "float32")
             with script.parallel(tiles.count) as index:
@@ -299,6 +299,17 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
                     start = 0
                 with script.serial(num_panels) as which:
                     emit(operands, start=start, pixel=pixel, which=which)
+
+
+def takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
+    """Say whether a rule of this module has all tiles pass a panel of weights before the next."""
+    return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES
+
+
+def tile_rows_of_row(shape: DirectShape) -> int:
+    """Return how many pixels a tile has where results are computed row by row."""
+    length = shape.result[2]
+    return tile_rows(length, _BEST_ROWS) if shape.tile is None else min(shape.tile.rows, length)
 
 
 def _emit_blocks(
@@ -369,7 +380,7 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = tile_rows(length, _BEST_ROWS) if shape.tile is None else min(shape.tile.rows, length)
+    rows = tile_rows_of_row(shape)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))

@@ -1,0 +1,673 @@
+"""What may be decided about a kernel that reads packed weights, as plain data and tables of numbers.
+
+Beside MetaSchedule's sketches of a product or convolution stand kernels of our own, whose weights are packed
+in panels (`tuner.backends.cpu`). A candidate is a row of whole numbers as in `DecisionSpace`: the sketch,
+which is always 0, and for each decision the number of one of its values. Tiles need not divide extents, since
+a last tile may repeat results of the one before; so candidates are bounded by what fits into registers, and
+those that leave half of the work to repetitions are left out. A space has some ten thousand candidates, all of
+which are tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.draft.decision_space import Access, DecisionSpace, Loop, Rows, TiledKernel
+
+Array = npt.NDArray[np.float64]
+Values: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
+"""The value of each decision, by its name, of many candidates."""
+
+MAX_REGISTERS = 32
+"""Accumulators of 8 elements; a tile beyond is slow on AVX2 and leaves no operand registers on AVX-512."""
+
+_MAX_REPEATED = 2.0
+"""Most results that tiles compute over those that are wanted."""
+
+
+_FREE_REGISTERS = 13
+"""Of the 16 of AVX2 those that accumulators may fill."""
+
+_JITTER = 0.2
+"""Octaves of speed that the rule of thumb does not tell apart."""
+
+
+class PackedFamily(enum.StrEnum):
+    """Kernels that read packed weights."""
+
+    PRODUCT = "product"
+    DIRECT = "direct"
+    DEPTHWISE = "depthwise"
+    WINOGRAD = "winograd"
+    ROWWISE = "rowwise"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDecision:
+    """One of some numbers, in ascending order.
+
+    Attributes:
+        name: what is decided.
+        values: to choose from.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values or list(self.values) != sorted(set(self.values)) or self.values[0] < 0:
+            raise ValueError(f"decision {self.name!r} is among {self.values}; give ascending numbers from 0 on")
+
+
+@dataclass(frozen=True)
+class PackedSpace:
+    """What may be decided about one kernel.
+
+    Attributes:
+        family: which kernel.
+        kernel: its loops and tensors, for footprints.
+        kinds: of each decision.
+        extents: what legality depends on beside the loops, by name.
+    """
+
+    family: PackedFamily
+    kernel: TiledKernel
+    kinds: tuple[OptionDecision, ...]
+    extents: tuple[tuple[str, int], ...]
+
+    limits = None
+    sketch_levels = (0,)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What two spaces share between which decisions can be carried over."""
+        return ("packed", str(self.family), *(kind.name for kind in self.kinds))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each column of a candidate has."""
+        return (1, *(len(kind.values) for kind in self.kinds))
+
+    @cached_property
+    def tables(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """The values of each decision, shape (num_values, 1)."""
+        return tuple(np.asarray(kind.values, dtype=np.int64)[:, None] for kind in self.kinds)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Every legal candidate."""
+        grids = np.meshgrid(*(np.arange(size) for size in self.sizes), indexing="ij")
+        drawn = np.stack([grid.ravel() for grid in grids], axis=1).astype(np.int64)
+        return drawn[self.is_legal(drawn)]
+
+    @property
+    def num_candidates(self) -> int:
+        """Legal candidates."""
+        return len(self.rows)
+
+    def is_legal(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Say of each candidate whether there is such a kernel, and no better one of the same kind."""
+        return _FAMILIES[self.family].is_legal(self.values_of(rows), dict(self.extents))
+
+    def sample(self, count: int, rng: np.random.Generator) -> Rows:
+        """Return random candidates, each as likely as the others."""
+        return self.rows[rng.integers(len(self.rows), size=count)]
+
+    def values_of(self, rows: Rows) -> Values:
+        """Return the value of each decision by name."""
+        return {
+            kind.name: self.tables[position][rows[:, position + 1], 0]
+            for position, kind in enumerate(self.kinds)
+        }
+
+    def row_of(self, decisions: Mapping[str, int]) -> npt.NDArray[np.int64] | None:
+        """Return the candidate with these values; None if it is not in the space."""
+        if set(decisions) != {kind.name for kind in self.kinds}:
+            return None
+        row = [0]
+        for kind in self.kinds:
+            if decisions[kind.name] not in kind.values:
+                return None
+            row.append(kind.values.index(decisions[kind.name]))
+        found = np.asarray(row, dtype=np.int64)
+        return found if bool(self.is_legal(found[None])[0]) else None
+
+    def decisions_of(self, row: npt.NDArray[np.int64]) -> dict[str, int]:
+        """Return the value of each decision of one candidate."""
+        return {name: int(values[0]) for name, values in self.values_of(row[None]).items()}
+
+    def nearest(self, decisions: Mapping[str, float]) -> npt.NDArray[np.int64]:
+        """Return the legal candidate with the nearest values, in octaves; what is not named counts nothing."""
+        values = self.values_of(self.rows)
+        away = np.zeros(len(self.rows))
+        for name, wanted in decisions.items():
+            if name in values:
+                away += np.abs(np.log2(values[name] + 1.0) - np.log2(wanted + 1.0))
+        return self.rows[int(np.argmin(away))]
+
+    def guessed(self, count: int, rng: np.random.Generator) -> Rows:
+        """Return candidates that a rule of thumb favours, for when nothing is known of such kernels.
+
+        Accumulators and operands fit into 16 registers, operands are loaded for many products each, and few
+        results are computed twice. Of as good ones some are drawn at random.
+        """
+        extras = self.extras(self.rows)
+        loads = np.log2(np.maximum(extras["loads_a_product"], 0.4))
+        needed = np.maximum(extras["registers"], extras.get("second_registers", np.zeros(1)))
+        spilled = np.maximum(needed - _FREE_REGISTERS, 0.0) / _FREE_REGISTERS
+        again = np.log2(np.maximum(extras.get("multiplications", np.ones(1)), 1e-3)) + extras["repeated"]
+        score = -loads - 2 * spilled - again + rng.uniform(0, _JITTER, len(self.rows))
+        return self.rows[np.argsort(-score, kind="stable")[:count]]
+
+    def factors(self, rows: Rows) -> list[Array]:
+        """Return how each loop is cut, shape (num_candidates, 4), reductions (num_candidates, 2).
+
+        In the order of SSRSRS, as MetaSchedule's tiles, though a product of factors may exceed an extent.
+        """
+        values = {name: each.astype(np.float64) for name, each in self.values_of(rows).items()}
+        cut = _FAMILIES[self.family].factors(values, dict(self.extents))
+        return [np.stack([np.broadcast_to(each, (len(rows),)) for each in loop], axis=1) for loop in cut]
+
+    def extras(self, rows: Rows) -> Mapping[str, Array]:
+        """Return further features by name: what MetaSchedule's candidates have none of."""
+        values = {name: each.astype(np.float64) for name, each in self.values_of(rows).items()}
+        found = _FAMILIES[self.family].extras(values, dict(self.extents))
+        return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
+
+
+EXTRAS = (
+    "is_packed",
+    *(f"is_{family}" for family in PackedFamily),
+    "lanes",
+    "registers",
+    "second_registers",
+    "loads_a_product",
+    "repeated",
+    "depth_block",
+    "packs_data",
+    "shares_blocks",
+    "stores_sums",
+    "written_out",
+    "winograd_tile",
+    "multiplications",
+)
+"""Features of packed kernels alone; all are 0 for others."""
+
+
+def product_space(rows: int, depth: int, columns: int) -> PackedSpace:
+    """Return the space of a product of rows x depth by depth x columns with a packed matrix.
+
+    Decisions: rows of a tile, vectors and lanes of its columns, rows that pass a panel before the next, steps
+    of the sum before the next panel (0 for all), steps that are written out, whether rows are copied, whether
+    threads share blocks alone, and whether sums are stored before the epilogue.
+    """
+    num_blocks = sorted({min(count, rows) for count in (4, 8, 16, 32, 64, 128, 256, 1024, 65536)})
+    kernel = TiledKernel(
+        (Loop(rows, False), Loop(columns, False), Loop(depth, True)),
+        (
+            Access(4, ((1, 0, 0), (0, 0, 1)), False),
+            Access(4, ((0, 0, 1), (0, 1, 0)), False),
+            Access(4, ((1, 0, 0), (0, 1, 0)), True),
+        ),
+        1,
+    )
+    return _space(
+        PackedFamily.PRODUCT,
+        kernel,
+        {
+            "rows": [each for each in (*range(1, 9), 10, 12, 14) if each <= rows],
+            "vectors": (1, 2, 3, 4, 6),
+            "lanes": (8, 16) if columns >= 16 else (4, 8),
+            "block_rows": num_blocks,
+            "depth_block": [
+                0, *(each for each in (96, 128, 192, 256, 384, 512) if each < depth and not depth % each)
+            ],
+            "unroll": [each for each in (1, 2, 4, 8) if not depth % each],
+            "packs_data": (0, 1),
+            "shares_blocks": (0, 1),
+            "stores_sums": (0, 1),
+        },
+        {"rows": rows, "depth": depth, "columns": columns},
+    )
+
+
+def direct_space(
+    *, lines: int, length: int, channels: int, filters: int, window: tuple[int, int], stride: int
+) -> PackedSpace:
+    """Return the space of a convolution whose channels are last, without Winograd's method.
+
+    Decisions: pixels of a tile, vectors and lanes of filters, tiles that pass a panel before the next, and
+    channels that are written out.
+
+    Args:
+        lines: rows of results that are cut into tiles.
+        length: pixels of each.
+        channels: of the data.
+        filters: channels of the result.
+        window: rows and columns.
+        stride: along a row.
+    """
+    return _space(
+        PackedFamily.DIRECT,
+        _convolution(lines, length, channels, filters, window, stride),
+        {
+            "rows": [each for each in range(1, 15) if each <= length],
+            "vectors": range(1, 7),
+            "lanes": (4, 8, 16),
+            "block_tiles": [1, 2, 4, 8, 16, 64, 65536],
+            "unroll": [each for each in (1, 2, 4, 8) if not channels % each],
+        },
+        {"lines": lines, "length": length, "channels": channels, "filters": filters},
+    )
+
+
+def depthwise_space(
+    *, lines: int, length: int, channels: int, window: tuple[int, int], stride: int
+) -> PackedSpace:
+    """Return the space of a depthwise convolution whose channels are last.
+
+    Decisions: results of a tile, channels of a vector, and vectors that a thread takes together.
+    """
+    kernel = TiledKernel(
+        (Loop(lines, False), Loop(length, False), Loop(channels, False), Loop(window[0], True), Loop(window[1], True)),
+        (
+            Access(4, ((stride, 0, 0, 1, 0), (0, stride, 0, 0, 1), (0, 0, 1, 0, 0)), False),
+            Access(4, ((0, 0, 0, 1, 0), (0, 0, 0, 0, 1), (0, 0, 1, 0, 0)), False),
+            Access(4, ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0)), True),
+        ),
+        1,
+    )
+    return _space(
+        PackedFamily.DEPTHWISE,
+        kernel,
+        {
+            "pixels": [each for each in range(1, 17) if each <= length],
+            "lanes": [each for each in (4, 8, 16, 32) if not channels % each],
+            "group": sorted({each for lanes in (4, 8, 16, 32) if not channels % lanes for each in _divisors(channels // lanes)}),
+        },
+        {"lines": lines, "length": length, "channels": channels, "window": window[1], "stride": stride},
+    )
+
+
+def winograd_space(
+    *, images: int, height: int, width: int, channels: int, filters: int
+) -> PackedSpace:
+    """Return the space of Winograd's method for 3 x 3 convolutions with stride 1.
+
+    Decisions: the side of a tile of results, tiles whose sums are in registers at once, vectors and lanes of
+    filters, tiles that are worked on together, and channels that are written out.
+
+    Args:
+        images: of a batch.
+        height: rows of results.
+        width: columns of results.
+        channels: of the data.
+        filters: channels of the result.
+    """
+    tiles = images * -(-height // 2) * -(-width // 2)
+    kernel = TiledKernel(
+        (Loop(36, False), Loop(max(1, images * -(-height // 4) * -(-width // 4)), False), Loop(filters, False), Loop(channels, True)),
+        (
+            Access(4, ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1)), False),
+            Access(4, ((1, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0)), False),
+            Access(4, ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)), True),
+        ),
+        1,
+    )
+    return _space(
+        PackedFamily.WINOGRAD,
+        kernel,
+        {
+            "tile": (2, 4),
+            "rows": [each for each in range(1, 15) if each <= tiles],
+            "vectors": range(1, 5),
+            "lanes": [each for each in (4, 8, 16) if not filters % each],
+            "groups": (1, 2, 4, 8, 16),
+            "unroll": [each for each in (1, 2, 4) if not channels % each],
+        },
+        {"images": images, "height": height, "width": width, "channels": channels, "filters": filters},
+    )
+
+
+def rowwise_space(
+    *,
+    lines: int,
+    length: int,
+    channels: int,
+    window: tuple[int, int],
+    wide: int,
+    result: int,
+    narrow: int,
+) -> PackedSpace:
+    """Return the space of a direct, a depthwise and a pixelwise convolution in one kernel, row by row.
+
+    Decisions: pixels, vectors and lanes of the first and of the third (0 where there is none), results and
+    lanes of the second.
+
+    Args:
+        lines: rows of the first one's results.
+        length: pixels of each.
+        channels: of the data.
+        window: of the first one.
+        wide: channels of the first one's result.
+        result: pixels of a row of the second one's results.
+        narrow: channels of the third one's result; 0 where there is none.
+    """
+    has_third = narrow > 0
+    return _space(
+        PackedFamily.ROWWISE,
+        _convolution(lines, length, channels, wide, window, 1),
+        {
+            "rows": [each for each in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12) if each <= length],
+            "vectors": (1, 2, 3, 4),
+            "lanes": (8, 16) if wide >= 16 else (4, 8),
+            "pixels": [each for each in (1, 2, 4, 5, 6, 7, 8, 10, 12, 14) if each <= result],
+            "between_lanes": [each for each in (4, 8, 16) if not wide % each],
+            "last_rows": [each for each in (2, 3, 4, 5, 6, 7, 8) if each <= result] or [1] if has_third else [0],
+            "last_vectors": (1, 2, 3) if has_third else (0,),
+            "last_lanes": ((8, 16) if narrow >= 16 else (4, 8)) if has_third else (0,),
+        },
+        {"lines": lines, "length": length, "channels": channels, "filters": wide, "result": result, "narrow": narrow},
+    )
+
+
+Space: TypeAlias = DecisionSpace | PackedSpace
+"""What the draft model knows candidates of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a family's values mean."""
+
+    is_legal: Callable[[Values, Mapping[str, int]], npt.NDArray[np.bool_]]
+    factors: Callable[[Mapping[str, Array], Mapping[str, int]], list[Sequence[Array | float]]]
+    extras: Callable[[Mapping[str, Array], Mapping[str, int]], dict[str, Array | float]]
+
+
+def _space(
+    family: PackedFamily,
+    kernel: TiledKernel,
+    values: Mapping[str, Sequence[int]],
+    extents: Mapping[str, int],
+) -> PackedSpace:
+    kinds = tuple(OptionDecision(name, tuple(each)) for name, each in values.items())
+    return PackedSpace(family, kernel, kinds, tuple(extents.items()))
+
+
+def _convolution(
+    lines: int, length: int, channels: int, filters: int, window: tuple[int, int], stride: int
+) -> TiledKernel:
+    loops = (lines, length, filters), (*window, channels)
+    return TiledKernel(
+        (*(Loop(each, False) for each in loops[0]), *(Loop(each, True) for each in loops[1])),
+        (
+            Access(4, ((1, 0, 0, 1, 0, 0), (0, stride, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)), False),
+            Access(4, ((0, 0, 0, 1, 0, 0), (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0)), False),
+            Access(4, ((1, 0, 0, 0, 0, 0), (0, 1, 0, 0, 0, 0), (0, 0, 1, 0, 0, 0)), True),
+        ),
+        1,
+    )
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if not number % each]
+
+
+def _parts(extent: int | Array, tile: Array) -> Array:
+    return np.ceil(extent / tile)
+
+
+def _is_tile(values: Values, rows: int, columns: int, prefix: str = "") -> npt.NDArray[np.bool_]:
+    """Say which tiles fit into registers and results, and repeat few of these."""
+    tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
+    registers = tile_rows * values[f"{prefix}vectors"] * np.maximum(values[f"{prefix}lanes"] // 8, 1)
+    computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
+    return np.asarray(
+        (panel <= columns)
+        & (tile_rows <= rows)
+        & (registers <= MAX_REGISTERS)
+        & (computed <= _MAX_REPEATED * rows * columns)
+    )
+
+
+def _tile_extras(
+    values: Mapping[str, Array], rows: int, columns: int, prefix: str = ""
+) -> dict[str, Array | float]:
+    tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
+    vectors = np.ceil(panel / 8)
+    computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
+    return {
+        "lanes": np.log2(values[f"{prefix}lanes"]),
+        "registers": tile_rows * vectors,
+        "loads_a_product": (tile_rows + vectors) / (tile_rows * vectors),
+        "repeated": np.log2(computed / (rows * columns)),
+    }
+
+
+def _product_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    rows = values["rows"]
+    steps = np.where(values["depth_block"] > 0, values["depth_block"], extents["depth"])
+    needs_blocks = (values["depth_block"] > 0) | (values["packs_data"] > 0)
+    registers = rows * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    # A block is a whole number of tiles; of two sizes with as many tiles one is left out.
+    tiles = np.maximum(values["block_rows"] // rows, 1)
+    is_named = (values["block_rows"] >= rows) | (values["block_rows"] == values["block_rows"].min(initial=1))
+    is_last = (tiles * rows < extents["rows"]) | (values["block_rows"] == extents["rows"])
+    return np.asarray(
+        _is_tile(values, extents["rows"], extents["columns"])
+        & ~(needs_blocks & (values["shares_blocks"] == 0))
+        & (steps % values["unroll"] == 0)
+        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+        & is_named
+        & is_last
+    )
+
+
+def _product_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    rows, panel = values["rows"], values["vectors"] * values["lanes"]
+    tiles = np.maximum(values["block_rows"] // rows, 1)
+    blocks = _parts(extents["rows"], tiles * rows)
+    panels = _parts(extents["columns"], panel)
+    shares = values["shares_blocks"] > 0
+    block = np.where(values["depth_block"] > 0, values["depth_block"], extents["depth"])
+    return [
+        (blocks, np.where(shares, 1, tiles), np.where(shares, tiles, 1), rows),
+        (np.where(shares, 1, panels), 1.0, np.where(shares, panels, 1), panel),
+        (extents["depth"] / block, block),
+    ]
+
+
+def _product_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    return {
+        **_tile_extras(values, extents["rows"], extents["columns"]),
+        "depth_block": np.log2(values["depth_block"] + 1),
+        "packs_data": values["packs_data"],
+        "shares_blocks": values["shares_blocks"],
+        "stores_sums": values["stores_sums"],
+        "written_out": np.log2(values["unroll"]),
+        "multiplications": 1.0,
+    }
+
+
+def _direct_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    tiles = extents["lines"] * _parts(extents["length"], values["rows"])
+    # All tiles at once have one number.
+    is_last = (values["block_tiles"] < tiles) | (values["block_tiles"] == 65536)
+    return np.asarray(
+        _is_tile(values, extents["length"], extents["filters"])
+        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+        & is_last
+    )
+
+
+def _direct_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    rows, panel = values["rows"], values["vectors"] * values["lanes"]
+    of_line = _parts(extents["length"], rows)
+    tiles = np.minimum(values["block_tiles"], of_line * extents["lines"])
+    lines = np.maximum(tiles / of_line, 1.0)
+    return [
+        (extents["lines"] / lines, lines, 1.0, 1.0),
+        (_parts(of_line, np.minimum(tiles, of_line)), np.minimum(tiles, of_line), 1.0, rows),
+        (_parts(extents["filters"], panel), 1.0, 1.0, panel),
+        (1.0, 1.0),
+        (1.0, 1.0),
+        (extents["channels"] / values["unroll"], values["unroll"]),
+    ]
+
+
+def _direct_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    return {
+        **_tile_extras(values, extents["length"], extents["filters"]),
+        "written_out": np.log2(values["unroll"]),
+        "multiplications": 1.0,
+    }
+
+
+def _depthwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    pixels, lanes = values["pixels"], values["lanes"]
+    registers = pixels * np.maximum(lanes // 8, 1)
+    computed = _parts(extents["length"], pixels) * pixels
+    vectors = extents["channels"] // lanes
+    return np.asarray(
+        (registers <= MAX_REGISTERS)
+        & (computed <= _MAX_REPEATED * extents["length"])
+        & (extents["channels"] % lanes == 0)
+        & (vectors % values["group"] == 0)
+    )
+
+
+def _depthwise_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    groups = extents["channels"] / values["lanes"] / values["group"]
+    return [
+        (float(extents["lines"]), 1.0, 1.0, 1.0),
+        (1.0, _parts(extents["length"], values["pixels"]), 1.0, values["pixels"]),
+        (groups, 1.0, values["group"], values["lanes"]),
+        (1.0, 1.0),
+        (1.0, 1.0),
+    ]
+
+
+def _depthwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    registers = values["pixels"] * np.ceil(values["lanes"] / 8)
+    return {
+        "lanes": np.log2(values["lanes"]),
+        "registers": registers,
+        "loads_a_product": ((values["pixels"] - 1) * extents["stride"] + extents["window"])
+        / (values["pixels"] * extents["window"]),
+        "repeated": np.log2(_parts(extents["length"], values["pixels"]) * values["pixels"] / extents["length"]),
+        "multiplications": 1.0,
+    }
+
+
+def _winograd_tiles(values: Mapping[str, Array] | Values, extents: Mapping[str, int]) -> Array:
+    tile = values["tile"]
+    tiles = extents["images"] * _parts(extents["height"], tile) * _parts(extents["width"], tile)
+    return np.asarray(tiles, dtype=np.float64)
+
+
+def _winograd_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    tiles, block = _winograd_tiles(values, extents), values["rows"] * values["groups"]
+    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    computed = _parts(tiles, block) * block
+    panel = values["vectors"] * values["lanes"]
+    return np.asarray(
+        (values["rows"] <= tiles)
+        & (computed <= _MAX_REPEATED * tiles)
+        & (extents["filters"] % panel == 0)
+        & (registers <= MAX_REGISTERS)
+        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+    )
+
+
+def _winograd_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    block, panel = values["rows"] * values["groups"], values["vectors"] * values["lanes"]
+    points = (values["tile"] + 2) ** 2
+    return [
+        (1.0, 1.0, points, 1.0),
+        (_parts(_winograd_tiles(values, extents), block), 1.0, values["groups"], values["rows"]),
+        (1.0, 1.0, extents["filters"] / panel, panel),
+        (extents["channels"] / values["unroll"], values["unroll"]),
+    ]
+
+
+def _winograd_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    tiles, block = _winograd_tiles(values, extents), values["rows"] * values["groups"]
+    computed = _parts(tiles, block) * block
+    vectors = values["vectors"] * np.ceil(values["lanes"] / 8)
+    results = extents["images"] * extents["height"] * extents["width"]
+    return {
+        "lanes": np.log2(values["lanes"]),
+        "registers": values["rows"] * vectors,
+        "loads_a_product": (values["rows"] + vectors) / (values["rows"] * vectors),
+        "repeated": np.log2(computed / tiles),
+        "written_out": np.log2(values["unroll"]),
+        "winograd_tile": values["tile"],
+        "multiplications": computed * (values["tile"] + 2) ** 2 / (9.0 * results),
+    }
+
+
+def _rowwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    pixels = values["pixels"]
+    registers = pixels * np.maximum(values["between_lanes"] // 8, 1)
+    is_between = (registers <= MAX_REGISTERS // 2) & (
+        _parts(extents["result"], pixels) * pixels <= 1.4 * extents["result"]
+    )
+    first = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    found = _is_tile(values, extents["length"], extents["filters"]) & is_between & (first <= 16) & (first >= 4)
+    if extents["narrow"]:
+        last = values["last_rows"] * values["last_vectors"] * np.maximum(values["last_lanes"] // 8, 1)
+        found &= _is_tile(values, extents["result"], extents["narrow"], "last_") & (last <= 16)
+        found &= (last >= 4) | (last >= last.max(initial=0))
+    return np.asarray(found)
+
+
+def _rowwise_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    panel = values["vectors"] * values["lanes"]
+    return [
+        (float(extents["lines"]), 1.0, 1.0, 1.0),
+        (1.0, _parts(extents["length"], values["rows"]), 1.0, values["rows"]),
+        (1.0, _parts(extents["filters"], panel), 1.0, panel),
+        (1.0, 1.0),
+        (1.0, 1.0),
+        (1.0, float(extents["channels"])),
+    ]
+
+
+def _rowwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    last = values["last_rows"] * values["last_vectors"] * np.ceil(values["last_lanes"] / 8)
+    return {
+        **_tile_extras(values, extents["length"], extents["filters"]),
+        "second_registers": last,
+        "depth_block": values["pixels"] * np.ceil(values["between_lanes"] / 8),
+        "multiplications": 1.0,
+    }
+
+
+_FAMILIES: Mapping[PackedFamily, _Family] = MappingProxyType(
+    {
+        PackedFamily.PRODUCT: _Family(_product_is_legal, _product_factors, _product_extras),
+        PackedFamily.DIRECT: _Family(_direct_is_legal, _direct_factors, _direct_extras),
+        PackedFamily.DEPTHWISE: _Family(_depthwise_is_legal, _depthwise_factors, _depthwise_extras),
+        PackedFamily.WINOGRAD: _Family(_winograd_is_legal, _winograd_factors, _winograd_extras),
+        PackedFamily.ROWWISE: _Family(_rowwise_is_legal, _rowwise_factors, _rowwise_extras),
+    }
+)

@@ -1,0 +1,237 @@
+"""Trials of our own kernels as records, what the draft model learns of them, and what they choose.
+
+A trial is a record of role `task`: its workload is named by the kernel, its settings are the decisions, empty
+ones for the kernel's own rule. Kernels of several networks, sessions and machines so share one store, and
+`tessel records export` and `import` carry them. Which decisions a kernel is built with follows from records
+alone: candidates that were measured at least twice on this processor with these kernels, of which the last
+time was in turn with the rule; the fastest if it is faster than the rule, otherwise the rule. Checked in
+tests/tuner/backends/cpu/tuned/test_kernel_trials.py.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cost_model.draft.draft_model import DraftTrials
+from cost_model.draft.packed_space import PackedFamily
+from records import Environment, Measurement, Operator, Record, RecordStore, Status, Tensor, Workload
+from records.workload import describe
+from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles
+from tuner.backends.cpu.tuned.families import BACKEND_BY_FAMILY, Decisions, OwnKernel, family_of, space_of
+from tuner.targets.target import Target
+
+OPERATOR = "own_kernel.task"
+
+_OPAQUE = 8
+_KERNEL = "kernel"
+_MESSAGE_CHARACTERS = 300
+
+_MIN_TIMES = 2
+"""Measurements of a candidate before it may be chosen: one alone may be a lucky one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTrial:
+    """One measurement of a kernel with some decisions.
+
+    Attributes:
+        kernel: its name.
+        decisions: as they were measured; those of its rule if empty.
+        samples_us: of one run; none where it failed.
+        message: why it failed.
+    """
+
+    kernel: str
+    decisions: Decisions
+    samples_us: tuple[float, ...] = ()
+    message: str = ""
+
+    @property
+    def latency_us(self) -> float:
+        """The median; infinite where it failed."""
+        return statistics.median(self.samples_us) if self.samples_us else math.inf
+
+
+def workload_of_kernel(kernel: OwnKernel) -> Workload:
+    """Return the workload under which the trials of a kernel are kept."""
+    shape = tuple(int(each) for each in kernel.name.partition(":")[2].partition(",")[0].split("x"))
+    result = Tensor(shape[:1], "float32")
+    operator = Operator(
+        name=OPERATOR,
+        kind=_OPAQUE,
+        inputs=(0,),
+        outputs=(result,),
+        attributes=((_KERNEL, kernel.name),),
+        flops=kernel.operations,
+    )
+    return describe("task", [result], [operator], [1])
+
+
+def keep_trials(
+    store: RecordStore,
+    kernel: OwnKernel,
+    trials: Iterable[KernelTrial],
+    *,
+    target: Target,
+    environment: Environment,
+) -> None:
+    """Append measurements of one kernel to the records.
+
+    Args:
+        store: the records.
+        kernel: what was measured.
+        trials: of it, failed ones too.
+        target: this machine's processor.
+        environment: with the version of the kernels of its backend.
+    """
+    workload = workload_of_kernel(kernel)
+    store.append_many(
+        [
+            (
+                workload,
+                Measurement(
+                    workload_fingerprint=workload.fingerprint,
+                    backend=BACKEND_BY_FAMILY[family_of(kernel.name)],
+                    target=target.text,
+                    environment=environment,
+                    status=Status.OK if trial.samples_us else Status.ERROR,
+                    samples_us=trial.samples_us,
+                    settings=msgspec.json.encode(trial.decisions, order="sorted").decode(),
+                    message=trial.message[:_MESSAGE_CHARACTERS],
+                    measured_at=time.time(),
+                ),
+            )
+            for trial in trials
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTrial:
+    """A trial in the records.
+
+    Attributes:
+        trial: what was measured.
+        record_id: of its record.
+        measured_at: seconds since 1970.
+        versions: of the kernels and of what compiled them.
+    """
+
+    trial: KernelTrial
+    record_id: int
+    measured_at: float
+    versions: tuple[tuple[str, str], ...]
+
+
+def load_kernel_trials(
+    store: RecordStore,
+    target: Target,
+    environment: Environment,
+    *,
+    kernels: Collection[str] | None = None,
+) -> tuple[KeptTrial, ...]:
+    """Return the trials of this processor with so many threads, the earliest first; others are left out.
+
+    Args:
+        store: the records.
+        target: whose records count.
+        environment: whose device and threads count.
+        kernels: their names; all kernels if None.
+    """
+    found = []
+    for backend in sorted(set(BACKEND_BY_FAMILY.values())):
+        for record in store.iterate(backend=backend, target=target.text, role="task"):
+            where = record.measurement.environment
+            if (where.device_model, where.num_threads) != (environment.device_model, environment.num_threads):
+                continue
+            trial = _trial_of(record)
+            if trial is not None and (kernels is None or trial.kernel in kernels):
+                measured_at = record.measurement.measured_at
+                found.append(KeptTrial(trial, record.record_id, measured_at, where.versions))
+    return tuple(sorted(found, key=lambda each: (each.measured_at, each.record_id)))
+
+
+def draft_trials(
+    kept: Sequence[KeptTrial], *, families: Collection[PackedFamily] | None = None
+) -> tuple[DraftTrials, ...]:
+    """Return trials as the draft model learns from them, by kernel; those of a kernel's rule are left out.
+
+    Args:
+        kept: of any kernels.
+        families: that are wanted; all if None.
+    """
+    by_kernel: dict[str, dict[bytes, tuple[npt.NDArray[np.int64], float, int]]] = {}
+    for each in kept:
+        trial = each.trial
+        if families is not None and family_of(trial.kernel) not in families:
+            continue
+        row = space_of(trial.kernel).row_of(trial.decisions) if trial.decisions else None
+        if row is not None:
+            rows = by_kernel.setdefault(trial.kernel, {})
+            rows[row.tobytes()] = row, trial.latency_us, each.record_id
+    return tuple(
+        DraftTrials(
+            name,
+            space_of(name),
+            np.stack([row for row, _, _ in found.values()]),
+            tuple(latency for _, latency, _ in found.values()),
+            tuple(record_id for _, _, record_id in found.values()),
+        )
+        for name, found in by_kernel.items()
+    )
+
+
+def choose_tiles(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> ChosenTiles:
+    """Return the decisions that trials say are faster than the kernels' rules.
+
+    Args:
+        kept: trials of this processor, the earliest first.
+        versions: of the kernels of each backend, by the name that its records have for them; trials of other
+            versions do not count.
+    """
+    samples: dict[str, dict[str, list[tuple[float, ...]]]] = {}
+    for each in kept:
+        entry = f"{BACKEND_BY_FAMILY[family_of(each.trial.kernel)]}-kernels"
+        if dict(each.versions).get(entry) != versions.get(entry) or not each.trial.samples_us:
+            continue
+        settings = msgspec.json.encode(each.trial.decisions, order="sorted").decode()
+        found = samples.setdefault(each.trial.kernel, {})
+        found.setdefault(settings, []).append(each.trial.samples_us)
+    chosen: dict[str, Decisions] = {}
+    for kernel, by_settings in samples.items():
+        # The last measurement is the one in turn with the others.
+        latest = {
+            settings: statistics.median(found[-1])
+            for settings, found in by_settings.items()
+            if len(found) >= _MIN_TIMES
+        }
+        if not latest or "{}" not in latest:
+            continue
+        best = min(latest, key=lambda settings: (latest[settings], settings))
+        decisions = msgspec.json.decode(best, type=dict[str, int])
+        if decisions and space_of(kernel).row_of(decisions) is not None:
+            chosen[kernel] = decisions
+    return ChosenTiles(chosen)
+
+
+def _trial_of(record: Record) -> KernelTrial | None:
+    operators = record.workload.operators
+    if [operator.name for operator in operators] != [OPERATOR]:
+        return None
+    try:
+        name = dict(operators[0].attributes)[_KERNEL]
+        family = family_of(name)
+        decisions = msgspec.json.decode(record.measurement.settings, type=dict[str, int])
+    except (KeyError, ValueError):  # records may be a stranger's
+        return None
+    if BACKEND_BY_FAMILY[family] != record.measurement.backend:
+        return None
+    return KernelTrial(name, decisions, record.measurement.samples_us, record.measurement.message)

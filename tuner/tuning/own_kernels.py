@@ -1,0 +1,401 @@
+"""Tune a model's kernels of our own: which there are, trials of each, and what they are built with then.
+
+    find      the kernels of the cheapest cover by our own backends, before anything is priced   find_own_kernels
+    deal      a budget of trials, the kernel's own rule among the first batch of each            tune_own_kernels
+    confirm   the best of each kernel and its rule, measured again in turn                       _confirm
+    choose    from the records alone                                                             chosen_tiles
+
+Every batch is in the records when it is measured, so that the same command goes on where it was stopped, and
+another network starts from what is known. A kernel's rule is one of the candidates, so that tuning makes no
+kernel slower, except by what measurements in turn scatter. What kernels do to each other's caches is left out.
+Checked in tests/tuner/tuning/test_own_kernels.py.
+
+Source: the order of kernels is the gradient of Zheng et al., "Ansor" (OSDI 2020), section 6, as in
+`tuner.backends.metaschedule.trial_budget`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from records import Environment, RecordStore
+from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles
+from tuner.backends.cpu.tuned.families import BACKEND_BY_FAMILY, Decisions, OwnKernel, family_of, space_of
+from tuner.backends.cpu.tuned.kernel_trials import (
+    KeptTrial,
+    KernelTrial,
+    choose_tiles,
+    draft_trials,
+    keep_trials,
+    load_kernel_trials,
+)
+from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
+from tuner.backends.environment import environment_of
+from tuner.backends.metaschedule.candidates import Candidate
+from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
+from tuner.backends.metaschedule.proposers import BATCH, DRAFT, Knowledge, Proposer, new_proposer
+from tuner.backends.protocol import Backend
+from tuner.backends.registry import make_backend
+from tuner.backends.tvm.native import TvmNative
+from tuner.graph import DataflowGraph
+from tuner.graph.node_set import NodeSet
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE
+from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.outline import extract_module
+from tuner.measuring.kernel_process import KernelProcess
+from tuner.partition.find_partition import find_candidates, find_partition
+from tuner.plan import Figure
+from tuner.targets.target import Target
+
+logger = logging.getLogger(__name__)
+
+_SEED = 1
+
+_ROUNDS = 3
+"""Samples of a trial, in turn with those of its batch."""
+
+_CONFIRMED = 2
+"""Fastest candidates that are measured again in turn with the rule."""
+
+_CONFIRMING_ROUNDS = 7
+
+_LATEST = 3
+"""Batches whose improvement says what another one promises."""
+
+_FOREIGN_US = 1.5
+"""What a part of another backend costs in the cover that is sought, where one of ours costs 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedOwnKernel:
+    """A kernel of a model.
+
+    Attributes:
+        kernel: with what it does to its results where it was first met.
+        count: how often the model runs it.
+    """
+
+    kernel: OwnKernel
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKernels:
+    """The kernels of a model that our own backends run.
+
+    Attributes:
+        kernels: each once, those with the most operations first.
+        covered: nodes of the graph that they compute.
+    """
+
+    kernels: tuple[WeightedOwnKernel, ...]
+    covered: NodeSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedOwnKernel:
+    """What a kernel got.
+
+    Attributes:
+        name: of the kernel.
+        count: how often the model runs it.
+        trials: measured now.
+        rule_us: latency by the kernel's own rule, as it was measured last.
+        best_us: latency as it is built now.
+    """
+
+    name: str
+    count: int
+    trials: int
+    rule_us: float
+    best_us: float
+
+
+def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: Target) -> OwnKernels:
+    """Return the kernels of the cover of a graph with the fewest parts, as few as can be of other backends.
+
+    Args:
+        graph: of a model's function.
+        backends: those that write kernels of our own count.
+        target: what is built for.
+
+    Raises:
+        UnpriceableError: nobody can run an operator; names it.
+    """
+    own = {each.name: each for each in backends if isinstance(each, TunedKernels)}
+    if not own:
+        return OwnKernels((), NodeSet())
+    found = find_candidates(graph, gather_specs((*own.values(), TvmNative()), target))
+    partition = find_partition(
+        graph,
+        found.candidates,
+        [
+            Figure(latency_us=1.0 if each.backend in own else _FOREIGN_US, source="derived")
+            for each in found.candidates
+        ],
+        launch_penalty_us=0.0,
+    )
+    covered = NodeSet()
+    kernels: dict[str, WeightedOwnKernel] = {}
+    for part in partition.chosen:
+        if part.backend not in own:
+            continue
+        covered |= part.sub_graph.inside
+        module = extract_module(graph, part.sub_graph, part.backend)
+        names = [
+            variable.name_hint
+            for variable, function in module.functions_items()
+            if function.attrs and PARTITION_ATTRIBUTE in function.attrs
+        ]
+        for kernel in own[part.backend].kernels_of(module, names, target):
+            known = kernels.get(kernel.name)
+            kernels[kernel.name] = WeightedOwnKernel(
+                kernel if known is None else known.kernel, 1 if known is None else known.count + 1
+            )
+    ranked = sorted(kernels.values(), key=lambda each: -each.count * each.kernel.operations)
+    return OwnKernels(tuple(ranked), covered)
+
+
+def chosen_tiles(
+    store: RecordStore, kernels: Sequence[WeightedOwnKernel], target: Target
+) -> ChosenTiles:
+    """Return the decisions that the records have for some kernels on this processor."""
+    names = {each.kernel.name for each in kernels}
+    kept = load_kernel_trials(store, target, environment_of(target), kernels=names)
+    versions = (make_backend(backend).versions() for backend in set(BACKEND_BY_FAMILY.values()))
+    return choose_tiles(kept, {name: text for each in versions for name, text in each})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTrials:
+    """How trials of our own kernels are spent.
+
+    Attributes:
+        budget: of all kernels together, those included that the records hold of them; no limit if None.
+        each: of one kernel, likewise; no limit if None.
+        proposer: who proposes candidates.
+        time_limit_s: seconds after which no batch starts; the best so far is confirmed then.
+    """
+
+    budget: int | None = None
+    each: int | None = None
+    proposer: str = DRAFT
+    time_limit_s: float = math.inf
+
+
+def tune_own_kernels(
+    kernels: Sequence[WeightedOwnKernel],
+    trials: OwnTrials,
+    store: RecordStore,
+    target: Target,
+    *,
+    on_batch: Callable[[int], None] = lambda num_trials: None,
+) -> tuple[TunedOwnKernel, ...]:
+    """Spend trials on kernels; the records hold them afterwards.
+
+    Args:
+        kernels: each once.
+        trials: how many, and who proposes.
+        store: the records.
+        target: this machine's processor.
+        on_batch: told after each batch how many trials were measured.
+    """
+    deadline = time.monotonic() + trials.time_limit_s
+    environment = environment_of(target)
+    kept = load_kernel_trials(store, target, environment)
+    states = [_Tuning(each, [t.trial for t in kept if t.trial.kernel == each.kernel.name]) for each in kernels]
+    learnt = list(kept)
+    spent = 0
+    with KernelProcess(target) as process:
+        while True:
+            known = sum(each.num_trials for each in states)
+            left = math.inf if trials.budget is None else trials.budget - known
+            state = _next(states, trials.each)
+            if state is None or left < 1 or time.monotonic() > deadline:
+                break
+            size = int(min(BATCH, left, math.inf if trials.each is None else trials.each - state.num_trials))
+            batch = state.propose(size, learnt, trials.proposer, target)
+            if not batch:
+                state.is_exhausted = True
+                continue
+            measured = _measure(process, state.weighted.kernel, batch, rounds=_ROUNDS)
+            keep_trials(store, state.weighted.kernel, measured, target=target, environment=_where(state, target))
+            learnt += [KeptTrial(each, 0, time.time(), ()) for each in measured]
+            state.learn(measured)
+            spent += len(measured)
+            on_batch(spent)
+        for state in states:
+            _confirm(process, state, store, target)
+    chosen = chosen_tiles(store, kernels, target)
+    return tuple(state.summary(chosen) for state in states)
+
+
+class _OwnCandidates:
+    """The candidates of one of our own kernels, as proposers ask for them."""
+
+    is_gpu = False
+
+    def __init__(self, kernel: OwnKernel) -> None:
+        self.kernel = kernel
+        self.spaces = [space_of(kernel.name)]
+
+    def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
+        """Return the kernel with a row's decisions; None if there is no such kernel."""
+        if not self.spaces[space].is_legal(row[None])[0]:
+            return None
+        return Candidate(self.kernel.with_decisions(self.spaces[space].decisions_of(row)), space, row)
+
+    def sample(self, rng: np.random.Generator) -> Candidate | None:
+        """Return a candidate at random."""
+        return self.make(0, self.spaces[0].sample(1, rng)[0])
+
+
+@dataclass(eq=False)
+class _Tuning:
+    """One kernel while it is tuned.
+
+    Attributes:
+        weighted: the kernel.
+        trials: of it, those from the records included.
+        best_us: by the number of batches so far.
+        num_new: trials measured now.
+        is_exhausted: whether nothing new is proposed.
+    """
+
+    weighted: WeightedOwnKernel
+    trials: list[KernelTrial]
+    best_us: list[float] = field(default_factory=list)
+    num_new: int = 0
+    is_exhausted: bool = False
+    proposer: Proposer | None = None
+    pending: list[Candidate] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.num_trials:
+            self.best_us = [self._best()] * -(-self.num_trials // BATCH)
+
+    @property
+    def num_trials(self) -> int:
+        """Distinct candidates that were measured, the rule included."""
+        return len({tuple(sorted(each.decisions.items())) for each in self.trials})
+
+    @property
+    def gain(self) -> float:
+        """What another batch promises, in microseconds of the model's run."""
+        if not self.best_us:
+            return math.inf
+        best = self.best_us[-1]
+        if not math.isfinite(best):
+            return 0.0
+        before = self.best_us[max(0, len(self.best_us) - 1 - _LATEST)]
+        fallen = (before - best) / _LATEST if math.isfinite(before) else best
+        return self.weighted.count * max(fallen, best / len(self.best_us)) / 2
+
+    def propose(
+        self, size: int, learnt: Sequence[KeptTrial], proposer: str, target: Target
+    ) -> list[tuple[Decisions, OwnKernel]]:
+        """Return candidates to measure, the rule first where it was not measured yet."""
+        kernel = self.weighted.kernel
+        found: list[tuple[Decisions, OwnKernel]] = []
+        if not any(not each.decisions for each in self.trials):
+            found.append(({}, kernel.with_decisions({})))
+        candidates = _OwnCandidates(kernel)
+        if self.proposer is None:
+            knowledge = Knowledge(
+                draft_trials(learnt, families=(family_of(kernel.name),)),
+                caches_of_this_machine(target.num_threads),
+            )
+            self.proposer = new_proposer(proposer, kernel.name, candidates, knowledge, seed=_SEED)
+            known = getattr(self.proposer, "known", set())
+            space = candidates.spaces[0]
+            for each in self.trials:
+                row = space.row_of(each.decisions)
+                if row is not None:
+                    known.add((0, row.tobytes()))
+        self.pending = self.proposer.propose(size - len(found)) if size > len(found) else []
+        for each in self.pending:
+            assert each.row is not None, "all candidates of our own are of a space"
+            found.append((candidates.spaces[0].decisions_of(each.row), each.schedule))
+        return found
+
+    def learn(self, measured: Sequence[KernelTrial]) -> None:
+        """Take the results of a batch."""
+        self.trials += measured
+        self.num_new += len(measured)
+        self.best_us.append(self._best())
+        proposed = [each.latency_us for each in measured if each.decisions]
+        if self.proposer is not None and self.pending:
+            self.proposer.learn(self.pending, proposed)
+        self.pending = []
+
+    def finalists(self) -> list[Decisions]:
+        """Return the rule and the fastest candidates, where any was faster; none where nothing is to confirm."""
+        rule = [each.latency_us for each in self.trials if not each.decisions]
+        if not rule or not self.num_new:
+            return []
+        latest: dict[tuple[tuple[str, int], ...], float] = {
+            tuple(sorted(each.decisions.items())): each.latency_us for each in self.trials if each.decisions
+        }
+        ranked = sorted((us, key) for key, us in latest.items() if us < rule[-1])
+        return [{}, *(dict(key) for _, key in ranked[:_CONFIRMED])] if ranked else []
+
+    def summary(self, chosen: ChosenTiles) -> TunedOwnKernel:
+        """Return what came of it."""
+        decisions = chosen.decisions.get(self.weighted.kernel.name, {})
+        rule = [each.latency_us for each in self.trials if not each.decisions]
+        best = [each.latency_us for each in self.trials if dict(each.decisions) == dict(decisions)]
+        return TunedOwnKernel(
+            name=self.weighted.kernel.name,
+            count=self.weighted.count,
+            trials=self.num_new,
+            rule_us=rule[-1] if rule else math.inf,
+            best_us=best[-1] if best else math.inf,
+        )
+
+    def _best(self) -> float:
+        return min((each.latency_us for each in self.trials), default=math.inf)
+
+
+def _next(states: Sequence[_Tuning], each: int | None) -> _Tuning | None:
+    """Return the kernel that gets the next batch; of equals the first; None where all have enough."""
+    open_states = [
+        state
+        for state in states
+        if not state.is_exhausted and (each is None or state.num_trials < each)
+    ]
+    return max(open_states, key=lambda state: state.gain, default=None)
+
+
+def _measure(
+    process: KernelProcess, kernel: OwnKernel, batch: Sequence[tuple[Decisions, OwnKernel]], *, rounds: int
+) -> list[KernelTrial]:
+    functions = [made.function() for _, made in batch]
+    return [
+        KernelTrial(kernel.name, decisions, (), found)
+        if isinstance(found, str)
+        else KernelTrial(kernel.name, decisions, found)
+        for (decisions, _), found in zip(batch, process.time(functions, rounds=rounds), strict=True)
+    ]
+
+
+def _confirm(process: KernelProcess, state: _Tuning, store: RecordStore, target: Target) -> None:
+    """Measure the fastest candidates of a kernel again, in turn with its rule."""
+    kernel = state.weighted.kernel
+    finalists = state.finalists()
+    if not finalists:
+        return
+    batch = [(decisions, kernel.with_decisions(decisions)) for decisions in finalists]
+    measured = _measure(process, kernel, batch, rounds=_CONFIRMING_ROUNDS)
+    keep_trials(store, kernel, measured, target=target, environment=_where(state, target))
+    state.trials += measured
+
+
+def _where(state: _Tuning, target: Target) -> Environment:
+    return environment_of(target, make_backend(BACKEND_BY_FAMILY[family_of(state.weighted.kernel.name)]))
