@@ -99,7 +99,8 @@ def adapt(source: Space, row: npt.NDArray[np.int64], target: Space) -> npt.NDArr
     if source.signature != target.signature:
         raise ValueError("the two kernels take different decisions, so that none can be carried over")
     if isinstance(source, PackedSpace) or isinstance(target, PackedSpace):
-        assert isinstance(source, PackedSpace) and isinstance(target, PackedSpace), "signatures are equal"
+        assert isinstance(source, PackedSpace), "signatures are equal"
+        assert isinstance(target, PackedSpace), "signatures are equal"
         return target.nearest(source.decisions_of(row))
     level = source.sketch_levels[int(row[0])]
     found = [int(np.argmin([abs(each - level) for each in target.sketch_levels]))]

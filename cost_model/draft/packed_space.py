@@ -4,8 +4,8 @@ Beside MetaSchedule's sketches of a product or convolution stand kernels of our 
 in panels (`tuner.backends.cpu`). A candidate is a row of whole numbers as in `DecisionSpace`: the sketch,
 which is always 0, and for each decision the number of one of its values. Tiles need not divide extents, since
 a last tile may repeat results of the one before; so candidates are bounded by what fits into registers, and
-those that leave half of the work to repetitions are left out. A space has some ten thousand candidates, all of
-which are tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
+those that leave half of the work to repetitions are left out. A space has some ten thousand candidates, which
+are all tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class OptionDecision:
 
     def __post_init__(self) -> None:
         if not self.values or list(self.values) != sorted(set(self.values)) or self.values[0] < 0:
-            raise ValueError(f"decision {self.name!r} is among {self.values}; give ascending numbers from 0 on")
+            raise ValueError(
+                f"decision {self.name!r} is among {self.values}; give ascending numbers from 0 on"
+            )
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class PackedSpace:
         return {name: int(values[0]) for name, values in self.values_of(row[None]).items()}
 
     def nearest(self, decisions: Mapping[str, float]) -> npt.NDArray[np.int64]:
-        """Return the legal candidate with the nearest values, in octaves; what is not named counts nothing."""
+        """Return the legal candidate with the nearest values, in octaves; names that are missing do not count."""
         values = self.values_of(self.rows)
         away = np.zeros(len(self.rows))
         for name, wanted in decisions.items():
@@ -228,7 +230,8 @@ def product_space(rows: int, depth: int, columns: int) -> PackedSpace:
             "lanes": (8, 16) if columns >= 16 else (4, 8),
             "block_rows": num_blocks,
             "depth_block": [
-                0, *(each for each in (96, 128, 192, 256, 384, 512) if each < depth and not depth % each)
+                0,
+                *(each for each in (96, 128, 192, 256, 384, 512) if each < depth and not depth % each),
             ],
             "unroll": [each for each in (1, 2, 4, 8) if not depth % each],
             "packs_data": (0, 1),
@@ -277,7 +280,13 @@ def depthwise_space(
     Decisions: results of a tile, channels of a vector, and vectors that a thread takes together.
     """
     kernel = TiledKernel(
-        (Loop(lines, False), Loop(length, False), Loop(channels, False), Loop(window[0], True), Loop(window[1], True)),
+        (
+            Loop(lines, False),
+            Loop(length, False),
+            Loop(channels, False),
+            Loop(window[0], True),
+            Loop(window[1], True),
+        ),
         (
             Access(4, ((stride, 0, 0, 1, 0), (0, stride, 0, 0, 1), (0, 0, 1, 0, 0)), False),
             Access(4, ((0, 0, 0, 1, 0), (0, 0, 0, 0, 1), (0, 0, 1, 0, 0)), False),
@@ -291,15 +300,20 @@ def depthwise_space(
         {
             "pixels": [each for each in range(1, 17) if each <= length],
             "lanes": [each for each in (4, 8, 16, 32) if not channels % each],
-            "group": sorted({each for lanes in (4, 8, 16, 32) if not channels % lanes for each in _divisors(channels // lanes)}),
+            "group": sorted(
+                {
+                    each
+                    for lanes in (4, 8, 16, 32)
+                    if not channels % lanes
+                    for each in _divisors(channels // lanes)
+                }
+            ),
         },
         {"lines": lines, "length": length, "channels": channels, "window": window[1], "stride": stride},
     )
 
 
-def winograd_space(
-    *, images: int, height: int, width: int, channels: int, filters: int
-) -> PackedSpace:
+def winograd_space(*, images: int, height: int, width: int, channels: int, filters: int) -> PackedSpace:
     """Return the space of Winograd's method for 3 x 3 convolutions with stride 1.
 
     Decisions: the side of a tile of results, tiles whose sums are in registers at once, vectors and lanes of
@@ -314,7 +328,12 @@ def winograd_space(
     """
     tiles = images * -(-height // 2) * -(-width // 2)
     kernel = TiledKernel(
-        (Loop(36, False), Loop(max(1, images * -(-height // 4) * -(-width // 4)), False), Loop(filters, False), Loop(channels, True)),
+        (
+            Loop(36, False),
+            Loop(max(1, images * -(-height // 4) * -(-width // 4)), False),
+            Loop(filters, False),
+            Loop(channels, True),
+        ),
         (
             Access(4, ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1)), False),
             Access(4, ((1, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0)), False),
@@ -371,11 +390,20 @@ def rowwise_space(
             "lanes": (8, 16) if wide >= 16 else (4, 8),
             "pixels": [each for each in (1, 2, 4, 5, 6, 7, 8, 10, 12, 14) if each <= result],
             "between_lanes": [each for each in (4, 8, 16) if not wide % each],
-            "last_rows": [each for each in (2, 3, 4, 5, 6, 7, 8) if each <= result] or [1] if has_third else [0],
+            "last_rows": [each for each in (2, 3, 4, 5, 6, 7, 8) if each <= result] or [1]
+            if has_third
+            else [0],
             "last_vectors": (1, 2, 3) if has_third else (0,),
             "last_lanes": ((8, 16) if narrow >= 16 else (4, 8)) if has_third else (0,),
         },
-        {"lines": lines, "length": length, "channels": channels, "filters": wide, "result": result, "narrow": narrow},
+        {
+            "lines": lines,
+            "length": length,
+            "channels": channels,
+            "filters": wide,
+            "result": result,
+            "narrow": narrow,
+        },
     )
 
 
@@ -410,7 +438,9 @@ def _convolution(
         (*(Loop(each, False) for each in loops[0]), *(Loop(each, True) for each in loops[1])),
         (
             Access(4, ((1, 0, 0, 1, 0, 0), (0, stride, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)), False),
-            Access(4, ((0, 0, 0, 1, 0, 0), (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0)), False),
+            Access(
+                4, ((0, 0, 0, 1, 0, 0), (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0)), False
+            ),
             Access(4, ((1, 0, 0, 0, 0, 0), (0, 1, 0, 0, 0, 0), (0, 0, 1, 0, 0, 0)), True),
         ),
         1,
@@ -511,9 +541,7 @@ def _direct_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[
     )
 
 
-def _direct_factors(
-    values: Mapping[str, Array], extents: Mapping[str, int]
-) -> list[Sequence[Array | float]]:
+def _direct_factors(values: Mapping[str, Array], extents: Mapping[str, int]) -> list[Sequence[Array | float]]:
     rows, panel = values["rows"], values["vectors"] * values["lanes"]
     of_line = _parts(extents["length"], rows)
     tiles = np.minimum(values["block_tiles"], of_line * extents["lines"])
@@ -564,12 +592,15 @@ def _depthwise_factors(
 
 def _depthwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
     registers = values["pixels"] * np.ceil(values["lanes"] / 8)
+    computed = _parts(extents["length"], values["pixels"]) * values["pixels"]
     return {
         "lanes": np.log2(values["lanes"]),
         "registers": registers,
         "loads_a_product": ((values["pixels"] - 1) * extents["stride"] + extents["window"])
         / (values["pixels"] * extents["window"]),
-        "repeated": np.log2(_parts(extents["length"], values["pixels"]) * values["pixels"] / extents["length"]),
+        "repeated": np.log2(
+            _parts(extents["length"], values["pixels"]) * values["pixels"] / extents["length"]
+        ),
         "multiplications": 1.0,
     }
 
@@ -630,7 +661,9 @@ def _rowwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray
         _parts(extents["result"], pixels) * pixels <= 1.4 * extents["result"]
     )
     first = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
-    found = _is_tile(values, extents["length"], extents["filters"]) & is_between & (first <= 16) & (first >= 4)
+    found = (
+        _is_tile(values, extents["length"], extents["filters"]) & is_between & (first <= 16) & (first >= 4)
+    )
     if extents["narrow"]:
         last = values["last_rows"] * values["last_vectors"] * np.maximum(values["last_lanes"] // 8, 1)
         found &= _is_tile(values, extents["result"], extents["narrow"], "last_") & (last <= 16)

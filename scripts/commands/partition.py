@@ -100,7 +100,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     if is_predicted_for_gpu(options):
         result = _predict(loaded, options)
     else:
-        options = tuning_options.spend_trial_budget(options, loaded, options.trial_budget)
+        options = tuning_options.spend_trials(options, loaded, options.trial_budget)
         with tuning_options.open_session(options) as session:
             result = partition_model(
                 loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce

@@ -194,7 +194,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     shapes, *others = parse_shape_choices(options.shape or [])
     _check_other_shapes(others, placements, options)
     loaded = tuning_options.load_model(model, shapes=shapes, batch=options.batch, training=options.train)
-    options = tuning_options.spend_trial_budget(options, loaded, options.trial_budget)
+    options = tuning_options.spend_trials(options, loaded, options.trial_budget)
     tuned, choice = _tune(loaded, placements, shapes, options, memory_bytes)
     plan, stopped_by = _plan(tuned, choice, options, memory_bytes)
     if others:

@@ -26,6 +26,7 @@ from scripts.terminal import console
 if TYPE_CHECKING:
     from cost_model import StageModel
     from tuner.frontend import Model
+    from tuner.graph.node_set import NodeSet
     from tuner.partition.assignment import Assignment
     from tuner.pricing.protocol import PriceMode, Pricing
     from tuner.tuning.session import Session
@@ -79,13 +80,16 @@ AssignOption = Annotated[
     ),
 ]
 TrialsOption = Annotated[
-    int, typer.Option(help="MetaSchedule trials per kernel; 0 disables tuning.", rich_help_panel=_TUNING)
+    int,
+    typer.Option(
+        help="Trials of each kernel, MetaSchedule's and our own; 0 tunes none.", rich_help_panel=_TUNING
+    ),
 ]
 TrialBudgetOption = Annotated[
     int | None,
     typer.Option(
-        help="MetaSchedule trials of all kernels of the model together, dealt in rounds to those that gain "
-        "most end to end; proposed by --proposer, `draft` if left out.",
+        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to those "
+        "that gain most end to end; proposed by --proposer, `draft` if left out.",
         rich_help_panel=_TUNING,
     ),
 ]
@@ -267,20 +271,87 @@ class TuningOptions(MeasuringOptions):
 _Options = TypeVar("_Options", bound=TuningOptions)
 
 
-def spend_trial_budget(options: _Options, model: Model, budget: int | None) -> _Options:
-    """Tune a model's kernels with a budget of trials; return options that read them from their database."""
-    if budget is None:
-        return options
-    if budget < 1:
+def spend_trials(options: _Options, model: Model, budget: int | None) -> _Options:
+    """Tune a model's kernels before anything is priced; return options that build with what was found.
+
+    Kernels of our own get `--trials` each, or most of the budget; MetaSchedule's, which nobody of ours runs,
+    get the rest of the budget here, or `--trials` each when they are priced. What the records hold of kernels
+    of our own counts without either option.
+    """
+    if budget is not None and budget < 1:
         raise typer.BadParameter(f"--trial-budget is {budget}; it is at least 1")
+    is_here = options.target.startswith("cpu") and options.fleet is None and options.price != "model"
+    if not is_here:
+        return options if budget is None else _spend_on_metaschedule(options, model, budget, None)
+    own = _tune_own_kernels(options, model, budget)
+    options = replace(options, backends=own.backends)
+    return options if budget is None else _spend_on_metaschedule(options, model, budget - own.spent, own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What came of tuning kernels of our own.
+
+    Attributes:
+        backends: what `--backends` is from then on.
+        spent: trials of the budget that these kernels have had.
+        covered: nodes of the model's graph that they compute.
+    """
+
+    backends: str | None
+    spent: int
+    covered: NodeSet
+
+
+def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _Own:
+    from records import open_store
+    from tuner.backends.metaschedule.proposers import DRAFT, EVOLUTIONARY
+    from tuner.backends.registry import available_backends, backends_for
+    from tuner.targets.resolution import resolve_target
+    from tuner.tuning.own_kernels import OwnTrials, tune_model
+
+    target = resolve_target(options.target, num_threads=options.threads)
+    names = _backend_references(options.backends)
+    known = None if names is None else [name for name in names if name.partition("?")[0] != "metaschedule"]
+    backends = available_backends(target) if known is None else backends_for(known, target)
+    proposer = DRAFT if options.proposer in (None, EVOLUTIONARY) else options.proposer
+    trials = OwnTrials(budget=budget, each=options.trials or None, proposer=proposer)
+    with console.progress_bar("tuning our own kernels") as update, open_store(options.records) as store:
+        found = tune_model(
+            model,
+            backends,
+            trials if budget or options.trials else None,
+            store,
+            target,
+            on_batch=lambda num_trials: update("tuning our own kernels", num_trials, budget),
+        )
+    for each in found.kernels:
+        if each.trials:
+            console.print_note(
+                f"{each.name} runs {each.count} times: {each.trials} trials, {each.rule_us:.1f} us by its "
+                f"rule, {each.best_us:.1f} us now"
+            )
+    if not found.chosen:
+        return _Own(options.backends, found.spent, found.covered)
+    references = [each.reference for each in found.backends if each.name != "metaschedule"]
+    if "metaschedule" in ([name.partition("?")[0] for name in names or ()]) or (
+        names is None and (options.trials or options.database is not None or budget)
+    ):
+        references.append("metaschedule")
+    return _Own(",".join(references), found.spent, found.covered)
+
+
+def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _Own | None) -> _Options:
+    """Tune what no kernel of our own runs; return options that read it from its database."""
     from tuner.backends.metaschedule.backend import DEFAULT_FOLDER, MetaSchedule
     from tuner.backends.metaschedule.proposers import DRAFT
+    from tuner.graph.node_set import NodeSet
     from tuner.language.trial_worker import builder_and_runner
     from tuner.targets.resolution import resolve_target
     from tuner.tuning.model_kernels import tune_model_kernels
 
     backend = MetaSchedule(
-        trials=budget,
+        trials=max(1, budget),
         database=DEFAULT_FOLDER if options.database is None else str(options.database),
         records=options.records,
         proposer=options.proposer or DRAFT,
@@ -297,6 +368,7 @@ def spend_trial_budget(options: _Options, model: Model, budget: int | None) -> _
             builder=builder,
             runner=runner,
             on_batch=lambda num_trials: update("tuning kernels", num_trials, budget),
+            without=NodeSet() if own is None else own.covered,
         )
     for kernel in found.kernels:
         console.print_note(

@@ -61,9 +61,7 @@ class KernelProcess:
             kernels: finished ones, of buffers of static shapes.
             rounds: samples of each, in turn.
         """
-        modules = [
-            tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")}) for kernel in kernels
-        ]
+        modules = [tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")}) for kernel in kernels]
         text = dict(tvm_target(self.target).export())
         timeout_s = _TIMEOUT_S * (1 + len(kernels) / 4)
         self._worker.send(

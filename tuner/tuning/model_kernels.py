@@ -21,6 +21,7 @@ from tuner.backends.tvm.native import TvmNative, fuse_function
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
+from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_function
@@ -30,12 +31,18 @@ from tuner.targets.target import Target
 from tuner.tuning.partition_model import prepared_module
 
 
-def find_model_kernels(module: IRModule, target: Target) -> tuple[WeightedKernel, ...]:
+_NOTHING = NodeSet()
+
+
+def find_model_kernels(
+    module: IRModule, target: Target, *, without: NodeSet = _NOTHING
+) -> tuple[WeightedKernel, ...]:
     """Return the kernels of a module's `main`, each once, with how often it is run.
 
     Args:
         module: as the partition search takes it.
         target: what is built for.
+        without: nodes of its graph; kernels that compute any of them are left out.
 
     Raises:
         UnsupportedOperatorError: the module cannot be read as one data-flow graph.
@@ -53,7 +60,7 @@ def find_model_kernels(module: IRModule, target: Target) -> tuple[WeightedKernel
     )
     kernels: dict[str, WeightedKernel] = {}
     for part in partition.chosen:
-        if part.backend != tuned.name:
+        if part.backend != tuned.name or part.sub_graph.inside & without:
             continue
         for task in tuning_tasks(fuse_function(extract_function(graph, part.sub_graph, part.backend))):
             name = task_name(task)
@@ -84,6 +91,7 @@ def tune_model_kernels(
     builder: Any,
     runner: Any,
     on_batch: Callable[[int], None] = lambda num_trials: None,
+    without: NodeSet = _NOTHING,
 ) -> TunedKernels:
     """Deal a budget of trials to a model's kernels.
 
@@ -95,6 +103,7 @@ def tune_model_kernels(
         builder: TVM's.
         runner: TVM's.
         on_batch: told after each batch how many trials were measured.
+        without: nodes of the model's graph whose kernels get none: others run them.
 
     Raises:
         TunerError: the target is no processor, or the proposer cannot run.
@@ -108,7 +117,7 @@ def tune_model_kernels(
     if reason is not None:
         raise TunerError(f"a budget of trials cannot be dealt: {reason}; choose another --proposer")
     dealt = deal_trials(
-        find_model_kernels(prepared_module(model), target),
+        find_model_kernels(prepared_module(model), target, without=without),
         budget,
         backend,
         target,

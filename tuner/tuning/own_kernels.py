@@ -1,14 +1,14 @@
 """Tune a model's kernels of our own: which there are, trials of each, and what they are built with then.
 
-    find      the kernels of the cheapest cover by our own backends, before anything is priced   find_own_kernels
-    deal      a budget of trials, the kernel's own rule among the first batch of each            tune_own_kernels
-    confirm   the best of each kernel and its rule, measured again in turn                       _confirm
-    choose    from the records alone                                                             chosen_tiles
+    find      the kernels of the cover with the fewest parts, before anything is priced   find_own_kernels
+    deal      a budget of trials, the kernel's own rule among the first batch of each     tune_own_kernels
+    confirm   the best of each kernel and its rule, measured again in turn                _confirm
+    choose    from the records alone                                                      chosen_tiles
 
 Every batch is in the records when it is measured, so that the same command goes on where it was stopped, and
 another network starts from what is known. A kernel's rule is one of the candidates, so that tuning makes no
-kernel slower, except by what measurements in turn scatter. What kernels do to each other's caches is left out.
-Checked in tests/tuner/tuning/test_own_kernels.py.
+kernel slower, except by what measurements in turn scatter. What kernels do to each other's caches is left
+out. Checked in tests/tuner/tuning/test_own_kernels.py.
 
 Source: the order of kernels is the gradient of Zheng et al., "Ansor" (OSDI 2020), section 6, as in
 `tuner.backends.metaschedule.trial_budget`.
@@ -16,7 +16,6 @@ Source: the order of kernels is the gradient of Zheng et al., "Ansor" (OSDI 2020
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +35,7 @@ from tuner.backends.cpu.tuned.kernel_trials import (
     keep_trials,
     load_kernel_trials,
 )
-from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
+from tuner.backends.cpu.tuned.tuned_backend import TunedKernels, with_chosen_tiles
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.candidates import Candidate
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
@@ -44,6 +43,7 @@ from tuner.backends.metaschedule.proposers import BATCH, DRAFT, Knowledge, Propo
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.native import TvmNative
+from tuner.frontend.model import Model
 from tuner.graph import DataflowGraph
 from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
@@ -53,8 +53,7 @@ from tuner.measuring.kernel_process import KernelProcess
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.plan import Figure
 from tuner.targets.target import Target
-
-logger = logging.getLogger(__name__)
+from tuner.tuning.partition_model import prepared_module
 
 _SEED = 1
 
@@ -163,9 +162,72 @@ def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: 
     return OwnKernels(tuple(ranked), covered)
 
 
-def chosen_tiles(
-    store: RecordStore, kernels: Sequence[WeightedOwnKernel], target: Target
-) -> ChosenTiles:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedOwnKernels:
+    """What a model's kernels of our own are built with.
+
+    Attributes:
+        backends: those that were given, with the decisions that were chosen.
+        chosen: the decisions.
+        kernels: what each kernel got; empty where nothing was to be measured.
+        covered: nodes of the model's graph that these kernels compute.
+        spent: their trials in the records.
+    """
+
+    backends: tuple[Backend, ...]
+    chosen: ChosenTiles
+    kernels: tuple[TunedOwnKernel, ...]
+    covered: NodeSet
+    spent: int
+
+
+def tune_model(
+    model: Model,
+    backends: Sequence[Backend],
+    trials: OwnTrials | None,
+    store: RecordStore,
+    target: Target,
+    *,
+    on_batch: Callable[[int], None] = lambda num_trials: None,
+) -> TunedOwnKernels:
+    """Tune the kernels of our own that run a model, and return backends that build what is fastest.
+
+    Nothing is priced before.
+
+    Args:
+        model: whose function is partitioned.
+        backends: that take part.
+        trials: how many, and who proposes; if None, only what the records hold counts.
+        store: the records.
+        target: this machine's processor.
+        on_batch: told after each batch how many trials were measured.
+    """
+    nothing = TunedOwnKernels(
+        backends=tuple(backends), chosen=ChosenTiles(), kernels=(), covered=NodeSet(), spent=0
+    )
+    environment = environment_of(target)
+    if trials is None and not load_kernel_trials(store, target, environment):
+        return nothing
+    graph = DataflowGraph.from_function(prepared_module(model))
+    found = find_own_kernels(graph, backends, target)
+    if not found.kernels:
+        return nothing
+    tuned: tuple[TunedOwnKernel, ...] = ()
+    if trials is not None:
+        tuned = tune_own_kernels(found.kernels, trials, store, target, on_batch=on_batch)
+    names = {each.kernel.name for each in found.kernels}
+    kept = load_kernel_trials(store, target, environment, kernels=names)
+    chosen = chosen_tiles(store, found.kernels, target)
+    return TunedOwnKernels(
+        backends=with_chosen_tiles(backends, chosen),
+        chosen=chosen,
+        kernels=tuned,
+        covered=found.covered,
+        spent=len({(each.trial.kernel, tuple(sorted(each.trial.decisions.items()))) for each in kept}),
+    )
+
+
+def chosen_tiles(store: RecordStore, kernels: Sequence[WeightedOwnKernel], target: Target) -> ChosenTiles:
     """Return the decisions that the records have for some kernels on this processor."""
     names = {each.kernel.name for each in kernels}
     kept = load_kernel_trials(store, target, environment_of(target), kernels=names)
@@ -210,7 +272,9 @@ def tune_own_kernels(
     deadline = time.monotonic() + trials.time_limit_s
     environment = environment_of(target)
     kept = load_kernel_trials(store, target, environment)
-    states = [_Tuning(each, [t.trial for t in kept if t.trial.kernel == each.kernel.name]) for each in kernels]
+    states = [
+        _Tuning(each, [t.trial for t in kept if t.trial.kernel == each.kernel.name]) for each in kernels
+    ]
     learnt = list(kept)
     spent = 0
     with KernelProcess(target) as process:
@@ -226,7 +290,9 @@ def tune_own_kernels(
                 state.is_exhausted = True
                 continue
             measured = _measure(process, state.weighted.kernel, batch, rounds=_ROUNDS)
-            keep_trials(store, state.weighted.kernel, measured, target=target, environment=_where(state, target))
+            keep_trials(
+                store, state.weighted.kernel, measured, target=target, environment=_where(state, target)
+            )
             learnt += [KeptTrial(each, 0, time.time(), ()) for each in measured]
             state.learn(measured)
             spent += len(measured)
@@ -336,7 +402,7 @@ class _Tuning:
         self.pending = []
 
     def finalists(self) -> list[Decisions]:
-        """Return the rule and the fastest candidates, where any was faster; none where nothing is to confirm."""
+        """Return the rule and the fastest candidates; none where the rule is the fastest or nothing is new."""
         rule = [each.latency_us for each in self.trials if not each.decisions]
         if not rule or not self.num_new:
             return []
@@ -366,9 +432,7 @@ class _Tuning:
 def _next(states: Sequence[_Tuning], each: int | None) -> _Tuning | None:
     """Return the kernel that gets the next batch; of equals the first; None where all have enough."""
     open_states = [
-        state
-        for state in states
-        if not state.is_exhausted and (each is None or state.num_trials < each)
+        state for state in states if not state.is_exhausted and (each is None or state.num_trials < each)
     ]
     return max(open_states, key=lambda state: state.gain, default=None)
 

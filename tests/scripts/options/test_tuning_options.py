@@ -9,7 +9,7 @@ from scripts.options.tuning_options import (
     MeasuringOptions,
     TuningOptions,
     open_session,
-    spend_trial_budget,
+    spend_trials,
 )
 from tuner.frontend import load_model
 
@@ -34,6 +34,6 @@ def test_numbers_out_of_range_are_refused_before_anything_opens(
 @pytest.mark.tvm
 def test_a_budget_of_no_trials_is_refused_and_none_changes_nothing() -> None:
     model, options = load_model("mlp:tiny"), TuningOptions()
-    assert spend_trial_budget(options, model, None) is options
+    assert spend_trials(options, model, None) is options
     with pytest.raises(typer.BadParameter, match="--trial-budget is 0; it is at least 1"):
-        spend_trial_budget(options, model, 0)
+        spend_trials(options, model, 0)

@@ -35,7 +35,7 @@ from tuner.backends.cpu.kernels.direct import DirectShape
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape, joining_kernel
 from tuner.backends.cpu.kernels.inverted_residual import Block, Stage
 from tuner.backends.cpu.kernels.winograd_shape import choose_shape
-from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles, Chooser
+from tuner.backends.cpu.tuned.chosen_tiles import Chooser, ChosenTiles
 from tuner.backends.cpu.tuned.families import DepthwiseKernel, DirectKernel, RowwiseKernel, WinogradKernel
 from tuner.backends.library_call import shape_of
 from tuner.backends.tvm.schedule import as_finished
@@ -50,6 +50,8 @@ _POOLS: Mapping[str, Callable[..., Expression]] = {
     "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
 }
+
+_RULES = ChosenTiles()
 
 _MAX_PARTS = 64
 """Tensors that a kernel joins as it reads them, at most."""
@@ -66,9 +68,7 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 
 
-def with_channels_last(
-    function: RelaxFunction, target: Target, chooser: Chooser = ChosenTiles()
-) -> IRModule:
+def with_channels_last(function: RelaxFunction, target: Target, chooser: Chooser = ChosenTiles()) -> IRModule:
     """Return a module whose `main` does what the function does, with finished kernels of its convolutions.
 
     Parameters and results stay as they are, channels first. Operators that are no convolutions are left to

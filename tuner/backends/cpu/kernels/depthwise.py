@@ -4,8 +4,8 @@ One kernel packs the weights: for each vector of channels, its weights place by 
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
 and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
-their own. Registers are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another tile,
-which trials found faster (`tuner.backends.cpu.tuned`). Checked in
+their own. Registers are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another
+tile, which trials found faster (`tuner.backends.cpu.tuned`). Checked in
 tests/tuner/backends/cpu/kernels/test_depthwise.py and tests/tuner/backends/cpu/tuned/test_families.py.
 """
 

@@ -66,7 +66,10 @@ class ProductTile:
     stores_sums: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1 or self.depth_block < 0:
+        if (
+            min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1
+            or self.depth_block < 0
+        ):
             raise ValueError(f"{self} cuts nothing; every number but `depth_block` is at least 1")
         if (self.depth_block or self.packs_data) and not self.shares_blocks:
             raise ValueError(
@@ -283,7 +286,7 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
 def _emit_blocks(
     shape: ProductShape, tile: ProductTile, source: Any, weights: Any, epilogue: _Epilogue
 ) -> None:
-    """Compute results block by block: of its rows all panels for some steps of the sum, then the next steps."""
+    """Compute results block by block: all panels of its rows for some steps of the sum, then the next steps."""
     rows, depth, columns, panel = shape.rows, shape.depth, shape.columns, shape.panel
     num_panels, num_tiles = shape.packed_shape[0], -(-shape.rows // shape.tile_rows)
     num_blocks = -(-num_tiles // shape.block_tiles)

@@ -1,8 +1,8 @@
 """Our own kernels for one shape each, with what may be decided about them.
 
 A kernel has a name that says its family and all numbers that legal decisions depend on, but not what is done
-with its results: bias, activation and what is added change little about which tile is fastest. Trials are kept
-by name, so a name is enough to know the space of its trials (`space_of`). Without decisions a kernel takes
+with its results: bias, activation and what is added change little about which tile is fastest. Trials are
+kept by name, so a name is enough to know the space of its trials (`space_of`). Without decisions a kernel takes
 those of its own rule. Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
@@ -364,7 +364,9 @@ class RowwiseKernel:
     @property
     def rule(self) -> dict[str, int]:
         """The decisions of its own rule."""
-        wide, between, narrow = (None if each is None else replace(each, tile=None) for each in self._shapes())
+        wide, between, narrow = (
+            None if each is None else replace(each, tile=None) for each in self._shapes()
+        )
         assert isinstance(wide, DirectShape), "the first is direct"
         assert isinstance(between, DepthwiseShape), "the second is depthwise"
         found = {
@@ -390,9 +392,7 @@ class RowwiseKernel:
         wide, between, narrow = self._shapes()
         first = second = third = None
         if decisions:
-            first = DirectTile(
-                rows=decisions["rows"], vectors=decisions["vectors"], lanes=decisions["lanes"]
-            )
+            first = DirectTile(rows=decisions["rows"], vectors=decisions["vectors"], lanes=decisions["lanes"])
             lanes = decisions["between_lanes"]
             second = DepthwiseTile(pixels=decisions["pixels"], lanes=lanes, group=between.data[3] // lanes)
             if narrow is not None:
@@ -537,12 +537,14 @@ def _parsed(name: str) -> tuple[PackedFamily, tuple[int, ...], tuple[str, ...]]:
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in set(PackedFamily):
         raise ValueError(
-            f"kernel {name!r} is none of ours; give a family of {', '.join(PackedFamily)}, a colon, and numbers"
+            f"kernel {name!r} is none of ours; give a family of {', '.join(PackedFamily)}, a colon, and "
+            "numbers"
         )
     family, numbers = PackedFamily(match[1]), tuple(map(int, match[2].split("x")))
     if len(numbers) != _NUMBERS[family] or max(numbers) > _MAX_NUMBER:
         raise ValueError(
-            f"kernel {name!r} has {len(numbers)} numbers; {family} has {_NUMBERS[family]}, each at most {_MAX_NUMBER}"
+            f"kernel {name!r} has {len(numbers)} numbers; {family} has {_NUMBERS[family]}, each at most "
+            f"{_MAX_NUMBER}"
         )
     return family, numbers, tuple(each for each in match[3].split(",") if each)
 

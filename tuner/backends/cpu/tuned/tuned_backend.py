@@ -1,8 +1,8 @@
 """What the backends share whose kernels take decisions that trials found.
 
-The decisions are part of the backend's reference, so that a worker process builds the same kernels, and of its
-settings and versions, so that records of tuned kernels, and of whole programs with such, are never taken for
-those of others. Checked in tests/tuner/backends/cpu/tuned/test_tuned_backend.py.
+The decisions are part of the backend's reference, so that a worker process builds the same kernels, and of
+its settings and versions, so that records of tuned kernels, and of whole programs with such, are never taken
+for those of others. Checked in tests/tuner/backends/cpu/tuned/test_tuned_backend.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Self
 from urllib.parse import urlencode
 
-from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles, Chooser, KernelList
+from tuner.backends.cpu.tuned.chosen_tiles import Chooser, ChosenTiles, KernelList
 from tuner.backends.cpu.tuned.families import OwnKernel
 from tuner.backends.kernel_version import CpuKernels
+from tuner.backends.protocol import Backend
 from tuner.graph.relax_types import IRModule
 from tuner.targets.target import Target
 
@@ -61,3 +62,10 @@ class TunedKernels(CpuKernels, ABC):
         listing.chooser = seen
         listing.lower(module, functions, target)
         return tuple(seen.kernels)
+
+
+def with_chosen_tiles(backends: Sequence[Backend], chosen: ChosenTiles) -> tuple[Backend, ...]:
+    """Return the backends, of which those with kernels of our own take decisions; others are as they were."""
+    if not chosen:
+        return tuple(backends)
+    return tuple(each.with_tiles(chosen) if isinstance(each, TunedKernels) else each for each in backends)
